@@ -229,7 +229,9 @@ def _prediction_here(plan: Plan, spread: Spread) -> str:
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have, need = limits.memory_available, predicted_bytes(plan, spread)
-    yield _memory_check(plan, "memory", "memory available on this host", have, need, _prediction_here(plan, spread))
+    server = "nginx as the server" if spread.local else "without the server"
+    what = f"memory available on this host, {server}"
+    yield _memory_check(plan, "memory", what, have, need, _prediction_here(plan, spread))
 
 
 def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:

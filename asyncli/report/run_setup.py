@@ -116,7 +116,7 @@ def print_checks(
     plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
     tls: dict[str, Any] | None, steps: Mapping[str, Iterable[tuple[str, float]]],
 ) -> None:  # fmt: skip
-    """Print a row per check, failed ones first, then their details and remedies. ``tls``: the server's TLS, as in a run's
+    """Print the answer, a row per check, failed ones first, then details and remedies. ``tls``: the server's TLS, as in a run's
     environment. ``steps``: URL -> (step, seconds) of a first connection."""
     from rich.text import Text
 
@@ -147,27 +147,54 @@ def print_checks(
         items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
     # The last line says why the server is unknown.
     shown = [one for one in findings if one.remedy or one.code != "server_processes_unknown"]
+    answer, style = check_answer(checks, findings)
+    # In one line of any length, which a script can read.
+    console.print(Text(answer, style), soft_wrap=True)
     sections = [
         doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
         doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(shown)])]),
     ]
     print_document(doc.Document("check", "", "", [], sections), console)
-    verdict, style = _verdict(checks, findings)
-    console.print(Text(verdict, style), soft_wrap=True)
 
 
-def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
+def check_answer(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
+    """The first line of 'asyncli check', and its style. It begins with "OK" only if nothing warns."""
     short = sum(check.verdict == "short" for check in checks)
     if short:
         limits = "one limit is" if short == 1 else f"{short} limits are"
         return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
     if any(one.code == NOTHING_LISTENS for one in findings):
         return "nothing listens at the URL: a soak will not start", "bold red"
+    warnings = _warnings(checks, findings)
+    if len(warnings) == 1:
+        return f"1 warning, though a soak will start: {warnings[0]}", "bold yellow"
+    if warnings:
+        return f"{len(warnings)} warnings, though a soak will start; the worst: {warnings[0]}", "bold yellow"
     unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
     if unknown is None:
-        warned = sum(check.verdict == "warn" for check in checks)
-        more = f"; {format_many(warned, 'limit')} may be too low" if warned else ""
-        return f"OK: no known limit blocks this plan{more}", "yellow" if warned else "green"
+        return "OK: no known limit blocks this plan", "green"
     hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
     why = oneline(str(unknown.fields.get("why", unknown.evidence)))
     return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"
+
+
+def _warnings(checks: Sequence[Check], findings: Sequence[Finding]) -> list[str]:
+    """What warns, the worst first: errors, what was seen, the limits that lack most, an unknown server."""
+    errors = [one.evidence for one in findings if one.severity == "error"]
+    of_server = [one.evidence for one in findings if one.severity == "warning" and one.code == "server_processes_unknown"]
+    seen = [one.evidence for one in findings if one.severity == "warning" and one.code != "server_processes_unknown"]
+    low = sorted((check for check in checks if check.verdict == "warn"), key=_lack, reverse=True)
+    return list(map(oneline, [*errors, *seen, *map(_amounts, low), *of_server]))
+
+
+def _lack(check: Check) -> float:
+    """How many times as much is needed as there is; 0 where either is unknown."""
+    if check.have is None or check.need is None:
+        return 0.0
+    return check.need / max(check.have, 1.0)
+
+
+def _amounts(check: Check) -> str:
+    if check.have is None or check.need is None:
+        return f"{check.what}: {check.detail}" if check.detail else check.what
+    return f"{check.what}: {amount(check.have, check.unit)} available, {amount(check.need, check.unit)} needed"

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from asyncli.engine.spread import Destination, Spread
+from asyncli.findings.probes import probe_answered
 from asyncli.findings.server import nothing_listens
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding
-from asyncli.report.run_setup import print_checks
+from asyncli.model.records import Check, Finding
+from asyncli.report.run_setup import check_answer, print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
 _SPREAD = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
@@ -22,10 +23,30 @@ _FLEET = Finding("cluster", "info", "2 hosts with")
 @pytest.mark.parametrize(
     ("findings", "whose"), [([_UNKNOWN], "this host"), ([_UNKNOWN, _FLEET], "the client hosts")], ids=["one host", "a cluster"]
 )
-def test_last_line_says_whose_limits_were_checked(findings: list[Finding], whose: str) -> None:
+def test_first_line_says_whose_limits_were_checked(findings: list[Finding], whose: str) -> None:
     out = io.StringIO()
     print_checks(Plan(urls=("http://10.0.0.8/",)), _SPREAD, [], findings, Console(file=out, width=200), tls=None, steps={})
-    assert f"no limit of {whose} blocks this plan" in out.getvalue()
+    assert out.getvalue().startswith(f"OK: no limit of {whose} ")
+
+
+def low(code: str, have: float, need: float) -> Check:
+    return Check(code, code, "warn", have, need, "descriptors", "", "raise it")
+
+
+@pytest.mark.parametrize(
+    ("checks", "findings", "warnings", "worst"),
+    [
+        ([low("a", 100, 200)], [], 1, "a"),
+        ([low("a", 100, 200), low("b", 20_000, 1_000_000)], [], 2, "b"),
+        ([low("a", 100, 200)], [probe_answered("http://127.0.0.1/", 404, False)], 2, "http://127.0.0.1/"),
+        ([], [Finding("server_processes_unknown", "warning", "nobody knows", "as root")], 1, "nobody knows"),
+        ([low("a", 100, 200)], [_UNKNOWN], 1, "a"),
+    ],
+)
+def test_a_warning_is_not_ok(checks: list[Check], findings: list[Finding], warnings: int, worst: str) -> None:
+    answer, _ = check_answer(checks, findings)
+    begin = f"{warnings} warning{'s' if warnings > 1 else ''}, "
+    assert (answer.startswith(begin), f": {worst}" in answer, "OK" in answer) == (True, True, False), answer
 
 
 @pytest.mark.parametrize(("connections", "plateaus", "too_short"), [(3000, 0, True), (3000, 3, False), (7000, 0, False)])
@@ -36,7 +57,7 @@ def test_a_ramp_too_short_for_a_slope_is_said(connections: int, plateaus: int, t
     assert ("(--ramp 100/s)" in out.getvalue()) is too_short
 
 
-def test_the_last_line_names_a_closed_port_and_says_nothing_twice() -> None:
+def test_the_first_line_names_a_closed_port_and_says_nothing_twice() -> None:
     for one, ok in ((nothing_listens("port 80", None, None, "x"), 0), (_UNKNOWN, 1)):
         out = io.StringIO()
         print_checks(Plan(urls=("http://127.0.0.1/",)), _SPREAD, [], [one], Console(file=out, width=200), tls=None, steps={})
