@@ -26,7 +26,7 @@ from asyncli.model.errors import HostError, PlanError
 from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.model.records import Environment, Finding
 from asyncli.model.topology import Sides, sides
-from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figures
+from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
 from asyncli.report import comparison_report
 from asyncli.report.answer import answer, memory_name, one_line
 from asyncli.report.comparison_report import require_comparable
@@ -257,7 +257,7 @@ class Recorded(Results):
 
 class Plots:
     """The report's figures by their names: ``run.plot.cost()``. Each is a :class:`matplotlib.figure.Figure`; without data, one
-    that says why.
+    that says why. A cell of a notebook shows each that it makes.
     """
 
     def __init__(self, run: Recorded) -> None:
@@ -292,6 +292,12 @@ class Plots:
 
 def _figure(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
     show_figures()
+    figure = _drawn(draw, title, note)
+    show_figure(figure)
+    return figure
+
+
+def _drawn(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
     try:
         return draw(Style(title=title, note=note))
     except NothingToDraw as nothing:

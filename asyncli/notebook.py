@@ -63,6 +63,36 @@ class LogObserver(LiveObserver):
         self._view.update(self.fold.state())
 
 
+#: The figure that this cell made last, which the cell's end displays unless it is the cell's value.
+_last_figure: list[Any] = []
+
+
+def show_figure(figure: Any) -> None:
+    """Have the cell display ``figure``, also where it is not the cell's value: each one, in the order in which they were made."""
+    shell = kernel_shell()
+    events = getattr(shell, "events", None)
+    if events is None:
+        return
+    _show_last()
+    if _at_the_cells_end not in events.callbacks["post_run_cell"]:
+        events.register("post_run_cell", _at_the_cells_end)
+    _last_figure.append(figure)
+
+
+def _at_the_cells_end(result: Any) -> None:
+    if _last_figure and result.result is _last_figure[-1]:
+        # The kernel displays the cell's value by itself.
+        _last_figure.clear()
+    _show_last()
+
+
+def _show_last() -> None:
+    from IPython import display as ipython
+
+    while _last_figure:
+        ipython.display(_last_figure.pop())
+
+
 def show_figures() -> None:
     """Have the kernel display matplotlib figures as ``%matplotlib inline`` does, unless it already does."""
     shell = kernel_shell()

@@ -25,12 +25,16 @@ def test_without_a_term_lists_them(tmp_path: Path) -> None:
     assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.rstrip(".").split(": ")[1].split(", "))
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
     page = re.sub(r"`|\*\*", "", Path("docs/method.md").read_text(encoding="utf-8"))
     assert [one for one in done.out.strip().split("\n\n") if one not in page] == []
+
+
+def test_left_over_is_the_residual_alone(tmp_path: Path) -> None:
+    assert here(tmp_path, "explain", "left over").out == here(tmp_path, "explain", "residual").out
 
 
 @pytest.mark.parametrize(

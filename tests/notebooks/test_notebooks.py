@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording import write_run
+from synthetic_run import a_run
 
 import asyncli
 
@@ -97,3 +99,17 @@ def test_the_committed_notebook_shows_what_it_said(name: str) -> None:
     text = (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
     assert not re.search(r"/root/|/home/|/tmp/|/work/|/Users/", text), "a path of the machine that ran it"
     assert len(text) < 1_500_000
+
+
+def test_a_cell_shows_each_figure_that_it_makes_once(tmp_path: Path) -> None:
+    write_run(a_run(500, hold_s=5.0), tmp_path / "run.db")
+    cells = [
+        "import asyncli; run = asyncli.load('run.db')",
+        "run.plot.cost(); run.plot.timeline()",
+        "figure = run.plot.cost()\nrun.plot.timeline()\nprint('done')",
+        "run.plot.cost()",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(book, timeout=DEADLINE_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [["image/png" for output in cell.outputs if "image/png" in output.get("data", {})] for cell in book.cells]
+    assert list(map(len, shown)) == [0, 2, 2, 1]
