@@ -89,8 +89,9 @@ def _at_the_cells_end(result: Any) -> None:
 def _show_last() -> None:
     from IPython import display as ipython
 
+    display: Any = ipython.display
     while _last_figure:
-        ipython.display(_last_figure.pop())
+        display(_last_figure.pop())
 
 
 def show_figures() -> None:

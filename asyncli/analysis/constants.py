@@ -8,6 +8,8 @@ FEWEST = 5
 WORTH_TELLING = 0.01
 #: A share that matters, and the rest of it.
 PART, NEARLY_ALL = 0.1, 0.9
+#: What rises by half as much as the connections may hold them; what rises by less is other work, such as files that are opened.
+HALF = 0.5
 #: A limit counts as reached at this share: readings come once a second and lag.
 REACHED = 0.95
 #: Status pages, samples and ticks may miss a second or two; a longer silence (s) is a gap.

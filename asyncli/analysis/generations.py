@@ -12,14 +12,11 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.constants import HALF, MISSED_S
 from asyncli.findings.server import server_reloaded
 from asyncli.model.metrics import SERVER_ENDED, SERVER_PROCESSES, SERVER_STARTED
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
-
-# Of the connections: fewer processes are no process for each.
-_HALF = 0.5
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -35,7 +32,7 @@ def generations(run: Run) -> list[Generation]:
     """The generations that followed the one before the first connect."""
     started, ended, processes = (run.series(name) for name in (SERVER_STARTED, SERVER_ENDED, SERVER_PROCESSES))
     most = max(run.held.values)
-    follow = max(started.values, default=0.0) >= _HALF * most
+    follow = max(started.values, default=0.0) >= HALF * most
     found = []
     for (before_s, before), (after_s, after) in pairwise(started.rows()):
         new = after - before

@@ -11,18 +11,15 @@ import math
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, HALF, NEARLY_ALL, PART
 from asyncli.analysis.server_count import server_count
 from asyncli.analysis.slope import OTHERS_INTO_HOLD_S
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
-#: Half as much as the connections: less is other work of the server, such as files that it opens.
-_HALF = 0.5
-# Halfway up the ramp a program that follows the connections has about as many of each.
-_MIDDLE = (0.25, 0.75)
-_ROUGHLY = 0.25
+# In the middle half of the ramp, a quarter from its ends, a program that follows the connections has as many, to a quarter.
+_QUARTER = 0.25
 
 
 class Holders(msgspec.Struct, frozen=True):
@@ -66,7 +63,7 @@ def _server_holds(run: Run, levels: _Levels) -> bool | None:
     for name in (metrics.SERVER_DESCRIPTORS_OPEN, metrics.SERVER_THREADS, metrics.SERVER_PROCESSES):
         count = run.series(name)
         before, after = count.last(until_s=levels.before_s), count.last(until_s=levels.after_s)
-        if before is not None and after is not None and after - before >= _HALF * levels.connections:
+        if before is not None and after is not None and after - before >= HALF * levels.connections:
             return True
     return False
 
@@ -101,7 +98,7 @@ class _Levels(msgspec.Struct, frozen=True):
         count = counted if len(counted) else held
         rise = (count.at(after) or 0.0) - (count.at(start) or 0.0)
         # Others may have closed as many meanwhile: then nothing rises with ours.
-        return cls(count, start, after, rise) if rise >= _HALF * most else None
+        return cls(count, start, after, rise) if rise >= HALF * most else None
 
 
 def _rise(run: Run, name: str) -> Series:
@@ -119,14 +116,14 @@ def _is_in_step(rise: Series, levels: _Levels) -> bool:
     last_s, last = part.t_s[-1], part.values[-1]
     start = levels.count.at(levels.before_s) or 0.0
     connections = (levels.count.at(last_s) or 0.0) - start
-    if connections < _HALF * levels.connections:
+    if connections < HALF * levels.connections:
         return False
     each = last / connections
     if round(each) < 1 or abs(each - round(each)) > PART * round(each):
         return False
     for t_s, value in part.rows():
         then = (levels.count.at(t_s) or 0.0) - start
-        in_the_middle = _MIDDLE[0] * connections <= then <= _MIDDLE[1] * connections
-        if in_the_middle and abs(value / then - each) > _ROUGHLY * each:
+        in_the_middle = _QUARTER * connections <= then <= (1 - _QUARTER) * connections
+        if in_the_middle and abs(value / then - each) > _QUARTER * each:
             return False
     return True

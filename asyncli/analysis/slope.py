@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
-from asyncli.analysis.regression import FittedLine, Point, regress
+from asyncli.analysis.regression import FEWEST_POINTS, FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.model.records import Tick
 from asyncli.model.run import Run
@@ -26,7 +26,7 @@ from asyncli.model.units import format_bytes, format_many
 MOST_BINS = 40
 # The fewest points of a slope: six of a ramp with its baseline, or three plateaus (medians at rest) and the baseline.
 FEWEST_RAMP_POINTS = 6
-FEWEST_PLATEAUS = 3
+FEWEST_PLATEAUS = FEWEST_POINTS
 # With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of
 # 100 intervals held the truth instead of all (bench/coverage.py).
 _PLATEAUS_THAT_SPARE_ONE = 5

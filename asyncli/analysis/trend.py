@@ -18,11 +18,12 @@ import msgspec
 
 from asyncli.analysis.constants import PART
 from asyncli.analysis.regression import CONFIDENCE, ROUNDING, TIMES, WALK, WHITE
+from asyncli.analysis.slope import MOST_BINS
 
 # With fewer points correlation cannot be distinguished from a trend.
 FEWEST_POINTS = 10
 # Slow wander shows equally well in the means of a few points, and the work grows with the cube of their number.
-_MOST_BLOCKS = 40
+_MOST_BLOCKS = MOST_BINS
 
 
 class Trend(msgspec.Struct, frozen=True):

@@ -44,8 +44,9 @@ _PLAIN = ((0.0, 1.0, ""),)
 # Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
-# Values with such a ratio are told first, real or not; repeats on a quiet host differ by two.
+# Values with such a ratio are told first, real or not, and as a ratio; repeats on a quiet host differ by two.
 _FAR_APART = 10
+_TIMES = " times"
 # Notes on the short names of some rows.
 _NOTES = {
     ("lost", "reopened"): "Lost and reopened: per 1,000 connection-hours.",
@@ -98,6 +99,7 @@ class Amounts(msgspec.Struct, frozen=True):
     difference: str
     low: str
     high: str
+    #: In per cent; from a tenfold on as a ratio: "185 times".
     percent: str
     #: The largest possible difference, of either sign.
     most: str
@@ -105,6 +107,11 @@ class Amounts(msgspec.Struct, frozen=True):
     @property
     def interval(self) -> str:
         return f"{self.low} to {self.high}" if self.low != "-" else "-"
+
+    @property
+    def relative(self) -> str:
+        """The relative difference as text with its unit."""
+        return self.percent if self.percent == "-" or self.percent.endswith(_TIMES) else f"{self.percent} %"
 
 
 def amounts(one: Difference) -> Amounts:
@@ -120,11 +127,22 @@ def amounts(one: Difference) -> Amounts:
 
     first, second = (hidden or shown(value) for value, hidden in zip(one.values, one.hidden, strict=True))
     difference = shown(one.difference, signed=True)
-    percent = "-" if one.relative is None else _number(one.relative * 100, 1 if abs(one.relative) < 10 else 0, signed=True)
+    percent = _relative(one.relative)
     if one.ci95 is None:
         return Amounts(unit, first, second, difference, "-", "-", percent, "-")
     low, high = (shown(end, signed=True) for end in one.ci95)
     return Amounts(unit, first, second, difference, low, high, percent, shown(max(map(abs, one.ci95))))
+
+
+def _relative(relative: float | None) -> str:
+    """A relative difference, in per cent, or how many times as large the second value is; "-" if that says nothing."""
+    if relative is None:
+        return "-"
+    times = 1 + relative
+    if abs(times) < _FAR_APART:
+        return _number(relative * 100, 1, signed=True)
+    # Values of unlike signs, such as growth and shrinkage, are no multiples of each other.
+    return f"{times:,.0f}{_TIMES}" if times > 0 else "-"
 
 
 def _digits(most: float, spread: float | None) -> int:
@@ -217,7 +235,7 @@ def sentence(one: Difference) -> str:
         (a, b), unit = one.between, f" {shown.unit}".rstrip()
         return f"{ROW_OF[one.key].name}: {a} {shown.first}{unit}, {b} {shown.second}{unit}; {one.why}"
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
-    return f"{ROW_OF[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
+    return f"{ROW_OF[one.key].name}: {words(one)} by {by}" + (f" ({shown.relative})" if shown.relative != "-" else "")
 
 
 def unknown_reasons(rows: Sequence[Difference]) -> dict[str, list[str]]:
@@ -371,7 +389,7 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
         if -end <= value <= end:
             face = color if real else COLOURS["paper"]
             ax.plot([value], [place], marker="D" if real else "o", color=color, markerfacecolor=face, zorder=5, clip_on=False)
-        label = f"{typeset(amounts(one).percent)} %" + (f"  {one.verdict}" if real and not style.narrow else "")
+        label = typeset(amounts(one).relative) + (f"  {one.verdict}" if real and not style.narrow else "")
         weight = "bold" if real else "normal"
         ax.annotate(
             label, (1.0, place), xycoords=("axes fraction", "data"), xytext=(10, 0), textcoords="offset points", va="center",
@@ -389,5 +407,5 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
 
 def forest_alt(rows: Sequence[Difference]) -> str:
     """The figure in a sentence."""
-    shares = "; ".join(f"{ROW_OF[one.key].name} {amounts(one).percent} %" for one in rows if _shares(one))
+    shares = "; ".join(f"{ROW_OF[one.key].name} {amounts(one).relative}" for one in rows if _shares(one))
     return f"Relative differences: {shares}."

@@ -195,7 +195,8 @@ def test_remedies_of_refused_and_missing_certificates(reason: str) -> None:
     refused = Scene().die(100, "tls_failed", EVER)
     refused.ticks[5].tls = TlsCounts(full=HELD, ended={reason: 100})
     assert "--client-cert" in only(refused).remedy
-    assert "renew" in tls_handshakes_failed({"certificate has expired": 9}).remedy
+    expired = tls_handshakes_failed({"certificate has expired": 9})
+    assert "renew" in expired.remedy
     refused.ticks[5].tls = TlsCounts(full=HELD, ended={"alert internal_error": 100})
     assert "--client-cert" not in only(refused).remedy
     answered = Scene().die(100, "closed_announced", EVER, idle=at(0))
