@@ -154,7 +154,7 @@ def hindrance(path: str, run: Run) -> str | None:
     """Why ``run`` cannot be compared, in one line, or None."""
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
-        return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
+        return f"{path}: has no second of asyncli (the run ended {where}); compare runs that reached their ramp"
     if not tested(run.plan, *(tick for _, tick in run.ticks), accepted=fold(run).acceptance.accepted):
         event = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"

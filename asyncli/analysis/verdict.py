@@ -19,7 +19,7 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
-    "held, on lost or on a status replaces that part; invalid: the generator was the limit; untested: nothing connected, or no "
+    "held, on lost or on a status replaces that part; invalid: asyncli was the limit; untested: nothing connected, or no "
     "heartbeat ever answered (of listening ones: no byte came and no program accepted them), or the server sends such answers "
     "unasked as often; else failed"
 )
@@ -62,7 +62,7 @@ def judge(
     1. untested: nothing connected, or no heartbeat was answered (unless none was due yet and handshakes succeeded), or the server
        sends by itself what answers them, at least as often. If connections listen: no byte came, and no program was seen to
        accept them.
-    2. invalid: the generator was the limit (``saturated``: latencies and losses are its own too), lost connections itself (unless
+    2. invalid: asyncli was the limit (``saturated``: latencies and losses are its own too), lost connections itself (unless
        a limit allows it), lost connections only to a suspension, ran out of ports or descriptors, or opened fewer than asked in a
        ramp in which it was late itself (``late_ramp``: connects that failed in it may be its own fault). Memory per connection
        depends on none of these.
@@ -81,7 +81,7 @@ def judge(
     if gone is not None and OURS not in limited:
         ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
     if saturated:
-        ours.append("the generator was the limit, so latencies and losses do not describe the server")
+        ours.append("asyncli was the limit, so latencies and losses do not describe the server")
     if ours:
         return Judgement("invalid", "; and ".join(ours))
     if suspended and suspended == whole.lost:
@@ -124,7 +124,7 @@ def _opened_too_few(whole: Tick, held: int, asked: int, *, late_ramp: bool) -> s
     starved = [cause for cause in _SHORTAGES if whole.failures.get(cause)]
     if starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
-        return f"the generator ran out of {names}: it opened {held:,} of {asked:,}"
+        return f"asyncli ran out of {names}: it opened {held:,} of {asked:,}"
     if late_ramp and whole.failures:
         failed = format_many(sum(whole.failures.values()), "connect")
         return f"{failed} failed in a ramp in which asyncli was late: {held:,} of {asked:,} held"

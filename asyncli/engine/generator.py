@@ -77,7 +77,7 @@ class Generator:
             raise
         if not isinstance(message, Ready):
             await self.close()
-            raise EngineError(f"the generator's processes did not start; {self.last_output}")
+            raise EngineError(f"asyncli's processes did not start; {self.last_output}")
         self.pids = [message.host, *message.workers]
 
     def begin(self, t0: float) -> None:
@@ -108,7 +108,7 @@ class Generator:
                         if self._errors is not None:  # its last output may still be in the pipe
                             await asyncio.wait({self._errors})
                 leashed = process.returncode == -signal.SIGALRM
-                yield Failed(why=f"the generator's host process has ended; {self.last_output}", away=leashed)
+                yield Failed(why=f"asyncli's host process has ended; {self.last_output}", away=leashed)
                 return
             if isinstance(message, WorkerLost):
                 self.pids.remove(message.pid)

@@ -261,7 +261,7 @@ class WorkerHost:
             # The last tick: what has come in, and what the workers lost.
             if self._t0 is not None:
                 self._send(self._gathered or Tick(second=self._sent_second + 1))
-            self._emit(Failed(why="every worker of the generator has ended"))
+            self._emit(Failed(why="every worker of asyncli has ended"))
 
     def _replace(self, lost: _Link) -> _Link | None:
         """Start a replacement for a lost worker of a soak; None if the drain has begun or its replacements keep failing."""

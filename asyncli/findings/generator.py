@@ -11,11 +11,11 @@ from asyncli.model.units import format_clock, format_count, format_duration, for
 
 #: What to do about a bench with missing parts.
 BENCH_AGAIN = "find out what stopped or ended them, then run again; report it as a bug if it repeats"
-_OURS = "they are the generator's loss, not the server's"
+_OURS = "they are asyncli's loss, not the server's"
 
 
 def _worker(number: int, pid: int, host: str | None) -> str:
-    return f"worker {number} (pid {pid}) of the generator{f' on {host}' if host else ''}"
+    return f"worker {number} (pid {pid}) of asyncli{f' on {host}' if host else ''}"
 
 
 def _find_out(resume: str | None) -> str:
@@ -34,7 +34,7 @@ def _silent(name: str, held: int, for_s: float) -> str:
 def generator_silent(for_s: float, ending: bool, resume: str | None) -> Words:
     """No process of the generator answers, so the run ends. ``ending``: they were told to end."""
     did = "not ended within" if ending else "been silent for"
-    return Words(f"the generator's processes have {did} {for_s:.0f} s", _find_out(resume))
+    return Words(f"asyncli's processes have {did} {for_s:.0f} s", _find_out(resume))
 
 
 @finding("generator_failed", "error")
@@ -53,7 +53,7 @@ def asyncli_failed(what: str, why: str, resume: str | None) -> Words:
 def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resume: str | None) -> Words:
     """The generator did not close its connections in time. ``silent``: ``worker`` and ``pid`` of those that do not answer."""
     each = "".join(f"; worker {one['worker']} (pid {one['pid']}) is silent" for one in silent)
-    return Words(f"the generator did not close its connections within {within_s:.0f} s{each}", _find_out(resume))
+    return Words(f"asyncli did not close its connections within {within_s:.0f} s{each}", _find_out(resume))
 
 
 @finding("worker_silent", "error")
@@ -227,7 +227,7 @@ def ramp_late(late_s: float | None, bound_s: float, per_s: float | None, asked_p
 
 @finding("generator_saturated_beats", "error", "use more --workers, a longer --keepalive or fewer --connections")
 def saturated_beats(late_s: float, bound_s: float) -> str:
-    """Heartbeats were so late (p99) that idle times are not the planned ones: the generator was the limit."""
+    """Heartbeats were so late (p99) that idle times are not the planned ones: asyncli was the limit."""
     return f"heartbeats were late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
 
 
@@ -236,7 +236,7 @@ _QUIET_HOST = "see that this host neither swaps nor has another heavy load"
 
 @finding("generator_saturated_turn", "error", _QUIET_HOST)
 def saturated_turn(for_s: float, bound_s: float) -> str:
-    """Workers were stopped for too long in total, or for longer than a heartbeat may take: the generator was the limit."""
+    """Workers were stopped for too long in total, or for longer than a heartbeat may take: asyncli was the limit."""
     return f"a worker was stopped for {for_s:.1f} s (bound {bound_s:.0f} s)"
 
 
@@ -244,7 +244,7 @@ def saturated_turn(for_s: float, bound_s: float) -> str:
 def stood_still(for_s: float, until_s: float, share: float, bound: float) -> str:
     """A worker was stopped for a moment, in a run that was otherwise on time. ``share`` of ramp and hold, and its ``bound``."""
     return (
-        f"a worker was stopped for {for_s:.1f} s, until {format_clock(until_s)}: latencies then may be the generator's; "
+        f"a worker was stopped for {for_s:.1f} s, until {format_clock(until_s)}: latencies then may be asyncli's; "
         f"it was stopped for {100 * share:.2g} % of ramp and hold (bound {100 * bound:g} %)"
     )
 
@@ -254,5 +254,5 @@ def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
     """The generator used nearly all of its cores, so its work was delayed: it was the limit. A warning if it was in the ramp
     only, whose pace alone is in doubt then.
     """
-    used = f"the generator used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})"
+    used = f"asyncli used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})"
     return Words(f"{used}; {_DOUBTS_PACE}", severity="warning") if phase == "ramp" else Words(used)

@@ -18,7 +18,7 @@ def server_numbers_unknown(unknown: Sequence[str], can_be_named: bool) -> Words:
 @finding("generator_numbers_unknown", "info")
 def generator_numbers_unknown(unknown: Sequence[str]) -> str:
     """These numbers of asyncli's own processes are unknown."""
-    return f"unknown of the generator: {', '.join(unknown)} (not sampled, nothing held, or no heartbeat answered in the hold)"
+    return f"unknown of asyncli: {', '.join(unknown)} (not sampled, nothing held, or no heartbeat answered in the hold)"
 
 
 @finding("counts_unknown", "warning", "see that the run file's disk has room and no limit (ulimit -f), and run again")

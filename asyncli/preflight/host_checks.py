@@ -224,7 +224,7 @@ def _prediction(parts: str) -> str:
 
 def _prediction_here(plan: Plan, spread: Spread) -> str:
     times, server = ("2 x ", f" + {_server_bytes(plan):,} B of nginx") if spread.local else ("", "")
-    return _prediction(f"{times}{kernel_bytes_per_end(plan):,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
+    return _prediction(f"{times}{kernel_bytes_per_end(plan):,} B of kernel{server} + {GENERATOR_BYTES} B of asyncli")
 
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:

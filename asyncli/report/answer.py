@@ -67,7 +67,7 @@ def one_line(summary: Summary) -> str:
         # Two levels of the whole host include other programs.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
             streams = with_streams(summary.cost.streams)
-            each = f"a connection{streams}, first use included," if one.of_levels else f"one more{streams}"
+            each = f"a connection{streams}, first use included," if one.of_levels else f"one more connection{streams}"
             line += f"; {each} costs {with_error(one)} {where}"
             break
     if growth(summary) is not None:
@@ -242,7 +242,7 @@ def headroom(summary: Summary) -> str:
 
 
 NOT_THE_SERVER = (
-    "Do not rely on latencies and losses: the generator was the limit (see the findings). Memory per connection does not "
+    "Do not rely on latencies and losses: asyncli was the limit (see the findings). Memory per connection does not "
     "depend on it."
 )
 

@@ -201,7 +201,7 @@ def _server(state: LiveState) -> Iterator[Fact]:
 
 
 def _generator(state: LiveState) -> Iterator[Fact]:
-    yield "Generator", "", ""
+    yield "asyncli", "", ""
     yield "workers", format_count(state.workers) if state.workers else "-", "bold"
     yield "memory", or_bytes(state.generator_bytes), ""
     yield "CPU", cores(state.generator_cpu_share), ""

@@ -137,7 +137,7 @@ def _seen_enough(path: Path) -> bool:
 def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], float]:
     judged = "failed: drift.server_user > 10MB/h" if path.stem == str(SHARED) else f"passed: {CONNECTIONS} of {CONNECTIONS} conn"
     # Three soaks and three servers on one host: one may be late.
-    assert said.startswith((judged, "invalid: the generator was the limit,")), said
+    assert said.startswith((judged, "invalid: asyncli was the limit,")), said
     run = recorded(path)
     summary = summarise(run)
     assert (summary.connections.held, summary.connections.lost) == (CONNECTIONS, 0)

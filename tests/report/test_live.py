@@ -184,7 +184,7 @@ def drawn(plan: Plan, state: LiveState, width: int, height: int = 24) -> str:
 WORDS = (
     "asyncli", "baseline", "ramp", "hold", "drain", "residue", "Connections", "held", "rate", "connecting", "lost", "failed",
     "Heartbeats", "answered", "latency p50", "latency p99", "lateness p99", "Server", "active", "accepted", "handled",
-    "memory", "CPU", "Generator", "workers", "longest turn", "A connection costs", "kernel, all ends,", "asyncli 1",
+    "memory", "CPU", "asyncli", "workers", "longest turn", "A connection costs", "kernel, all ends,", "asyncli 1",
 )  # fmt: skip
 
 

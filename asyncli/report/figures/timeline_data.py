@@ -105,7 +105,7 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
         memory(run, width, server),
         _beats(run, width),
         _quantiles("latency", "Latency of heartbeats", run, width, lambda tick: tick.latency_us),
-        _quantiles("lateness", "Lateness of the generator", run, width, lambda tick: tick.lateness_us),
+        _quantiles("lateness", "Lateness of asyncli", run, width, lambda tick: tick.lateness_us),
         *_losses(run, width),
     ]
     spans = [Span(one.name, one.start_s, one.end_s if one.end_s is not None else max(end, one.start_s)) for one in run.phases]
