@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fault_table
 import psutil
 import pytest
 from programs import DEADLINE_S, Program, report, serving, until
@@ -53,6 +54,12 @@ async def searched(folder: Path, url: str, start: int, within: float = 0.05, mos
 
 def words(found: Capacity) -> str:
     return f"{one_line(found)}; {[(one.asked, one.outcome, one.why) for one in found.steps]}; {found.gave_way}"
+
+
+def require_row(test: str, found: Capacity) -> None:
+    """Require that the findings have the sentences of the fault's row."""
+    (row,) = (one for one in fault_table.rows() if one.name == test)
+    fault_table.require_said(row.says, [one.evidence for one in found.findings])
 
 
 async def test_a_server_that_answers_with_errors_holds_none(tmp_path: Path) -> None:
@@ -243,6 +250,7 @@ async def test_a_server_that_hangs_has_not_ended(tmp_path: Path, nginx: LabNginx
     found = search.found
     assert (found.verdict, found.bracket) == ("stopped", Bracket(20, None)), words(found)
     assert [one.code for one in found.findings if one.severity == "error"] == ["server_silent"]
+    require_row("test_a_server_that_hangs_has_not_ended", found)
 
 
 @pytest.mark.mosquitto
@@ -254,6 +262,7 @@ async def test_a_broker_that_lets_in_more_after_each_step(tmp_path: Path) -> Non
     refused = found.steps[0].served
     assert refused <= found.bracket.held <= 1.1 * refused < found.steps[-1].held, words(found)
     assert {one.code for one in found.findings if one.severity == "warning"} >= {"limit_moved", "same_clients"}
+    require_row("test_a_broker_that_lets_in_more_after_each_step", found)
     # Each step has a seed of its own, and so client ids of its own where they have {random}.
     seeds = [read_run(tmp_path / "steps" / one.run_file).plan.seed & 0xFFFFFF for one in found.steps]
     assert len(set(seeds)) == len(seeds) > 1
@@ -265,6 +274,7 @@ async def test_an_answer_of_a_broker_that_served_steps_before_says_so(tmp_path: 
         found = await searched(tmp_path, server.url, 25, most=50, force=True)
     assert (found.verdict, found.bracket) == ("held", Bracket(50, None)), words(found)
     assert [one.code for one in found.findings if one.severity == "warning"] == ["broker_served_before"]
+    require_row("test_an_answer_of_a_broker_that_served_steps_before_says_so", found)
 
 
 @pytest.mark.nginx

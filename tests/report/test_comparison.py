@@ -116,6 +116,8 @@ def test_comparison_page_is_complete_and_self_contained(unlike: Comparison) -> N
     assert [point for _, point in seen.links if not point.startswith(("#", "data:,"))] == []
     assert not re.search(r"url\((?!#)|@import|https?://(?!127\.0\.0\.1)", text)
     assert seen.tags["figure"] == 1
+    # The table of every number, as in the terminal, and what differs between the runs.
+    assert seen.tags["table"] == 2
     assert page(comparison_document(unlike)) == text
     assert len(text) < 200_000
     assert "<script>alert" not in page(
