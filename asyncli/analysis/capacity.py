@@ -79,11 +79,13 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. Counts that were held above one that was not are ignored, and those above a moved limit."""
+    """The bracket of all steps. Counts that were held above one that was not are ignored. If the limit moved, what the server
+    held beyond what it served when it first refused is no answer."""
     failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
     moved = moved_limit(tried)
-    before_the_move = tried if moved is None else tried[: tried.index(moved[1])]
-    held = [one.asked for one in before_the_move if one.outcome == "held" and (failed is None or one.asked < failed)]
+    held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
+    if moved is not None:
+        held = [count for count in held if count <= moved[0].served]
     return Bracket(max(held, default=0), failed)
 
 

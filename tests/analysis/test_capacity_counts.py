@@ -28,7 +28,7 @@ MOVED = [tried(100), REFUSED, tried(118), tried(124), tried(162)]
 
 
 def test_a_limit_that_moved_gives_no_narrow_bracket() -> None:
-    assert (next_count(SEARCH, MOVED), bracket(MOVED)) == (None, Bracket(124, 200))
+    assert (next_count(SEARCH, MOVED), bracket(MOVED)) == (None, Bracket(118, 200))
     assert (next_count(SEARCH, MOVED[:-1]), bracket(MOVED[:-1])) == (162, Bracket(124, 200))
     assert verdict(SEARCH, MOVED)[0] == "stopped"
     # Also where the bracket has become narrow meanwhile.
