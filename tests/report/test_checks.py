@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -13,6 +14,8 @@ from asyncli.findings.probes import probe_answered
 from asyncli.findings.server import nothing_listens
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding
+from asyncli.preflight.host_checks import host_checks
+from asyncli.preflight.host_limits import Limits
 from asyncli.report.run_setup import check_answer, print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
@@ -63,3 +66,10 @@ def test_the_first_line_names_a_closed_port_and_says_nothing_twice() -> None:
         out = io.StringIO()
         print_checks(Plan(urls=("http://127.0.0.1/",)), _SPREAD, [], [one], Console(file=out, width=200), tls=None, steps={})
         assert (out.getvalue().count("OK:"), out.getvalue().count(_UNKNOWN.evidence)) == (ok, ok)
+
+
+@pytest.mark.parametrize(("local", "whose"), [(True, "nginx as the server"), (False, "without the server")])
+def test_the_row_of_memory_says_whose_part_it_holds(local: bool, whose: str) -> None:
+    spread = msgspec.structs.replace(_SPREAD, local=local)
+    (memory,) = (one for one in host_checks(Plan(urls=("http://10.0.0.8/",)), spread, Limits(memory_available=10**9)) if one.code == "memory")
+    assert memory.what.endswith(whose)
