@@ -23,7 +23,6 @@ ELSEWHERE = {
     r"(tcp|mqtt|ws)://|/log$|--connect-to|^lab (nchan|nginx-proxy|mosquitto)$": "needs a server of that protocol; tests/integration",
     r"--http2|--proxy-protocol": "needs a server set up for it; tests/integration/test_http2_soaked.py, test_proxy_protocol.py",
     r"^soak --hold forever$": "never ends",
-    r"^(soak|bench) --help$": "tests/cli/test_help.py",
     r"^runs runs/$": "needs a folder of runs; tests/docs/test_your_runs.py",
 }  # fmt: skip
 #: The values of these options.
