@@ -18,7 +18,7 @@ from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_sett
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.holders import Holders, holders_of, memory_of
 from asyncli.analysis.residue import Residue, residue
-from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.server_count import other_clients_of, server_count, with_those_elsewhere
 from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
@@ -32,7 +32,7 @@ from asyncli.analysis.shared_host import counted_sockets, sockets_beside, unix_s
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
-from asyncli.findings.server import held_behind, held_by_others, server_holds_nothing
+from asyncli.findings.server import connections_elsewhere, held_behind, held_by_others, server_holds_nothing
 from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -118,6 +118,7 @@ def costs(run: Run) -> Costs:
             setattr(result, name, one.cost)
             result.fits[name] = one
     _fit_further(result, run, ours, server)
+    _include_those_elsewhere(result, user, run)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
@@ -261,16 +262,16 @@ def _require_holders(cost: Costs, run: Run) -> None:
     server = run.place.server_label or "the server"
     if cost.behind_programs:
         cost.findings.append(held_behind(server, cost.behind_programs, cost.behind is not None))
-    if cost.holders.server is not False:
-        return
     programs = cost.holders.in_place
+    if cost.holders.server is not False and not programs:
+        return
     if not programs:
         nobody = server_holds_nothing(server, round(max(run.held.values)))
         cost.findings.append(nobody)
         _exclude(cost, nobody, "server_user", "residual")
         return
     memory_read = all(len(memory_of(run, program)) for program in programs)
-    by_others = held_by_others(server, list(programs), memory_read)
+    by_others = held_by_others(server, list(programs), memory_read, shared=cost.holders.server is not False)
     cost.findings.append(by_others)
     if not memory_read:
         _exclude(cost, by_others, "server_user", "residual")
@@ -446,6 +447,23 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
             each, ci95 = most * waits.cost.bytes_per_connection / 2, (one.ci95[0] - greatest, one.ci95[1] - least)
             method = f"{one.method}; the interval includes sockets in TIME_WAIT"
             _revise(known, name, bytes_per_connection=one.bytes_per_connection - each, ci95=ci95, method=method)
+
+
+def _include_those_elsewhere(known: Costs, user: Series, run: Run) -> None:
+    """Widen the server's cost to that by all its connections, if others at other ports rose too; the value is halfway."""
+    every = with_those_elsewhere(run)
+    if known.server_user is None or every is None:
+        return
+    by_all = Fitter(run, every).fit("server_user", user)
+    if not isinstance(by_all, Fit):
+        return
+    cost = known.server_user
+    (low, high), (low_of_all, high_of_all) = cost.ci95, by_all.cost.ci95
+    ci95 = (min(low, low_of_all), max(high, high_of_all))
+    ours = max(run.held.values)
+    known.findings.append(connections_elsewhere(round(max(every.values) - max(server_count(run).values)), round(ours)))
+    method = f"{cost.method}; the interval includes that by the connections at other ports too"
+    _revise(known, "server_user", bytes_per_connection=sum(ci95) / 2, ci95=ci95, method=method)
 
 
 def _include_shared_memory(known: Costs, shared: Fit | int) -> None:

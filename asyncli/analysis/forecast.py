@@ -103,7 +103,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         why: Why = "interval_too_wide" if how else "of_two_levels" if levels else "cost_not_known"
         findings.append(forecast_unknown(["memory"], why, how))
 
-    slots = _slots(by_code) or _sessions(run)
+    slots = _slots(by_code, _descriptors_each(run)) or _sessions(run)
     descriptors = _descriptors(by_code, plan) or _descriptors_in_use(run)
     known = (of_host, client, _server_group(run, costs), slots, descriptors, _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
@@ -260,7 +260,18 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
 # Limits that the preflight read.
 
 
-def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
+def _descriptors_each(run: Run) -> int:
+    """How many descriptors of the server each connection took: two of a proxy; 1 where unknown."""
+    used = run.series(metrics.SERVER_DESCRIPTORS_OPEN)
+    before, after = used.last(until_s=run.first_connect_s), used.last(until_s=run.stop_s)
+    count = server_count(run)
+    most = max(run.held.values) if not len(count) else max(count.values)
+    if before is None or after is None or not most:
+        return 1
+    return max(1, round((after - before) / most))
+
+
+def _slots(checks: Mapping[str, Check], each: int) -> Ceiling | None:
     check = checks.get("nginx_worker_connections")
     if check is None or check.have is None:
         return None
@@ -268,7 +279,9 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
         f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; if "
         "its workers get equal shares"
     )
-    return Ceiling("worker_connections", math.floor(check.have * (1 - REUSE_BELOW)), None, how)
+    if each > 1:
+        how += f"; each connection takes {each}, as of a proxy"
+    return Ceiling("worker_connections", math.floor(check.have * (1 - REUSE_BELOW) / each), None, how)
 
 
 def _sessions(run: Run) -> Ceiling | None:

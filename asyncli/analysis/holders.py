@@ -25,9 +25,10 @@ _QUARTER = 0.25
 class Holders(msgspec.Struct, frozen=True):
     """Who holds the server's connections. Programs are by name, other than the server's own processes."""
 
-    #: Whether the server's processes rose by half of the connections or more; None if unknown.
+    #: Whether the server's processes rose by a tenth of the connections or more; None if unknown.
     server: bool | None = None
-    #: Programs that rose in step with the connections and hold them in the server's place.
+    #: Programs that hold connections at the server's ports, in the server's place or a part of them; and those that rose in step
+    #: with the connections where the server holds none.
     in_place: tuple[str, ...] = ()
     #: Programs that rose in step with them beside the server, which holds them too: a proxy's backend.
     behind: tuple[str, ...] = ()
@@ -39,9 +40,11 @@ def holders_of(run: Run) -> Holders:
     if levels is None:
         return Holders()
     server, beside = _server_holds(run, levels), _in_step(run, levels)
+    holding = tuple(sorted(name for name in _of_family(run, metrics.BESIDE_HOLDERS) if _holds(run, name, levels)))
     if server is False:
-        return Holders(server, in_place=beside)
-    return Holders(server, behind=beside if server else ())
+        return Holders(server, in_place=tuple(sorted({*holding, *beside})))
+    behind = tuple(name for name in beside if name not in holding)
+    return Holders(server, in_place=holding, behind=behind if server else ())
 
 
 def memory_of(run: Run, program: str) -> Series:
@@ -63,15 +66,25 @@ def _server_holds(run: Run, levels: _Levels) -> bool | None:
     for name in (metrics.SERVER_DESCRIPTORS_OPEN, metrics.SERVER_THREADS, metrics.SERVER_PROCESSES):
         count = run.series(name)
         before, after = count.last(until_s=levels.before_s), count.last(until_s=levels.after_s)
-        if before is not None and after is not None and after - before >= HALF * levels.connections:
+        if before is not None and after is not None and after - before >= PART * levels.connections:
             return True
     return False
+
+
+def _of_family(run: Run, family: str) -> list[str]:
+    """The programs in a family of metrics."""
+    return sorted(name.removeprefix(family) for name in run.metrics if name.startswith(family))
+
+
+def _holds(run: Run, program: str, levels: _Levels) -> bool:
+    """Whether its processes held connections at the server's ports while ours were held."""
+    return (run.series(f"{metrics.BESIDE_HOLDERS}{program}").last(until_s=levels.after_s) or 0.0) > 0
 
 
 def _in_step(run: Run, levels: _Levels) -> tuple[str, ...]:
     """The programs beside the server that rose in step with the connections, by name."""
     family = metrics.BESIDE_DESCRIPTORS
-    names = sorted(name.removeprefix(family) for name in run.metrics if name.startswith(family))
+    names = _of_family(run, family)
     rises = {name: [_rise(run, f"{kind}{name}") for kind in (family, metrics.BESIDE_PROCESSES)] for name in names}
     return tuple(name for name in names if any(_is_in_step(rise, levels) for rise in rises[name]))
 

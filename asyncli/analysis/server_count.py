@@ -1,7 +1,7 @@
 """How many connections the server has by its own count, all clients together.
 
-By its status page, and by the accepted sockets at its ports that the kernel counts. A page may count one worker of two, and the
-kernel counts only the plan's ports, while the server's memory is of all: the larger of the two counts.
+By the accepted sockets at the plan's ports, which the kernel counts exactly, or else by its status page. A page counts those at
+the server's other ports as well, and a proxy may connect to itself there; a page may also count one worker of two.
 """
 
 from __future__ import annotations
@@ -32,15 +32,42 @@ class OtherClients(msgspec.Struct, frozen=True):
 
 def server_count(run: Run) -> Series:
     """The server's connections over time, without the one of asyncli's poller; empty if nothing counts them."""
-    active = run.series(metrics.STATUS_ACTIVE)
-    page = Series(active.t_s, [max(0.0, value - 1.0) for value in active.values])
     sockets = run.series(metrics.SERVER_SOCKETS)
-    if not any(sockets.values):
-        # The server is in another network namespace, or has no ports.
-        return page
-    if not len(page):
-        return sockets
-    return Series(page.t_s, [max(value, sockets.at(t_s) or 0.0) for t_s, value in page.rows()])
+    # None: the server is in another network namespace, or has no ports.
+    return sockets if any(sockets.values) else _page(run)
+
+
+def with_those_elsewhere(run: Run) -> Series | None:
+    """:func:`server_count` and the server's connections at other ports, by the kernel or by its page, if these rose in the run;
+    else None. Whether they are of other clients or of the server itself cannot be told.
+    """
+    count = run.series(metrics.SERVER_SOCKETS)
+    hold = run.phase("hold")
+    if hold is None or not any(count.values):
+        return None
+    further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
+    page = _page(run)
+    if len(page):
+        further.append(Series(page.t_s, [max(0.0, value - (count.at(t_s) or 0.0)) for t_s, value in page.rows()]))
+    bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
+    largest, largest_rise = None, bound
+    for elsewhere in further:
+        before = elsewhere.between(-math.inf, run.first_connect_s).values
+        during = elsewhere.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
+        if not during:
+            continue
+        rise = statistics.median(during) - (statistics.median(before) if before else 0.0)
+        if rise > largest_rise:
+            largest, largest_rise = elsewhere, rise
+    if largest is None:
+        return None
+    return Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+
+
+def _page(run: Run) -> Series:
+    """Active connections by the status page, without our poller's."""
+    active = run.series(metrics.STATUS_ACTIVE)
+    return Series(active.t_s, [max(0.0, value - 1.0) for value in active.values])
 
 
 def other_clients_of(run: Run) -> OtherClients | None:

@@ -321,6 +321,7 @@ class Fitter:
             settled = regress(further)
             if settled is not None:
                 low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
+            low = min(low, line.slope - half - self._by_the_clock(moving, max(one.n for one in points)))
         on_it = [one for one in points if not (line.apart and one.baseline)]
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         return self._fit(cost, on_it, metric.between(-math.inf, self.line_until_s), line, apart)
@@ -363,6 +364,14 @@ class Fitter:
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
         cost = Cost(line.slope, (low, high), line.intercept, method, len(points), of_levels=True)
         return self._fit(cost, points, metric.between(-math.inf, end), line)
+
+    def _by_the_clock(self, moving: Sequence[float], most: float) -> float:
+        """Bytes a connection of growth by time alone, if the metric rose in every rest, where no connection was added."""
+        if not self._rests or not all(moved > 0 for moved in moving):
+            return 0.0
+        # The medians of the last two quarters of a rest are a quarter of it apart.
+        rates = [4 * moved / (end - begin) for (begin, end), moved in zip(self._rests, moving, strict=True)]
+        return statistics.median(rates) * self._rests[-1][1] / most
 
     def _moving(self, name: str, metric: Series) -> list[float]:
         rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]

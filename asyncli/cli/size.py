@@ -39,6 +39,8 @@ def command(run: str, connections: str, memory: str | None, json_file: str | Non
     path, files = Path(run), {"--json": json_file, "--html": html_file}
     require_files(files, path)
     results = read_results(path)
+    if not any(results.records.held.values):
+        raise PlanError(f"RUN: {run} held no connections, so nothing was measured; name a run that held some")
     sizing = results.sized(wanted, host_bytes)
     document = size_document(sizing, results.summary, run)
     if json_file is None and html_file is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
+from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
@@ -20,7 +21,14 @@ from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.model.errors import HostError
-from asyncli.model.metrics import KERNEL_TCP_INUSE, SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
+from asyncli.model.metrics import (
+    KERNEL_TCP_INUSE,
+    SERVER_ENDED,
+    SERVER_SOCKETS,
+    SERVER_SOCKETS_ELSEWHERE,
+    SERVER_SOCKETS_WAITING,
+    SERVER_STARTED,
+)
 from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
 
@@ -117,20 +125,28 @@ class Collector(Sampler):
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
         # Read right after the server's processes: those that it forked meanwhile are its own.
-        others = OtherProcesses(lambda: server.pids, self._ours, ports, connections=lambda: self._connections)
+        elsewhere = sorted(ports_of(found.pids) - set(ports)) if ports else []
+        if elsewhere:
+            probes["sockets"] = lambda: self._sockets(ports, elsewhere)
+        others = OtherProcesses(
+            lambda: server.pids, self._ours, ports, elsewhere=elsewhere, connections=lambda: self._connections
+        )
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
-    def _sockets(self, ports: Sequence[int]) -> ProbeReading:
-        """The server's ends of all clients' connections; 0 if it is in another network namespace. Nothing on a host with so many
-        sockets that counting them would delay the other probes.
+    def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int] = ()) -> ProbeReading:
+        """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network
+        namespace. Nothing on a host with so many sockets that counting them would delay the other probes.
         """
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
             return ProbeReading()
         accepted, waiting = server_sockets(ports)
         self._connections = accepted
-        return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
+        values = {SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)}
+        if elsewhere:
+            values[SERVER_SOCKETS_ELSEWHERE] = float(server_sockets(elsewhere).accepted)
+        return ProbeReading(values)
 
     def _relocate(self) -> Sequence[int]:
         """The roots of a restarted server; none for --server-pid: another process may have that pid now."""

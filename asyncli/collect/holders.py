@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.collect.listening import Place
-from asyncli.collect.procfs import PROC, Listener, all_pids, read_listeners, read_stat
+from asyncli.collect.procfs import PROC, Listener, all_pids, link, read_listeners, read_stat
 from asyncli.model.places import look_up, real_path, sockaddr
 from asyncli.model.values import Target
 
 # They hold the sockets of services that they start on demand.
 INITS = frozenset({"systemd", "init"})
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+# nginx and HAProxy open their listeners among the first dozens of descriptors.
+_LISTENERS_AMONG = 64
 # For a connect within this host.
 _CONNECT_S = 0.1
 
@@ -98,6 +102,17 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
             holders.add(pid)
             wanted -= held
     return holders
+
+
+def ports_of(pids: Iterable[int], proc: Path = PROC) -> set[int]:
+    """The TCP ports at which these processes listen, by their lowest descriptors: a listener is opened before any client."""
+    inodes: set[int] = set()
+    for pid in pids:
+        for number in range(_LISTENERS_AMONG):
+            match = _SOCKET.fullmatch(link(pid, f"fd/{number}", proc) or "")
+            if match is not None:
+                inodes.add(int(match[1]))
+    return {listener.port for listener in read_listeners(None, proc) if listener.inode in inodes}
 
 
 def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> Iterator[int]:

@@ -77,12 +77,15 @@ class _Rise(msgspec.Struct):
 
     descriptors: int = 0
     processes: int = 0
+    #: Processes that hold connections at the server's ports.
+    holders: int = 0
     pids: list[int] = msgspec.field(default_factory=list)
 
 
 class OtherProcesses:
     """``server`` and ``ours``: pids of the server's and of asyncli's processes. ``ports``: the server's, none for a Unix socket;
-    ``connections``: how many it has there (None: unknown). Blocking; creating it reads the memory of all processes once.
+    ``elsewhere``: other ports at which it listens; ``connections``: how many it has at ``ports`` (None: unknown). Blocking;
+    creating it reads the memory of all processes once.
     """
 
     def __init__(
@@ -91,15 +94,18 @@ class OtherProcesses:
         ours: Callable[[], Collection[int]],
         ports: Collection[int],
         *,
+        elsewhere: Collection[int] = (),
         connections: Callable[[], int | None] = lambda: None,
         proc: Path = PROC,
     ) -> None:
         self._server, self._ours, self._ports, self._connections, self._proc = server, ours, ports, connections, proc
+        # A client of the server at any port is no backend of it.
+        self._every_port = {*ports, *elsewhere}
         self._known = self._first(self._count_descriptors())
 
     def read(self) -> ProbeReading:
-        """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by half of the connections or
-        more, and by five at least: only such a program can hold them. And the number of other processes.
+        """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by a tenth of the connections
+        or more, and by five at least: only such a program can hold a part that matters. And the number of other processes.
         """
         counts, known = self._count_descriptors(), self._known
         for pid in known.keys() - counts.keys():
@@ -114,7 +120,7 @@ class OtherProcesses:
         connections = self._connections()
         if connections == 0:
             return ProbeReading(values)
-        enough = max(_FEWEST, (connections or 0) // 2)
+        enough = max(_FEWEST, (connections or 0) // 10)
         risen = _enough(self._rises(counts), enough)
         self._relate([pid for rise in risen.values() for pid in rise.pids], counts)
         rises = _enough(self._rises(counts), enough)
@@ -123,6 +129,7 @@ class OtherProcesses:
             rise = rises[name]
             values[f"{metrics.BESIDE_DESCRIPTORS}{name}"] = float(rise.descriptors)
             values[f"{metrics.BESIDE_PROCESSES}{name}"] = float(rise.processes)
+            values[f"{metrics.BESIDE_HOLDERS}{name}"] = float(rise.holders)
             memory_bytes = self._memory(rise.pids)
             if memory_bytes is not None:
                 values[f"{metrics.BESIDE_BYTES}{name}"] = memory_bytes
@@ -161,6 +168,7 @@ class OtherProcesses:
             rise = rises.setdefault(process.name, _Rise())
             rise.descriptors += further
             rise.processes += process.is_new
+            rise.holders += process.relation is _Relation.HOLDER
             rise.pids.append(pid)
         return rises
 
@@ -181,7 +189,7 @@ class OtherProcesses:
         if not sockets:
             return
         with contextlib.suppress(OSError):
-            held, of_clients = server_inodes(self._ports), client_inodes(self._ports)
+            held, of_clients = server_inodes(self._ports), client_inodes(self._every_port)
             for pid, inodes in sockets.items():
                 self._known[pid].relation = _Relation.NONE
                 if inodes & held:

@@ -229,10 +229,10 @@ def read_unix_ends(address: str, proc: Path = PROC) -> tuple[int, int]:
         return parse_unix_ends(file, address)
 
 
-def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
-    """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets."""
+def read_listeners(port: int | None, proc: Path = PROC) -> list[Listener]:
+    """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets, None: TCP ones at any port."""
     found: list[Listener] = []
-    if not port:
+    if port == 0:
         try:
             with (proc / "net/unix").open(encoding="utf-8", errors="replace") as file:
                 return list(parse_unix_listeners(file))
@@ -241,7 +241,7 @@ def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
     for name in ("tcp", "tcp6"):
         try:
             with (proc / "net" / name).open(encoding="ascii", errors="replace") as file:
-                found += [listener for listener in parse_listeners(file) if listener.port == port]
+                found += [listener for listener in parse_listeners(file) if port in (None, listener.port)]
         except FileNotFoundError:
             continue
     return found

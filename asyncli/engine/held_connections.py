@@ -72,6 +72,7 @@ class HeldConnections:
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._heartbeat_for, self._targets = self._protocol.heartbeat_for, [place.target for place in shard.destinations]
         self._answers, self._owed = self._protocol.answers, self._protocol.owed
+        self._repeats = self._protocol.repeats
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
         self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
@@ -514,7 +515,7 @@ class HeldConnections:
         match event.kind:
             case interface.ANSWER if awaiting:
                 # Equal bytes mean the same if the answer was all that was read.
-                own = event.own or event.end is not None or self._answers is not None
+                own = event.own or event.end is not None or self._answers is not None or not self._repeats
                 if whole and data and not (event.reply or event.messages or own or row in self._partial):
                     self._last_answer = (data, event)
                 return event

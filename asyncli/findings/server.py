@@ -108,6 +108,17 @@ def other_clients(before: int, during: int, ours: int) -> str:
     )
 
 
+@finding("connections_elsewhere", "warning", "run again without other clients at the server's other ports")
+def connections_elsewhere(elsewhere: int, ours: int) -> str:
+    """The server's connections at other ports, by the kernel or by its status page, rose in the run: those of other clients, or
+    of the server to itself, as of a proxy. Its cost reaches from memory by all connections to memory by these alone.
+    """
+    return (
+        f"the server had {elsewhere:,} further connections beside these {ours:,}, at other ports: of other clients, or of a "
+        "proxy to itself; the interval of its cost reaches from that of all to that of these alone"
+    )
+
+
 @finding("server_reloaded", "warning", "reload the server before the run or after it")
 def server_reloaded(at_s: float, started: int, workers: int) -> str:
     """The server started as many processes as it had ``workers``, or more, and these did not end: it was reloaded while they hold
@@ -131,12 +142,14 @@ def server_holds_nothing(server: str, connections: int) -> str:
 
 
 @finding("held_by_others", "warning")
-def held_by_others(server: str, programs: Sequence[str], memory_read: bool) -> Words:
-    """The server's processes listen and hold no connection, while other ``programs`` rose with the connections: these hold them.
-    ``memory_read``: what they took is the server's cost; else that is unknown.
+def held_by_others(server: str, programs: Sequence[str], memory_read: bool, shared: bool = False) -> Words:
+    """Other ``programs`` than the server's processes hold its connections: all of them, or a part (``shared``). ``memory_read``:
+    what they took is in the server's cost; else that is unknown.
     """
     who = " and ".join(programs)
     what = f"{who} {'holds' if len(programs) == 1 else 'hold'} the connections, not the processes of {server} that listen"
+    if shared:
+        what = f"other processes, of {who}, hold a part of the connections of {server}"
     if memory_read:
         return Words(f"{what}: the server's cost is of both")
     return Words(f"{what}, and that memory may not be read: the server's cost is unknown", "run asyncli as root (sudo)")

@@ -96,6 +96,7 @@ SERVER_ENDED = _counter("server.ended", "server processes that ended since our s
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
 SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
 SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
+SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
@@ -144,6 +145,9 @@ BESIDE_DESCRIPTORS = _family(
     "beside_descriptors", "program",
 )  # fmt: skip
 BESIDE_PROCESSES = _family("beside.processes.", "processes that this program started", "beside_processes", "program")
+BESIDE_HOLDERS = _family(
+    "beside.holders.", "processes of this program that hold connections at the server's ports", "beside_holders", "program"
+)  # fmt: skip
 BESIDE_BYTES = _family(
     "beside.bytes.", "anonymous and shared memory by which those of its processes rose", "beside_bytes", "program"
 )  # fmt: skip

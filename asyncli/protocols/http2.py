@@ -57,6 +57,7 @@ class Http2(Protocol):
         asked = (settings.heads, settings.gets)
         self._heads, self._gets = ([RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked)
         # By row: the encoding of its next request (hpack.py).
+        self.repeats = False
         self._encodings, self._first_encoding, self._tables = bytearray(), FILLS if settings.table else PLAIN, 0
         self._streams = array("I")  # by row: the last stream opened; 0: none
         self.partial: dict[int, FrameReader] = {}

@@ -63,6 +63,8 @@ class Protocol:
     #: The answers to all heartbeats with a nonce, and by row the number of the one that it owes; None: there are no nonces.
     answers: Sequence[bytes] | None = None
     owed = bytearray()
+    #: Whether equal bytes are the same answer at any time: not where an answer names its request, as by the stream of HTTP/2.
+    repeats = True
     #: handshake(row, target) -> the first bytes to this URL of the plan, if the peer must accept them before the row is held;
     #: None: there is no handshake. Until ESTABLISHED the row is in ``partial``.
     handshake: Callable[[int, int], bytes] | None = None

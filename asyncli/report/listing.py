@@ -33,6 +33,11 @@ READ_WHOLE = frozenset({
     *(one for sources in SOURCES.values() for one in sources), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
     metrics.SERVER_STARTED, metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES,
     metrics.SERVER_THREADS, metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
+    # The cost reaches to the level at the hold's end, of each part and of what is taken off the host's.
+    metrics.HOST_PROCESSES_BYTES, metrics.SESSION_USS_BYTES, metrics.AGENT_USS_BYTES, metrics.HOST_SHMEM_BYTES,
+    metrics.SERVER_SHMEM_BYTES, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_TW, metrics.SERVER_SOCKETS,
+    metrics.SERVER_SOCKETS_ELSEWHERE, metrics.STATUS_ACTIVE, metrics.SERVER_DESCRIPTORS_OPEN, metrics.HOST_OTHER_PROCESSES,
+    metrics.BESIDE_DESCRIPTORS, metrics.BESIDE_PROCESSES, metrics.BESIDE_HOLDERS, metrics.BESIDE_BYTES,
 })  # fmt: skip
 # The file of a running run grows each second.
 _LIVE_S = 3.0

@@ -90,11 +90,12 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     if sizing.factor > _FAR:
         measured = format_count(sizing.measured)
         found.append(
-            f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory grows on as "
+            f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory goes on as "
             f"it did. A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if summary.run.verdict != "passed":
-        found.append(f"The run is {summary.run.verdict} ({oneline(summary.why)}); the parts that it measured count all the same.")
+        verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
+        found.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
     if not sides(summary.environment).server:
         found.append("The run has no memory of the server's host: soak with --agent to size that.")
     return found

@@ -14,6 +14,7 @@ from collections.abc import Collection
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
+from asyncli.model.metrics import family_of
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
@@ -30,7 +31,7 @@ def read_index_entry(path: str | os.PathLike[str], whole: Collection[str] = ()) 
     """The run in ``path``, reduced to what the verdict and the cost need.
 
     No checks; ticks without latencies, and with one bucket for a small lateness; samples until 15 s into the hold, and all of the
-    metrics ``whole``. Raises :class:`~asyncli.model.errors.StoreError`.
+    metrics, or families of metrics, ``whole``. Raises :class:`~asyncli.model.errors.StoreError`.
     """
     return read_with(path, lambda connection: _load(connection, whole))
 
@@ -69,5 +70,5 @@ def _decode_light(payload: bytes) -> Tick:
 
 def _samples(connection: sqlite3.Connection, until_s: float, whole: Collection[str]) -> tuple[Samples, list[Finding]]:
     names = {number: text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
-    numbers = ", ".join(str(number) for number, name in names.items() if name in whole)
+    numbers = ", ".join(str(number) for number, name in names.items() if name in whole or family_of(name) in whole)
     return read_samples(connection, names, f"WHERE rowid <= {row_at(connection, 'samples', until_s)} OR metric IN ({numbers})")

@@ -132,6 +132,8 @@ STRANGE = {
     "/calm": frame(GOAWAY, 0, 0, struct.pack(">II", 0, 11)),
     "/push": frame(PUSH_PROMISE, 4, 1, bytes(4)),
     "/dynamic": frame(HEADERS, 5, 1, b"\xbe"),
+    # The same bytes at each: right for the first stream alone.
+    "/same": frame(HEADERS, 5, 1, b"\x88"),
     "/reset": frame(RST_STREAM, 0, 1, struct.pack(">I", 7)),
     "/ping": frame(PING, 0, 0, b"whatever"),
     "/mute": b"",
@@ -171,15 +173,17 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
     assert (done.status in (99, 4), done.err) == (True, ""), done
     summary = report(tmp_path, "run.db")
     counts, protocol = summary["connections"], summary["protocol"]
-    assert counts["deaths"] == {"protocol_error": 30, "closed_announced": 10, "heartbeat_timeout": 10}
-    assert (counts["held"], counts["opened"], counts["failures"]) == (20, 70, {})
+    assert counts["deaths"] == {"protocol_error": 40, "closed_announced": 10, "heartbeat_timeout": 10}
+    assert (counts["held"], counts["opened"], counts["failures"]) == (20, 80, {})
     assert protocol["goodbyes"] == {"11": 10}
     assert protocol["broken"] == {
         "a push, though our SETTINGS disable it": 10,
         "a header of the dynamic table, which was not granted": 10,
         "RST_STREAM of code 7 in place of an answer": 10,
+        "a frame of a closed stream": 10,
     }
-    assert set(summary["heartbeats"]["by_status"]) == {"204"}
+    assert summary["heartbeats"]["by_status"].keys() == {"200", "204"}
+    assert summary["heartbeats"]["by_status"]["200"] == 10
     fault_table.require_as_written("test_what_servers_of_http2_should_not_do_has_each_its_cause", summary)
 
 

@@ -1,0 +1,117 @@
+"""Who holds the connections, how many the server has, and generations of its processes: decided from the records of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from synthetic_run import SERVER, a_run
+
+from asyncli.analysis.cost import costs
+from asyncli.analysis.generations import generations
+from asyncli.analysis.holders import Holders, holders_of
+from asyncli.analysis.server_count import other_clients_of
+from asyncli.model import metrics
+from asyncli.model.run import Run
+
+N = 2000
+Level = Callable[[float, float], float]
+
+
+def a_small_run(**metrics_by_n: Level) -> Run:
+    """A run of 2,000 connections. ``metrics_by_n``: further metrics (with ``_`` for ``.``), each of the connections and the time."""
+    run = a_run(N, hold_s=30.0, noise=0.1, batch=10, interval_s=0.1, status=False)
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) if sample.t_s > run.first_connect_s else 0.0
+        sample.values[metrics.HOST_OTHER_PROCESSES] = 100.0
+        sample.values |= {name.replace("__", "."): level(held or 0.0, sample.t_s) for name, level in metrics_by_n.items()}
+    return run
+
+
+def each(of_one: float, before: float = 0.0) -> Level:
+    return lambda held, _: before + of_one * held
+
+
+HOLDS = {"server__descriptors_open": each(1, 20)}
+NOTHING = {"server__descriptors_open": each(0, 20)}
+
+
+@pytest.mark.parametrize(
+    ("levels", "holders"),
+    [
+        (HOLDS, Holders(server=True)),
+        (NOTHING, Holders(server=False)),
+        ({}, Holders(server=None)),
+        # A backend has one for each; what rises by a part of one only happens to rise meanwhile.
+        (HOLDS | {"beside__descriptors__app": each(1)}, Holders(server=True, behind=("app",))),
+        (HOLDS | {"beside__descriptors__app": each(0.6)}, Holders(server=True)),
+        # In the server's place, and beside it.
+        (NOTHING | {"beside__descriptors__app": each(1)}, Holders(server=False, in_place=("app",))),
+        (NOTHING | {"beside__processes__app": each(1), "beside__descriptors__app": each(3.3)}, Holders(server=False, in_place=("app",))),
+        (
+            {"server__descriptors_open": each(0.4, 20), "beside__descriptors__app": each(0.6), "beside__holders__app": each(0.001)},
+            Holders(server=True, in_place=("app",)),
+        ),
+    ],
+)
+def test_who_holds_is_told_by_what_rises_with_the_connections(levels: dict[str, Level], holders: Holders) -> None:
+    assert holders_of(a_small_run(**levels)) == holders
+
+
+def test_a_program_that_rises_by_the_clock_follows_no_connections() -> None:
+    run = a_small_run(**HOLDS, beside__descriptors__eater=lambda _, t_s: 100.0 * t_s)
+    assert holders_of(run) == Holders(server=True)
+
+
+def test_memory_of_holders_is_the_servers_and_of_a_backend_a_part() -> None:
+    memory = {"beside__descriptors__app": each(1), "beside__bytes__app": each(50_000)}
+    in_place = costs(a_small_run(**NOTHING, **memory))
+    assert in_place.server_user.bytes_per_connection == pytest.approx(SERVER + 50_000, rel=0.02)
+    behind = costs(a_small_run(**HOLDS, **memory))
+    assert behind.server_user.bytes_per_connection == pytest.approx(SERVER, rel=0.05)
+    assert behind.behind.bytes_per_connection == pytest.approx(50_000, rel=0.02)
+    assert behind.behind_programs == ["app"]
+
+
+def test_the_servers_own_count_divides_its_memory() -> None:
+    run = a_small_run(server__sockets=each(2))
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] += SERVER * (sample.values["server.sockets"] / 2)
+    assert other_clients_of(run).during == pytest.approx(N, rel=0.01)
+    assert costs(run).server_user.bytes_per_connection == pytest.approx(SERVER, rel=0.02)
+    assert other_clients_of(a_small_run(server__sockets=each(1))) is None
+
+
+def test_connections_at_other_ports_are_others_or_the_servers_own() -> None:
+    """A proxy that connects to itself has as many again: the interval holds the cost by either count."""
+    run = a_small_run(server__sockets=each(1), server__sockets_elsewhere=each(1))
+    assert other_clients_of(run) is None
+    found = costs(run)
+    low, high = found.server_user.ci95
+    assert low <= SERVER / 2 < SERVER <= high
+    assert "connections_elsewhere" in [one.code for one in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("started", "count"),
+    [
+        (lambda t_s: 2.0 * (t_s > 45.0), 1),  # as many as there were workers, which go on
+        (lambda t_s: 1.0 * (t_s > 45.0), 0),  # fewer: a pool that grows, or a helper
+        (lambda t_s: 2.0 * (45.0 < t_s < 46.5), 0),  # they end at once
+    ],
+)
+def test_a_generation_is_as_many_processes_as_there_were_workers(started: Callable[[float], float], count: int) -> None:
+    run = a_small_run(
+        server__processes=lambda _, t_s: 3.0 + started(t_s),
+        server__started=lambda _, t_s: max(started(t_s), 2.0 * (t_s > 45.0 and started(45.5) == 2.0)),
+        server__ended=lambda _, t_s: 2.0 * (t_s >= 46.5 and started(45.5) == 2.0 and started(50.0) == 0.0),
+    )
+    assert len(generations(run)) == count
+
+
+def test_growth_by_the_clock_on_plateaus_is_no_cost() -> None:
+    run = a_run(1000, hold_s=10.0, noise=0.1, batch=10, interval_s=0.1, plateaus=4, plateau_s=6.0)
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] += 1e6 * max(0.0, sample.t_s - run.first_connect_s)
+    low, high = costs(run).server_user.ci95
+    assert low <= SERVER < 30_000 < high
