@@ -128,9 +128,10 @@ class Collector(Sampler):
         elsewhere = sorted(ports_of(found.pids) - set(ports)) if ports else []
         if elsewhere:
             probes["sockets"] = lambda: self._sockets(ports, elsewhere)
-        others = OtherProcesses(
-            lambda: server.pids, self._ours, ports, elsewhere=elsewhere, connections=lambda: self._connections
-        )
+        # An agent's plan has no ports: those at which the server listens.
+        listens = ports or sorted(ports_of(found.pids))
+        count = (lambda: self._connections) if ports else (lambda: _count(listens))
+        others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
@@ -171,6 +172,13 @@ def _unix_sockets(paths: Collection[str]) -> ProbeReading:
     ends = [read_unix_ends(path) for path in paths]
     accepted, waiting = sum(end[0] for end in ends), sum(end[1] for end in ends)
     return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
+
+
+def _count(ports: Sequence[int]) -> int | None:
+    """The accepted connections at these ports; None if there are none, or too many sockets on the host to count them."""
+    if not ports or read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
+        return None
+    return server_sockets(ports).accepted
 
 
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:

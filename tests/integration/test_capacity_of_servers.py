@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -232,7 +233,7 @@ async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx)
 @pytest.mark.nginx
 async def test_a_server_that_hangs_has_not_ended(tmp_path: Path, nginx: LabNginx) -> None:
     workers = [one.pid for one in psutil.Process(nginx.pid).children()]
-    steps = iter(range(2))
+    steps = itertools.count()
 
     def stop_before_the_second(plan: Plan) -> LiveObserver:
         if next(steps) == 1:
