@@ -194,7 +194,8 @@ class ServerEvidence:
             return [value - self.held(t_s) for t_s, value in self._status["active"].between(low_s, high_s).rows()]
 
         # Losses are replaced within a second, and page and tick are up to a second apart.
-        last = min(to_s + 1.0 + _NEAR_S, self._stop + 0.1)
+        # A page that is read in the drain counts what is left.
+        last = min(to_s + 1.0 + _NEAR_S, self._stop)
         parts = beyond(from_s - _NEAR_S, from_s), beyond(min(to_s + 1.0, last - 1.0), last)
         if not all(parts):
             return None
