@@ -335,14 +335,20 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
     # A cost whose interval reaches zero is hidden anyway.
     if total is None or total.ci95[0] <= 0 or cost.ends > run.sides.ends or _has_a_thread_each(run):
         return None
-    parts = [name for name in ("server_user", "behind", "kernel", "generator_user") if getattr(cost, name) is not None]
-    rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
-    # Only root can read /proc/slabinfo.
-    rest -= cost.ends * PAGES if cost.kernel is None else 0.0
+    rest = total.bytes_per_connection - _explained_bytes(cost)
     if cost.server_user is None:
         found = Fitter(run, run.held).fit("others", of_others(run, cost.holders)[1]) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
     return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
+
+
+def _explained_bytes(cost: Costs) -> float:
+    """Bytes of a connection that the measured parts explain. Only root can read /proc/slabinfo: else the kernel's part counts as
+    twice what it is.
+    """
+    names = [name for name in ("server_user", "behind", "kernel", "generator_user") if getattr(cost, name) is not None]
+    unread = cost.ends * PAGES if cost.kernel is None else 0.0
+    return _sum_of(cost, names, "bytes_per_connection") + unread
 
 
 def _has_a_thread_each(run: Run) -> bool:
@@ -364,10 +370,7 @@ def _include_unexplained(cost: Costs, run: Run) -> None:
         return
     if where.server and cost.server_user is None:
         return
-    names = [name for name in ("server_user", "behind", "kernel", "generator_user") if getattr(cost, name) is not None]
-    explained = _sum_of(cost, names, "bytes_per_connection")
-    # Only root can read /proc/slabinfo: twice what it is.
-    explained += cost.ends * PAGES if cost.kernel is None else 0.0
+    explained = _explained_bytes(cost)
     usual = 1000.0 + explained / 20
     unexplained = total.bytes_per_connection - explained
     low, high = total.ci95

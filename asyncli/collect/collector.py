@@ -112,8 +112,10 @@ class Collector(Sampler):
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}
         ports = sorted({target.port for target in self._plan.targets if target.port})
+        listening = ports_of(found.pids)
+        elsewhere = sorted(listening - set(ports)) if ports else []
         if self.local and ports:
-            probes["sockets"] = lambda: self._sockets(ports)
+            probes["sockets"] = lambda: self._sockets(ports, elsewhere)
         elif self.local and self._plan.urls and self._plan.listens:
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in self._plan.targets}
@@ -124,18 +126,15 @@ class Collector(Sampler):
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
-        # Read right after the server's processes: those that it forked meanwhile are its own.
-        elsewhere = sorted(ports_of(found.pids) - set(ports)) if ports else []
-        if elsewhere:
-            probes["sockets"] = lambda: self._sockets(ports, elsewhere)
         # An agent's plan has no ports: those at which the server listens.
-        listens = ports or sorted(ports_of(found.pids))
+        listens = ports or sorted(listening)
+        # Read right after the server's processes: those that it forked meanwhile are its own.
         count = (lambda: self._connections) if ports else (lambda: _count(listens))
         others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
-    def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int] = ()) -> ProbeReading:
+    def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
         """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network
         namespace. Nothing on a host with so many sockets that counting them would delay the other probes.
         """

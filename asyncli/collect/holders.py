@@ -104,14 +104,20 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
     return holders
 
 
+def socket_inode(target: str) -> int | None:
+    """The inode of a socket, by the target of a link in /proc/PID/fd; None for another kind of file."""
+    match = _SOCKET.fullmatch(target)
+    return None if match is None else int(match[1])
+
+
 def ports_of(pids: Iterable[int], proc: Path = PROC) -> set[int]:
     """The TCP ports at which these processes listen, by their lowest descriptors: a listener is opened before any client."""
     inodes: set[int] = set()
     for pid in pids:
         for number in range(_LISTENERS_AMONG):
-            match = _SOCKET.fullmatch(link(pid, f"fd/{number}", proc) or "")
-            if match is not None:
-                inodes.add(int(match[1]))
+            inode = socket_inode(link(pid, f"fd/{number}", proc) or "")
+            if inode is not None:
+                inodes.add(inode)
     return {listener.port for listener in read_listeners(None, proc) if listener.inode in inodes}
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.collect.holders import socket_inode
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, Memory, all_pids, read_memory, read_rss, readable_stat
 from asyncli.collect.sock_diag import client_inodes, server_inodes, tcp_peers, unix_peers
@@ -39,7 +39,6 @@ MOST_PROGRAMS = 8
 _LOOKED_AT, _OF_THE_SERVER = 16, 256
 # A process closed some descriptors since it started, so its highest number is a little above their count.
 _NUMBERS_SKIPPED = 16
-_SOCKET = re.compile(r"socket:\[(\d+)\]\Z")
 
 
 class _Relation(Enum):
@@ -228,9 +227,9 @@ class OtherProcesses:
             except OSError:
                 continue
             looked_at -= 1
-            match = _SOCKET.fullmatch(target)
-            if match is not None:
-                inodes.add(int(match[1]))
+            inode = socket_inode(target)
+            if inode is not None:
+                inodes.add(inode)
             if not looked_at:
                 break
         return inodes
