@@ -91,6 +91,7 @@ STATUS_POLLS = _counter("status.polls", "status requests sent since our start; t
 STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
 STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
+SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debugger has stopped (state T of /proc/PID/stat)")
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
