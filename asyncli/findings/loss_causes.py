@@ -301,7 +301,8 @@ _FORMS = {
     "reload": ("reload_by_processes", "reload_or_crash", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
     "server_stalled": (
-        "server_stalled", "waited_for_something", "stood_still", "part_stood_still", "computing", "nobody_answered", "stopped_here",
+        "server_stalled", "waited_for_something", "stood_still", "part_stood_still", "computing", "nobody_answered",
+        "stopped_here",
     ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
