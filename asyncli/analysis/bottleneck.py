@@ -44,7 +44,7 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
+    "lifetime", "silent_drop", "not_http", "broken_protocol", "answer_unread", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})

@@ -1,6 +1,7 @@
 """Evidence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
+:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{connections}``,
+``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
 like" without confirmation; ``{known}`` names servers with that default idle time.
 """
 
@@ -38,12 +39,18 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
     "generator_lost": ("{were} lost with {processes}", "{remedy}"),
-    "not_http": ("{loss}{medians}{when}{reasons}", "{remedy}"),
+    "not_http": ("{connections} answered with something other than HTTP{medians}{when}{reasons}", "{remedy}"),
     "no_longer_http": (
-        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
+        "{connections} answered with something other than HTTP{medians}{when}; until then {before!n} heartbeats had been "
+        "answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": ("{were} ended, because the server broke the protocol{when}: {reasons}", "{remedy}"),
+    "stream_reset": (
+        "{were} given up, because the server reset the stream of a heartbeat{when}: {reasons}",
+        "{remedy}",
+    ),
+    "answer_unread": ("{were} given up, because the server sent {reasons}{when}", "{remedy}"),
     "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error answer (HTTP {statuses}){when}", "{remedy}"),
@@ -312,7 +319,8 @@ _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
 # Values of fields in an explanation without a run; others are "...".
 _UNSEEN = {
-    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "with a message of the protocol",
+    "loss": "connections ended", "were": "connections were", "connections": "connections",
+    "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
     **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to"), ""),
 }  # fmt: skip
@@ -349,6 +357,7 @@ class LossDetails(msgspec.Struct, frozen=True):
     since_s: float
     to_s: float
     listens: bool = False
+    protocol: str = "http"
 
     def fill(self, words: Words) -> Words:
         """``words`` with these details."""
@@ -358,9 +367,11 @@ class LossDetails(msgspec.Struct, frozen=True):
         medians = ""
         if self.medians is not None:
             medians = f"; median age {format_duration(self.medians[0])}, idle for {format_duration(self.medians[1])}"
-        were = f"{format_many(self.count, 'connection')} {'was' if self.count == 1 else 'were'}"
+        connections = format_many(self.count, "connection")
+        were = f"{connections} {'was' if self.count == 1 else 'were'}"
+        loss = describe_loss(self.cause, self.count, self.protocol)
         evidence = words.evidence.format(
-            loss=describe_loss(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
+            loss=loss, were=were, connections=connections, age=self.age, idle=self.idle, medians=medians, when=when
         )
         remedy = words.remedy
         for part, text in (_LISTENING if self.listens else _WITH_BEATS).items():
@@ -376,7 +387,9 @@ _WITH_BEATS = {
 }
 _LISTENING = {"{sends}": "", "{or_sends}": ", or have the server send more often", "{or_first}": ""}
 # Filled by :class:`LossDetails`.
-_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when", "sends", "or_sends", "or_first")}
+_LATER = {name: f"{{{name}}}" for name in (
+    "loss", "were", "connections", "age", "idle", "medians", "when", "sends", "or_sends", "or_first",
+)}  # fmt: skip
 
 
 def meanings(code: str) -> list[Words]:

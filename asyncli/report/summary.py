@@ -134,7 +134,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *loss_findings.failures(run, totals),
             *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open, run_s=run.end_s),
             *protocol_findings(run, totals, summary.protocol),
-            *loss_findings.lost(known.diagnoses),
+            *loss_findings.lost(known.diagnoses, run.plan.protocol),
             *disagreements,
             *other_clients_found(run),
             *reloads(run),
