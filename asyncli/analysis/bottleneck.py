@@ -227,7 +227,9 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slowness, not timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     was_late = is_saturated(seen.saturation) or has_late_ramp(seen.saturation)
-    if was_late or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
+    # A heartbeat without an answer counts as slow.
+    slow = seen.slow and not seen.silent()
+    if was_late or (slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
         others = 0.0 if server is None else busy - server - ours
         shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""

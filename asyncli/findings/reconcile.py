@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.model.metrics import STATUS_PAGES
+from asyncli.model.products import STATUS_PAGES
 from asyncli.model.records import Severity
 from asyncli.model.units import format_clock, format_count
 

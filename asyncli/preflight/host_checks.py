@@ -229,8 +229,8 @@ def _prediction_here(plan: Plan, spread: Spread) -> str:
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have, need = limits.memory_available, predicted_bytes(plan, spread)
-    server = "nginx as the server" if spread.local else "without the server"
-    what = f"memory available on this host, {server}"
+    server = ", for a server as light as nginx" if spread.local else " on this host, without the server"
+    what = f"memory available{server}"
     yield _memory_check(plan, "memory", what, have, need, _prediction_here(plan, spread))
 
 
