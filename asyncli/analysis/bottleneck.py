@@ -26,6 +26,7 @@ from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import connects_failed, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_refusals
+from asyncli.findings.reconcile import counts_ahead
 from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reasons
 from asyncli.model import metrics
 from asyncli.model.records import Finding
@@ -196,6 +197,31 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
         first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,
     )  # fmt: skip
+
+
+#: Findings of a server that takes no more connections, beside those of lost ones.
+_OF_A_FULL_SERVER = frozenset({
+    "failed_connect_timeout", "failed_refused", "failed_tls_timeout", "failed_handshake_timeout", "listen_overflows",
+    "listen_drops", "listen_full", "parted_held", "parted_accepts", "parted_handled", "reconcile_held", "reconcile_accepts",
+    "reconcile_handled",
+})  # fmt: skip
+# Diagnoses of connections that a full server never served, or closed for others.
+_UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once", "idle_reuse", "server_slow"})
+
+
+def explained(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """``findings`` with one remedy for one cause: where a limit of the server was reached, what it explains has its remedy."""
+    limit = next((finding for finding in findings if finding.code == gave_way.code and finding.severity == "error"), None)
+    if limit is None:
+        return list(findings)
+    full = {*_OF_A_FULL_SERVER}
+    for cause in {diagnosis.cause for diagnosis in diagnoses}:
+        if all(diagnosis.code in _UNSERVED for diagnosis in diagnoses if diagnosis.cause == cause):
+            full.add(f"lost_{cause}")
+    return [
+        msgspec.structs.replace(finding, remedy=limit.remedy) if finding.code in full and not counts_ahead(finding) else finding
+        for finding in findings
+    ]
 
 
 def _bottleneck(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> Bottleneck:

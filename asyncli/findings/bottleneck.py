@@ -38,10 +38,11 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "not_handled": (
         "{server} accepted {refused!n} connections and closed them at once: it had no free slot",
-        "raise its limit on connections (nginx: worker_connections)",
+        "raise its limit on connections{more_slots}",
     ),
     "sessions": (
-        "{server} had {most!n} sessions open in all, and the frontend that asyncli uses is full at {limit!n} (slim)",
+        "{server} had {most!n} sessions open, its status page's own included, and the frontend that asyncli uses is full at "
+        "{limit!n} in all (slim)",
         "raise maxconn in haproxy.cfg, in the frontend and in global",
     ),
     "busy_workers": (

@@ -119,8 +119,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "likely_reuse": (
         f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle connections (it "
-        f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
-        _ROOM,
+        "never held more than {most!n} of the {asked!n} asked for){when}",
+        "raise its limit on connections{more_slots}",
     ),
     # Bursts.
     "server_ended": (

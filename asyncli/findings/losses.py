@@ -8,6 +8,7 @@ from typing import TypedDict
 from asyncli.findings import Words, finding
 from asyncli.findings.protocol_codes import name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
+from asyncli.model.products import product_of
 from asyncli.model.records import HOST_LOST, RESUMED, Finding
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
@@ -202,10 +203,8 @@ def settings(server: str) -> dict[str, str]:
     """For remedies, by what they allow: `` (maxconn)`` of the recognised ``server``; of all, with names, where it is unknown."""
     if server in ("", "the server"):
         return {what: f" ({'; '.join(f'{name}: {one}' for name, one in each.items())})" for what, each in _SETTINGS.items()}
-    return {
-        what: next((f" ({one})" for name, one in each.items() if name.lower() == server.lower()), "")
-        for what, each in _SETTINGS.items()
-    }
+    named = {what: each.get(product_of(server), "") for what, each in _SETTINGS.items()}
+    return {what: f" ({settings})" if settings else "" for what, settings in named.items()}
 
 
 def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.losses import settings
 from asyncli.model.products import STATUS_PAGES
-from asyncli.model.records import Severity
+from asyncli.model.records import Finding, Severity
 from asyncli.model.units import format_clock, format_count
 
 Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"]
@@ -43,8 +44,8 @@ class Apart(TypedDict):
 
 _OTHER_CLIENTS = "other clients use this server: run against a server of your own"
 _LATE = "the server still counts connections that were lost or given up"
-_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit (nginx: worker_rlimit_nofile)"
-_SLOTS = "raise its limit of connections (worker_connections in nginx.conf)"
+_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
+_SLOTS = "raise its limit on connections{more_slots}"
 _RESTARTED = "see whether the server was restarted"
 _SEE_OTHERS = "see the other findings for why"
 #: The two counts of each pair, the one that can fall behind first.
@@ -111,10 +112,15 @@ def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Sever
     return remedy, severity
 
 
+#: Codes of findings of server's counts that differed for a while.
+PARTED = frozenset({"parted_held", "parted_accepts", "parted_handled", "parted_requests"})
+
+
 @finding("parted_{pair}", "info")
 def parted(
-    pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond
-) -> Words:
+    pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond,
+    server: str,
+) -> Words:  # fmt: skip
     """Two counts differed for a while by more than was in flight: the largest of ``times`` divergences, by ``most`` at ``at_s``
     (below 0: the server's count, or the held connections against the planned ones, was less). ``addresses``: servers of the run.
     """
@@ -124,9 +130,10 @@ def parted(
     if most >= 0:
         return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS)
     severity: Severity = "info" if pair in ("asked", "requests") else "warning"
+    remedy = _BEHIND[pair].format_map(settings(server))
     if pair in ("held", "accepts", "requests"):
-        return Words(evidence, *_behind(addresses, severity, _BEHIND[pair]))
-    return Words(evidence, _BEHIND[pair], severity)
+        return Words(evidence, *_behind(addresses, severity, remedy))
+    return Words(evidence, remedy, severity)
 
 
 @finding("reconcile_held", "error")
@@ -136,31 +143,34 @@ def reconcile_held(held: int, active: int, since: Since | None, addresses: int, 
     if active > held:
         return Words(evidence, _beyond(beyond), "warning")
     remedy = (
-        "the server closed connections, or never accepted them: see its error log for 'too many open files' and 'reusing "
-        "connections', and middle boxes for silent drops"
+        "the server closed connections, or never accepted them: see its error log for 'too many open files', and middle boxes "
+        "for silent drops"
     )
     return Words(evidence, *_behind(addresses, "error", remedy))
 
 
 @finding("reconcile_accepts", "error")
-def reconcile_accepts(opened: int, accepts: int, since: Since | None, addresses: int, silent: int) -> Words:
+def reconcile_accepts(
+    opened: int, accepts: int, since: Since | None, addresses: int, silent: int, server: str
+) -> Words:
     """The client opened another number of connections than the server accepted. ``silent``: those that were never answered, if
     they explain it: when the last packet of a handshake is lost, only the client has a connection.
     """
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{_since(since)}"
     if accepts > opened:
         return Words(evidence, _OTHER_CLIENTS, "warning")
-    remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
+    remedy = f"they wait in its listen queue: {_DESCRIPTORS}".format_map(settings(server))
     if silent:
         evidence += f"; {silent:,} of ours were never answered"
         remedy = f"the network may have lost the last packet of their handshakes; else {remedy}"
     return Words(evidence, *_behind(addresses, "warning" if silent else "error", remedy))
 
 
-@finding("reconcile_handled", "error", _SLOTS)
-def reconcile_handled(accepts: int, handled: int, since: Since | None) -> str:
+@finding("reconcile_handled", "error")
+def reconcile_handled(accepts: int, handled: int, since: Since | None, server: str) -> Words:
     """The server accepted connections for which it had no free slot."""
-    return f"the server accepted {accepts:,} connections and handled {handled:,}: the rest found no free slot{_since(since)}"
+    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: the rest found no free slot{_since(since)}"
+    return Words(evidence, _SLOTS.format_map(settings(server)))
 
 
 @finding("reconcile_requests", "warning")
@@ -170,6 +180,20 @@ def reconcile_requests(answers: int, requests: int, since: Since | None, address
     if requests > answers:
         return Words(evidence, _OTHER_CLIENTS)
     return Words(evidence, *_behind(addresses, "warning", _RESTARTED))
+
+
+def counts_ahead(found: Finding) -> bool:
+    """Whether it is a finding of a server that counts more than we do."""
+    fields = found.fields
+    match found.code:
+        case "parted_held" | "parted_accepts" | "parted_handled":
+            return bool(fields["most"] > 0)
+        case "reconcile_held":
+            return bool(fields["active"] > fields["held"])
+        case "reconcile_accepts":
+            return bool(fields["accepts"] > fields["opened"])
+        case _:
+            return False
 
 
 @finding("reconcile_stale", "info", "restart the server before a run")
