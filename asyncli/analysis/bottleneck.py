@@ -269,7 +269,7 @@ def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least half of the latency.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
     if seen.slow and 2 * late >= whole > 0:
-        yield _bottleneck("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
+        yield _bottleneck("host", "beats", slow=seen.slow, late_s=late / 1e6, whole_s=whole / 1e6)
 
 
 def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:

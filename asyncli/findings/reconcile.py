@@ -116,19 +116,21 @@ def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Sever
 PARTED = frozenset({"parted_held", "parted_accepts", "parted_handled", "parted_requests"})
 
 
-@finding("parted_{pair}", "info")
+@finding("parted_{pair}", "warning")
 def parted(
     pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond,
     server: str,
 ) -> Words:  # fmt: skip
-    """Two counts differed for a while by more than was in flight: the largest of ``times`` divergences, by ``most`` at ``at_s``
-    (below 0: the server's count, or the held connections against the planned ones, was less). ``addresses``: servers of the run.
+    """Two counts differed for a while by more than was in flight: the server's count against asyncli's, or the held
+    connections against the planned ones. A warning if the server counted fewer connections at one address, else an info.
+    ``times``: how often; ``most``: by how much in the largest, at ``at_s`` (below 0: the server's count, or the held
+    connections, were less); ``addresses``: servers of the run.
     """
     evidence = divergence_sentence(pair, from_s, to_s, most, at_s, closed)
     if times > 1:
         evidence += f"; and {'once' if times == 2 else f'{times - 1} times'} more"
     if most >= 0:
-        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS)
+        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS, "info")
     severity: Severity = "info" if pair in ("asked", "requests") else "warning"
     remedy = _BEHIND[pair].format_map(settings(server))
     if pair in ("held", "accepts", "requests"):
@@ -198,7 +200,9 @@ def counts_ahead(found: Finding) -> bool:
 
 @finding("reconcile_stale", "info", "restart the server before a run")
 def reconcile_stale(by: int, killed: int, before: int) -> str:
-    """The server counts connections as active that are not this run's, or that ended with a ``killed`` worker."""
+    """The server counts connections as active that are not this run's, or that ended with a worker that was killed.
+    ``killed``: how many of these.
+    """
     return f"{_differ('held', by)}: {_stale(killed, before)}"
 
 
@@ -221,7 +225,9 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
 
 @finding("counters_restarted", "warning", "see the server's log for why it was restarted, or reloaded (HAProxy)")
 def counters_restarted(at_s: Sequence[float], counter: str, before: float, after: float) -> str:
-    """The server's counters fell at ``at_s``, first from ``before`` to ``after``: it was restarted, or another server answers."""
+    """The server's counters fell: it was restarted, or another server answers. ``at_s``: when, first from ``before`` to
+    ``after``.
+    """
     when = ", ".join(map(format_clock, at_s[:3])) + (f" and {len(at_s) - 3} more times" if len(at_s) > 3 else "")
     return (
         f"the server's counters restarted at {when} ({counter} fell from {format_count(before)} to {format_count(after)}): the "

@@ -346,8 +346,8 @@ def _processes(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 def _cpu(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     for code, event, per_cpu, need, cost in (
-        ("heartbeat_rate", "heartbeat", BEATS_PER_CPU_S, beats_per_s(plan), "17 us of CPU per heartbeat"),
-        ("connect_rate", "connect", CONNECTS_PER_CPU_S, plan.asked_per_s, "50 to 117 us of CPU per connect"),
+        ("heartbeat_rate", "heartbeat", BEATS_PER_CPU_S, beats_per_s(plan), "17 us of CPU per heartbeat at full load"),
+        ("connect_rate", "connect", CONNECTS_PER_CPU_S, plan.asked_per_s, "50 to 117 us of CPU per connect at full load"),
     ):
         have, detail, flag = None, "", ""
         if limits.cpu_time is not None:

@@ -34,5 +34,5 @@ async def test_a_full_frontend_is_the_only_cause(tmp_path: Path) -> None:
     assert len(same) >= 2
     assert {finding["remedy"] for finding in same} == {full["remedy"]}
     every = " ".join(finding["remedy"] for finding in summary["findings"])
-    assert [word for word in ("somaxconn", "worker_", "too many open files") if word in every] == []
+    assert [word for word in ("somaxconn", "worker_", "EMFILE") if word in every] == []
     fault_table.require_as_written("test_a_full_frontend_is_the_only_cause", summary)
