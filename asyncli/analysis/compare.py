@@ -243,8 +243,16 @@ def _hidden(key: str, run: MeasuredRun) -> str:
     return unmeasured(one.low, one.high)
 
 
+# What an invalid run cannot say: its latencies and losses may be asyncli's. Memory and CPU are the server's all the same.
+_OF_AN_INVALID_RUN: tuple[Group, ...] = ("latency", "losses")
+
+
 def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a number means different things in the two runs, or ""."""
+    if row.group in _OF_AN_INVALID_RUN:
+        for run in (first, second):
+            if run.spoiled:
+                return f"{run.name} is invalid: {run.spoiled}"
     a, b = first.facts.get("local"), second.facts.get("local")
     if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
         here, there = (first, second) if a else (second, first)

@@ -70,10 +70,10 @@ def compare_company(run: str, host: str, ours: int, others: int, perhaps_proxy: 
     return Words(f"{run}: {shared.evidence}", shared.remedy)
 
 
-@finding("compare_invalid", "error", "do not rely on its numbers; see its own report")
+@finding("compare_invalid", "error", "repeat it as its own report says")
 def compare_invalid(run: str, why: str) -> str:
-    """The generator was the limit of a run, so its numbers do not describe the server."""
-    return f"{run} is invalid: {why}"
+    """A run is invalid: its latencies and losses are not compared. Memory and CPU do not depend on what makes a run invalid."""
+    return f"{run} is invalid, so its latencies and losses are not compared: {why}"
 
 
 @finding("compare_incomplete", "warning", "compare runs that finished")

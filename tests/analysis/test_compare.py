@@ -314,7 +314,7 @@ def test_lateness_without_an_interval_still_counts() -> None:
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
     # asyncli's lateness in a few seconds of the hold: too few stretches for an interval.
     for _, tick in runs[1].ticks[40:43]:
-        tick.lateness_us.add_counts({900_000: 3000})
+        tick.lateness_us.add_counts({240_000: 3000})
     comparison = compared(*runs)
     verdicts = [row(comparison, key).verdict for key in ("lateness.p99", "latency.p99", "latency.p50")]
     assert verdicts == ["cannot_say", "cannot_say", "higher"]
@@ -392,6 +392,9 @@ def test_unreliable_runs_are_findings() -> None:
     comparison = compared(a_run(20_000, hold_s=30.0), late, a_run(20_000, hold_s=30.0, seed=3, complete=False))
     assert [one.code for one in comparison.findings[:2]] == ["compare_invalid", "compare_incomplete"]
     assert [one.fields["run"] for one in comparison.findings[:2]] == ["B", "C"]
+    assert row(comparison, "latency.p50").why.startswith("B is invalid: asyncli was the limit")
+    assert row(comparison, "lost").verdict == "cannot_say"
+    assert row(comparison, "cost.server_user").verdict == row(comparison, "cost.kernel").verdict == "no_difference"
     shared = raised(a_run(20_000, hold_s=30.0, seed=4), 100_000, "kernel.tcp_alloc", since_s=9.0)
     company = fields(compared(a_run(20_000, hold_s=30.0), shared), "compare_company")
     assert (company["run"], company["others"]) == ("B", 100_000)
