@@ -70,6 +70,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
+        server=run.place.server_name,
     )  # fmt: skip
     if not math.isfinite(start):
         return result, [counts.reconciliation_unknown("nothing_connected", [])]
@@ -146,9 +147,9 @@ def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Findin
             return counts.reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
         case "accepts":
             silent = context.silent if -one.by <= context.silent else 0
-            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent)
+            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent, context.server)
         case "handled":
-            return counts.reconcile_handled(one.first, one.second, since)
+            return counts.reconcile_handled(one.first, one.second, since, context.server)
         case _:
             return counts.reconcile_requests(one.first, one.second, since, context.addresses)
 
@@ -170,6 +171,8 @@ class _Context(msgspec.Struct):
     #: Connections lost with killed workers of the server; and the server's count before our first connect.
     killed: int = 0
     already: int = 0
+    #: The server's name; "": unknown.
+    server: str = ""
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
@@ -188,6 +191,8 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, as a sentence; ``findings`` are the run's."""
     if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
         return "They agree except for connections of other runs or of a killed worker (see the findings)"
+    if agrees and any(one.code in counts.PARTED and one.severity == "warning" for one in findings):
+        return "They agree at the end, and diverged for a while (see the findings)"
     if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
@@ -223,7 +228,6 @@ def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -
         if times:
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)
-            found.append(
-                counts.parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
-            )
+            span = (one.from_s, one.to_s, one.at_s, one.most, one.closed)
+            found.append(counts.parted(pair, *span, len(times), context.addresses, beyond, context.server))
     return found

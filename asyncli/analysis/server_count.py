@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,9 +38,16 @@ def server_count(run: Run) -> Series:
     return sockets if any(sockets.values) else _page(run)
 
 
-def with_those_elsewhere(run: Run) -> Series | None:
-    """:func:`server_count` and the server's connections at other ports, by the kernel or by its page, if these rose in the run;
-    else None. Whether they are of other clients or of the server itself cannot be told.
+class Elsewhere(NamedTuple):
+    """``connections``: :func:`server_count` and those at other ports; ``rise``: of these alone, in the run."""
+
+    connections: Series
+    rise: float
+
+
+def with_those_elsewhere(run: Run) -> Elsewhere | None:
+    """The server's connections at other ports too, by the kernel or by its page, if these rose in the run; else None. Whether
+    they are of other clients or of the server itself cannot be told.
     """
     count = run.series(metrics.SERVER_SOCKETS)
     hold = run.phase("hold")
@@ -48,12 +56,14 @@ def with_those_elsewhere(run: Run) -> Series | None:
     further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
     page = _page(run)
     if len(page):
-        further.append(Series(page.t_s, [max(0.0, value - (count.at(t_s) or 0.0)) for t_s, value in page.rows()]))
+        further.append(_beyond(page, count, hold.start_s))
     bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
     largest, largest_rise = None, bound
     for elsewhere in further:
         before = elsewhere.between(-math.inf, run.first_connect_s).values
         during = elsewhere.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
+        if not during and (first := elsewhere.first(since_s=hold.start_s)) is not None:
+            during = [first]
         if not during:
             continue
         rise = statistics.median(during) - (statistics.median(before) if before else 0.0)
@@ -61,7 +71,17 @@ def with_those_elsewhere(run: Run) -> Series | None:
             largest, largest_rise = elsewhere, rise
     if largest is None:
         return None
-    return Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+    every = Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+    return Elsewhere(every, largest_rise)
+
+
+def _beyond(page: Series, count: Series, hold_s: float) -> Series:
+    """What the page counts more than the kernel, at the instants of the kernel's count: between two of these it is not known, and
+    neither is the page's between the ramp and the hold, which began at ``hold_s``.
+    """
+    in_hold = page.between(hold_s, math.inf)
+    beyond = [(in_hold if t_s >= hold_s and len(in_hold) else page).at(t_s) for t_s in count.t_s]
+    return Series(count.t_s, [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)])
 
 
 def _page(run: Run) -> Series:

@@ -135,8 +135,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "likely_reuse": (
         f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle connections (it "
-        f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
-        _ROOM,
+        "never held more than {most!n} of the {asked!n} asked for){when}",
+        "raise its limit on connections{more_slots}",
     ),
     # Bursts.
     "server_ended": (
@@ -317,12 +317,26 @@ _FORMS = {
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
-# Values of fields in an explanation without a run; others are "...".
+# Values of fields in an explanation without a run, N for a number and T for a time; and those of single forms. A remedy that is
+# made elsewhere is left out.
 _UNSEEN = {
     "loss": "connections ended", "were": "connections were", "connections": "connections",
     "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
-    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to"), ""),
+    "processes": "processes of asyncli's own, or with a client host", "statuses": "400 or more",
+    "cut": "the client host had itself been silent", "connects": "connects", "segments": "TCP segments were",
+    "whose": "the default of a known server or middle box", "again": "some", "share": "a part of all", "part": "a part",
+    "ended": "some", "workers": "the", "kept": "some", "before": "some", "at_s": "some instant", "slots": "fewer",
+    "most": "a part",
+    **dict.fromkeys(("requests", "asked", "cores", "gap_s"), "N"),
+    **dict.fromkeys(("age", "idle", "for_s", "timeout_s"), "T"),
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to", "reasons"), ""),
+    "remedy": "",
+}  # fmt: skip
+_UNSEEN_IN = {
+    "broken_protocol": {"reasons": "the report says how"}, "tls_error": {"reasons": "the report says how"},
+    "answers_late": {"requests": "as many requests"}, "worker_stalled": {"workers": "several"},
+    "not_http": {"reasons": " after an answer that is no HTTP"}, "box_idle_timeout": {"configured": "another time"},
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
 # The remedy of an unexplained cause.
@@ -394,14 +408,14 @@ _LATER = {name: f"{{{name}}}" for name in (
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the diagnosis ``code``, without a run."""
-    return [unseen(_CAUSES[form]) for form in _FORMS.get(code, (code,))]
+    return [unseen(_CAUSES[form], **_UNSEEN_IN.get(form, {})) for form in _FORMS.get(code, (code,))]
 
 
 def unseen(template: tuple[str, str], **fields: str) -> Words:
-    """``template`` without a run: with general words in place of its fields."""
+    """``template`` without a run: with general words in place of its fields. Raises KeyError for a field that has none."""
     known = {**_UNSEEN, **settings(""), **{part.strip("{}"): text for part, text in _WITH_BEATS.items()}, **fields}
-    evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
-    return Words(evidence, remedy)
+    evidence, remedy = (_FIELD.sub(lambda field: known[field[1]], text) for text in template)
+    return Words(evidence, remedy.removeprefix("; "))
 
 
 def words_of(form: str, certain: bool, name: str = "", **seen: Any) -> Words:

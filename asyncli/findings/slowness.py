@@ -21,9 +21,9 @@ def no_answers(
     from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int,
     cores: float | None, every_s: float | None,
 ) -> Words:  # fmt: skip
-    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost: the longest of ``times``
-    such periods, if regular ``every_s``. The cause is inferred from retransmissions of our sockets, the server's status page
-    (``requests``: how many it counted) and its CPU time (``cores``).
+    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost. The cause is
+    inferred from retransmissions of asyncli's sockets, the server's status page and its CPU time. ``times``: of so many
+    periods this is the longest, ``every_s`` apart if regular; ``requests``: how many the page counted; ``cores``: of CPU.
     """
     reason, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
@@ -69,10 +69,10 @@ def answers_slow(
     from_s: float, to_s: float, late: int, others: int, median_s: float, usual_s: float, server: str, cores: float | None,
     times: int, all_s: int, every_s: float | None,
 ) -> str:  # fmt: skip
-    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it: ``late`` of
-    them, in the median ``median_s``; the ``others`` were answered as usual. One stopped worker of several looks so, and a slow
-    backend. The longest of ``times`` such periods, ``all_s`` in total, if regular ``every_s``. ``cores``: CPU of the server
-    meanwhile.
+    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it, while
+    the others were answered as usual. One stopped worker of several looks so, and a slow backend. ``late``: how many took
+    long, in the median ``median_s``; ``times``: of so many periods this is the longest, ``all_s`` in total, ``every_s``
+    apart if regular; ``cores``: CPU of the server meanwhile.
     """
     evidence = f"{format_many(late, 'heartbeat')} had late answers from {format_clock(from_s)} to {format_clock(to_s)}: after "
     evidence += f"{format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
@@ -87,8 +87,9 @@ def answers_slow(
 def packets_sent_again(
     here: bool, count: int, from_s: float, to_s: float, share: float, within_s: float, one_network: bool
 ) -> Words:
-    """The sockets of asyncli's connections (``here``) sent 1 % or more of their requests again, as the kernel reports for each of
-    them; or the server's host sent as much again, counted for all its programs, while so many answers were late.
+    """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel reports for each of
+    them; or the server's host sent as much again, counted for all its programs, while so many answers were late. ``here``:
+    asyncli's sockets did.
     """
     when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {share:.0%} of"
     if here:
@@ -110,9 +111,10 @@ def packets_sent_again(
 
 @finding("not_heard", "warning")
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
-    """Connections that were open at the end, but had no heartbeat (if they listen: no data) since ``from_s``: the start of the
-    hold, or the first unanswered heartbeat of a ``fault``. So it is unknown whether the server still serves them. A hold of
-    ``enough_s`` hears from each connection or ends it. Connections that listen without a limit may stay silent.
+    """Connections were open at the end, but had no heartbeat (if they listen: no data) since the hold began, or since the
+    first unanswered heartbeat of a fault. So it is unknown whether the server still serves them. Connections that listen
+    without a limit may stay silent. ``from_s``: since when; ``enough_s``: a hold that hears from each connection or ends
+    it.
     """
     since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
     since = since if fault else "when the hold began"

@@ -75,8 +75,6 @@ def family_of(name: str) -> str:
     return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
-#: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
-STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
 STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")

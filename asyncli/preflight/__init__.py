@@ -16,6 +16,7 @@ from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_choice import KindOf, file_kind, unknown_kind
+from asyncli.preflight.status_checks import status_checks
 
 
 def examine(
@@ -35,7 +36,8 @@ def examine(
         addresses.setdefault(one.target, []).append(one.address)
     # The files of another host are not ours.
     kind_of = file_kind if far is None else unknown_kind
-    return checks + _server_checks(plan, far or limits, configured, addresses, kind_of)
+    checks += _server_checks(plan, far or limits, configured, addresses, kind_of)
+    return checks + status_checks(plan, configured)
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:

@@ -98,6 +98,8 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(*CPUS, lost("heartbeat_timeout")), "host", "both_busy", True),
         # Other programs used the CPUs before the first connect too.
         (seen(*STOLEN, slow=SLOW), "host", "both_busy", True),
+        # They explain slow answers, not silence.
+        (seen(*STOLEN, lost("heartbeat_timeout", 9), slow=SLOW, codes=("never_accepted",)), "server", "never_accepted", True),
         (seen(late=True), "host", "beats", True),
         # Lateness for lack of CPU is reported as busy CPUs.
         (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),

@@ -77,7 +77,7 @@ def likely_reuse(table: LossTable) -> None:
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
     meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(cells):
-        table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for))
+        table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name))
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:

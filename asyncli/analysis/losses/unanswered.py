@@ -75,7 +75,8 @@ def silence(table: LossTable) -> None:
             to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
             evidence = table.server.about(from_s, to_s, unclaimed(cells))
             found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
-            alike.setdefault(found, []).append(cells)
+            if found is not None:
+                alike.setdefault(found, []).append(cells)
     for found, times in alike.items():
         every_s = period_s([cells[0].since_s for cells in times])
         words = loss_causes.unanswered(found.words, table.timeout_s, len(times), every_s)
@@ -176,8 +177,9 @@ def how_it_stood_still(found: Evidence) -> Literal["stopped", "waited", "stood_s
     return "stopped" if found.halted else "waited"
 
 
-def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason:
-    """Why none of the heartbeats was answered that were sent when these were ``asked``."""
+def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason | None:
+    """Why none of the heartbeats was answered that were sent when these were ``asked``; None where it is no silence of all:
+    these connections were never answered, and others were before."""
     name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
@@ -199,13 +201,15 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
         return reason("server_stalled", why, server=name, cores=found.cores)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
+    # A handshake needs only the kernel, so a page that answers does not tell of connections that nobody has accepted.
+    if table.server.local and _without_answer(cells):
+        answered = any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s)
+        return None if answered else _never(table, "never_")
     if why == "page_answered":
         # What was acknowledged has reached a kernel behind the path: the server's, or that of a proxy.
         if 2 * _of_ticks(cells, "acknowledged") >= count:
             return reason("server_stalled", "part_stood_still")
         return reason("path_cut", why)
-    if table.server.local and _without_answer(cells):
-        return _never(table, "never_")
     return reason("server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name)
 
 
