@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,14 +17,13 @@ from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.holders import Holders, holders_of, memory_of
+from asyncli.analysis.other_programs import memory_of_others, taken_by_themselves
 from asyncli.analysis.residue import Residue, residue
 from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
     held_before,
-    of_others,
-    server_memory,
     unmapped_shared,
     with_files_at_rest,
 )
@@ -98,7 +97,7 @@ def costs(run: Run) -> Costs:
     # What ends with the server's processes, or starts with new ones, is not behind it.
     behind = behind_server(whole, holders)
     kernel, generator = (run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
-    host, in_use = _host_memory(run, shared, result)
+    host = _HostMemory.of(run, holders)
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
@@ -109,10 +108,11 @@ def costs(run: Run) -> Costs:
             "kernel_queued", run.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
         ),
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
-        "host_total": shared.fit("host_total", host, note=in_use),
+        "host_total": shared.fit("host_total", host.whole, note=host.note),
     }
+    with_others, without_others = found["host_total"], shared.fit("host_total", host.alone or Series())
     others_sockets = shared.other_sockets(counted_sockets(run), counted_ends)
-    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host}, shared, others_sockets)
+    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host.whole}, shared, others_sockets)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
@@ -126,12 +126,12 @@ def costs(run: Run) -> Costs:
     parts |= {"server_user": user} if where.server else {}
     parts |= {"behind": behind} if result.behind_programs else {}
     _hold_the_parts(result, parts)
-    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), parts)
+    rest = _residual(result, shared.fit("residual", minus(host.whole, list(parts.values()))), parts)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
-    codes = {one.code for one in result.findings}
-    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run, holders), strict=True)
-    result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
+    _include_other_programs(result, with_others, without_others)
+    _name_excluded(result, host, shared)
+    result.residue = residue(run, host.whole)
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
     _name_unread(result, [name for name, points in found.items() if points == 0], run)
@@ -185,40 +185,68 @@ def _after_ramp(known: Costs) -> list[Finding]:
     return [findings.memory_after_ramp(moved, held)] if moved else []
 
 
-def _host_memory(run: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
-    """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
-
-    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. What they
-    freed does too: memory that forked processes share is each one's own once it is written, so the parts may grow by more than
-    the whole.
+class _HostMemory(NamedTuple):
+    """The sampled host's memory over time, without what belongs to no connection. ``alone``: and without other programs' memory;
+    None if that is unknown.
     """
-    host, note, where = run.series(metrics.HOST_USED_BYTES), " of memory in use", run.sides
-    (listing, others), server = of_others(run, result.holders), server_memory(run, result.holders)[0]
-    listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
-    separable = result.ends == where.ends and bool(server or not where.server)
+
+    whole: Series
+    alone: Series | None
+    #: Inodes of /proc, which a program that lists descriptors leaves there.
+    listing: Series
+    #: What other programs took by themselves.
+    by_themselves: Series
+    note: str = " of memory in use"
+
+    @classmethod
+    def of(cls, run: Run, holders: Holders) -> _HostMemory:
+        used, listing = run.series(metrics.HOST_USED_BYTES), run.series(metrics.KERNEL_LISTING_BYTES)
+        note = " of memory in use"
+        if listing:
+            used, note = minus(used, [listing]), f"{note} less inodes of /proc"
+        others = memory_of_others(run, holders)
+        by_themselves = taken_by_themselves(run, others, used.t_s)
+        alone = minus(used, [others]) if others else None
+        return cls(minus(used, [by_themselves]), alone, listing, by_themselves, note)
+
+
+def _name_excluded(result: Costs, host: _HostMemory, fitter: Fitter) -> None:
+    """Findings of what the host's cost excludes."""
+    listed = fitter.fit("listing", host.listing)
     # A listing leaves some 900 B per socket. It grows with the connections.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
-        host, note = minus(host, [listing]), f"{note} less inodes of /proc"
         result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
-    excluded = False
-    if isinstance(theirs, Fit) and isinstance(whole, Fit) and separable:
-        each = theirs.cost.bytes_per_connection
-        if theirs.cost.ci95[0] > 0 and each > PART * whole.cost.bytes_per_connection:
-            host, note = minus(host, [others]), f"{note} less other processes'"
-            result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
-            excluded = True
-    if separable and others and not excluded:
-        # What they take later belongs to no connection, as far as it is known.
-        host = minus(host, [_change_since(others, fitter.ramp_end_s)])
-    if listing and not isinstance(listed, int) and findings.descriptors_listed.code not in {one.code for one in result.findings}:
-        host = minus(host, [_change_since(listing, fitter.ramp_end_s)])
-    return host, note
+    total = result.host_total
+    taken = fitter.fit("others", host.by_themselves)
+    if total is None or not isinstance(taken, Fit):
+        return
+    each = taken.cost.bytes_per_connection
+    if abs(each) > PART * abs(total.bytes_per_connection):
+        result.findings.append(findings.processes_excluded(each, taken.cost.half_width))
 
 
-def _change_since(metric: Series, since_s: float) -> Series:
-    """How far ``metric`` moved from its value at ``since_s``; zero before."""
-    then = metric.at(since_s) or 0.0
-    return Series(metric.t_s, [value - then if t_s > since_s else 0.0 for t_s, value in metric.rows()])
+def _include_other_programs(known: Costs, whole: Fit | int, alone: Fit | int) -> None:
+    """Widen the host's cost, and the residual, to those without other programs; the values are halfway.
+
+    ``whole``, ``alone``: of the host's memory with theirs and without it (:mod:`asyncli.analysis.other_programs`).
+    """
+    total = known.host_total
+    if total is None or not isinstance(whole, Fit) or not isinstance(alone, Fit):
+        return
+    lower = max(0.0, whole.cost.ci95[0] - alone.cost.ci95[0])
+    higher = max(0.0, alone.cost.ci95[1] - whole.cost.ci95[1])
+    for name in ("host_total", "residual"):
+        cost = getattr(known, name)
+        if cost is None:
+            continue
+        ci95 = (cost.ci95[0] - lower, cost.ci95[1] + higher)
+        value = cost.bytes_per_connection + (higher - lower) / 2
+        _revise(known, name, bytes_per_connection=value, ci95=ci95)
+    widened = max(lower, higher)
+    if widened > PART * abs(total.bytes_per_connection):
+        method = f"{total.method}; the interval reaches to that without other programs' memory"
+        _revise(known, "host_total", method=method)
+        known.findings.append(findings.processes_rise(widened, higher > lower))
 
 
 def is_measured(costs: object, name: str) -> bool:
@@ -337,7 +365,7 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
         return None
     rest = total.bytes_per_connection - _explained_bytes(cost)
     if cost.server_user is None:
-        found = Fitter(run, run.held).fit("others", of_others(run, cost.holders)[1]) if run.sides.server else None
+        found = Fitter(run, run.held).fit("others", memory_of_others(run, cost.holders)) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
     return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 

@@ -80,12 +80,12 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         before.series(metrics.HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
     )
     listed = any(one.code == descriptors_listed.code for one in costs.findings)
-    listing = before.series(metrics.KERNEL_LISTING_BYTES) if listed else Series()
+    listing = before.series(metrics.KERNEL_LISTING_BYTES)
     name, words = (
         ("memory", f"this host, {_BOTH_ENDS}") if local
         else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
     )  # fmt: skip
-    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing)
+    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing, listed=listed)
     client = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
@@ -172,13 +172,16 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
-def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
-    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc."""
+def _of_host(
+    name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series, *, listed: bool = False
+) -> Ceiling | None:
+    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc. ``listed``: these grow
+    with the connections."""
     if total is None or total.of_levels or room is None:
         return None
     room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
     how = f"{where}: {room.how}, by {total.bytes_per_connection:,.0f} B a connection in all"
-    if listing.values:
+    if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
 

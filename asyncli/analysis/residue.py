@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import msgspec
 
@@ -23,8 +22,8 @@ class Residue(msgspec.Struct):
     host_total: float | None = None
 
 
-def residue(run: Run, excluded: Sequence[Series]) -> Residue:
-    """Memory at the run's end above the baseline's median; the host's without what its cost has ``excluded``."""
+def residue(run: Run, host: Series) -> Residue:
+    """Memory at the run's end above the baseline's median. ``host``: that of the host which belongs to the cost."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -39,14 +38,11 @@ def residue(run: Run, excluded: Sequence[Series]) -> Residue:
     for name, metric in (
         ("server_user", server_memory(run)[0]),
         ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
-        ("host_total", run.series(metrics.HOST_USED_BYTES)),
+        ("host_total", host),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    for rise in map(risen, excluded):
-        if found.host_total is not None and rise is not None:
-            found.host_total -= rise[1]
     return found

@@ -85,15 +85,3 @@ def at_hold_end(run: Run, metric: Series) -> float | None:
 def unmapped_shared(run: Run) -> Series:
     """Shared memory and files in memory (tmpfs) on the sampled host that no process of the server has mapped, over time."""
     return minus(run.series(metrics.HOST_SHMEM_BYTES), [run.series(metrics.SERVER_SHMEM_BYTES)])
-
-
-def of_others(run: Run, holders: Holders) -> tuple[Series, Series]:
-    """Memory of other programs on the sampled host over time: inodes of /proc; processes, without those of asyncli, of the server
-    and of the ``holders``.
-    """
-    ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
-    known = [run.series(name) for name in ours]
-    if run.sides.server:
-        known += [with_files_at_rest(run, holders)[0], behind_server(run, holders), unmapped_shared(run)]
-    processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [memory for memory in known if memory])
-    return run.series(metrics.KERNEL_LISTING_BYTES), processes
