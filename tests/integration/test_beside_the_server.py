@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fault_table import require_as_written
-from programs import Program, codes, report
+from programs import Program, report
 
 pytestmark = [pytest.mark.measures, pytest.mark.alone]
 
