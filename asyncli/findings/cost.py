@@ -163,8 +163,8 @@ def cost_reused(connections: int) -> str:
     tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
     """
     return (
-        f"the server had held up to {format_count(connections)} connections at once before this run, and reuses the memory that "
-        "it kept of them: its cost of a connection is unknown"
+        f"the server may have held up to {format_count(connections)} connections at once before this run, and would reuse the "
+        "memory that it kept of them: its cost of a connection is unknown"
     )
 
 

@@ -28,6 +28,7 @@ from asyncli.findings.forecast import gave_way
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
+from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.model.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.model.plan import Plan, shown_plan
@@ -294,7 +295,7 @@ def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
 
 
 # Findings that explain others.
-_CAUSES = ("server_ended", "address_dead", gave_way.code)
+_CAUSES = ("server_ended", "address_dead", gave_way.code, other_clients.code)
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
