@@ -24,6 +24,7 @@ from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
     held_before,
+    reclaimable,
     unmapped_shared,
     with_files_at_rest,
 )
@@ -121,6 +122,7 @@ def costs(run: Run) -> Costs:
     _include_those_elsewhere(result, user, run)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
+        _include_reclaimable(result, server.fit("reclaimable", reclaimable(run)))
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
@@ -510,6 +512,27 @@ def _include_shared_memory(known: Costs, shared: Fit | int) -> None:
     method = f"{server.method}; the interval includes shared memory that no process has mapped"
     ci95 = (server.ci95[0], server.ci95[1] + rise.ci95[1])
     _revise(known, "server_user", bytes_per_connection=middle, ci95=ci95, method=method)
+
+
+def _include_reclaimable(known: Costs, taken: Fit | int) -> None:
+    """Widen the costs of the server and of the host by memory that rose with the connections and that the kernel can take back;
+    the values are halfway.
+    """
+    server = known.server_user
+    if server is None or not isinstance(taken, Fit):
+        return
+    rise = taken.cost
+    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
+        return
+    known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
+    for name in ("server_user", "host_total"):
+        cost: Cost | None = getattr(known, name)
+        if cost is None:
+            continue
+        middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
+        method = f"{cost.method}; the interval includes memory that the kernel can take back"
+        ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
+        _revise(known, name, bytes_per_connection=middle, ci95=ci95, method=method)
 
 
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:

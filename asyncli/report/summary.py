@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from asyncli.analysis.bottleneck import explained
-from asyncli.analysis.constants import FEWEST
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
@@ -18,7 +18,7 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
-from asyncli.analysis.server_memory import at_hold_end
+from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
@@ -211,8 +211,13 @@ def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
 
 
 def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
-    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in summary_parts.Server.__struct_fields__))
-    missing = [name for name in summary_parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
+    read = ("processes", "rss_bytes", "pss_bytes", "cpu_s")
+    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in read))
+    in_all, pss_bytes = memory_in_all(run), server.pss_bytes.hold_end
+    level = at_hold_end(run, in_all)
+    if level is not None and pss_bytes is not None and abs(level - pss_bytes) > WORTH_TELLING * pss_bytes:
+        server.memory_bytes = summary_parts.BeforeAfter(in_all.last(until_s=run.first_connect_s), level)
+    missing = [name for name in read if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
     # Advise to name the server only on this host, and only if it was not found.
