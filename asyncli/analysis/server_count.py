@@ -42,8 +42,7 @@ def with_those_elsewhere(run: Run) -> Series | None:
     else None. Whether they are of other clients or of the server itself cannot be told.
     """
     count = run.series(metrics.SERVER_SOCKETS)
-    hold = run.phase("hold")
-    if hold is None or not any(count.values):
+    if not any(count.values):
         return None
     further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
     page = _page(run)
@@ -52,16 +51,23 @@ def with_those_elsewhere(run: Run) -> Series | None:
     bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
     largest, largest_rise = None, bound
     for elsewhere in further:
-        before = elsewhere.between(-math.inf, run.first_connect_s).values
-        during = elsewhere.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
-        if not during:
-            continue
-        rise = statistics.median(during) - (statistics.median(before) if before else 0.0)
-        if rise > largest_rise:
-            largest, largest_rise = elsewhere, rise
+        before, during = _before_and_during(elsewhere, run)
+        if during - before > largest_rise:
+            largest, largest_rise = elsewhere, during - before
     if largest is None:
         return None
     return Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+
+
+def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
+    """Medians of a count before our first connect and in the first seconds of the hold; 0 where it was not read."""
+    hold = run.phase("hold")
+    earlier = count.between(-math.inf, run.first_connect_s).values
+    later: list[float] = []
+    if hold is not None:
+        hold_end_s = math.inf if hold.end_s is None else hold.end_s
+        later = count.between(hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end_s)).values
+    return (statistics.median(earlier) if earlier else 0.0), (statistics.median(later) if later else 0.0)
 
 
 def _page(run: Run) -> Series:
@@ -73,16 +79,9 @@ def _page(run: Run) -> Series:
 def other_clients_of(run: Run) -> OtherClients | None:
     """The server's count where other clients hold more of its connections than ours could explain; else None."""
     count, held = server_count(run), run.held
-    hold = run.phase("hold")
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
-    earlier = count.between(-math.inf, run.first_connect_s)
-    before = statistics.median(earlier.values) if earlier.values else 0.0
-    during = 0.0
-    if hold is not None:
-        hold_end_s = math.inf if hold.end_s is None else hold.end_s
-        later = count.between(hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end_s))
-        excess = [value - (held.at(t_s) or 0.0) for t_s, value in later.rows()]
-        during = statistics.median(excess) if excess else 0.0
+    of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
+    before, during = _before_and_during(of_others, run)
     if max(before, during) <= bound:
         return None
     return OtherClients(count, before, max(0.0, during))
