@@ -19,7 +19,7 @@ from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.holders import Holders, holders_of, memory_of
 from asyncli.analysis.other_programs import memory_of_others, taken_by_themselves
 from asyncli.analysis.residue import Residue, residue
-from asyncli.analysis.server_count import other_clients_of, server_count, with_those_elsewhere
+from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
@@ -516,17 +516,17 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
 
 def _include_those_elsewhere(known: Costs, user: Series, run: Run) -> None:
     """Widen the server's cost to that by all its connections, if others at other ports rose too; the value is halfway."""
-    every = with_those_elsewhere(run)
-    if known.server_user is None or every is None:
+    elsewhere = with_those_elsewhere(run)
+    if known.server_user is None or elsewhere is None:
         return
-    by_all = Fitter(run, every).fit("server_user", user)
+    by_all = Fitter(run, elsewhere.connections).fit("server_user", user)
     if not isinstance(by_all, Fit):
         return
     cost = known.server_user
     (low, high), (low_of_all, high_of_all) = cost.ci95, by_all.cost.ci95
     ci95 = (min(low, low_of_all), max(high, high_of_all))
     ours = max(run.held.values)
-    known.findings.append(connections_elsewhere(round(max(every.values) - max(server_count(run).values)), round(ours)))
+    known.findings.append(connections_elsewhere(round(elsewhere.rise), round(ours)))
     method = f"{cost.method}; the interval includes that by the connections at other ports too"
     _revise(known, "server_user", bytes_per_connection=sum(ci95) / 2, ci95=ci95, method=method)
 

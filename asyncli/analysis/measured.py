@@ -15,6 +15,7 @@ from asyncli.analysis.estimates import ALPHA, Estimate, Rate, at_least, by_stret
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
+from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import PAGES
@@ -106,7 +107,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
         kinds=_kinds(run, found.holders), levels=levels, files=_files(run), hidden=frozenset(hidden),
-        findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
+        findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class ProcessGroup:
         return [stat.pid for stat in self._living]
 
     def scan(self) -> ProbeReading:
-        """``processes``, ``threads``, ``cpu_s`` of the group as it is now.
+        """``processes``, ``stopped``, ``threads``, ``cpu_s`` of the group as it is now.
 
         An empty group raises :class:`ProcessesGoneError`, or gives nothing where it ``may_be_empty``.
         """
@@ -98,6 +98,7 @@ class ProcessGroup:
             raise ProcessesGoneError(f"no process of the {self._prefix} is left")
         values = {
             "processes": float(len(self._living)),
+            "stopped": float(sum(stat.stopped for stat in self._living)),
             "threads": float(sum(stat.threads for stat in self._living)),
             "cpu_s": self._ledger.update(stats),
         }

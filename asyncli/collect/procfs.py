@@ -49,6 +49,11 @@ class Stat(msgspec.Struct, frozen=True):
         """Zombie or dead: its CPU time can still be read, it holds no memory."""
         return self.state in "ZX"
 
+    @property
+    def stopped(self) -> bool:
+        """Stopped by a signal or by a debugger."""
+        return self.state in "Tt"
+
 
 class Memory(msgspec.Struct, frozen=True):
     """/proc/PID/smaps_rollup, in bytes."""

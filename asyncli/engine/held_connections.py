@@ -39,6 +39,7 @@ from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
+from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
 from asyncli.model.text import brief
 from asyncli.protocols import interface
@@ -539,7 +540,7 @@ class HeldConnections:
     def _count_reason(self, reasons: dict[str, int], why: str) -> None:
         if len(self._reasons) < _MOST_REASONS:
             self._reasons.add(why)
-        why = why if why in self._reasons else "other reasons"
+        why = why if why in self._reasons else OTHER_REASONS
         reasons[why] = reasons.get(why, 0) + 1
 
     def _reply(self, row: int, data: bytes) -> bool:

@@ -104,13 +104,15 @@ def cost_not_sampled(costs: Sequence[str], host: str) -> str:
 
 @finding("cost_sockets_closed", "info", "run again while no other program closes connections there")
 def cost_sockets_closed(costs: Sequence[str]) -> str:
-    """Memory freed by sockets that other programs closed hides these ``costs``."""
+    """Memory freed by sockets that other programs closed hides some costs. ``costs``: which."""
     return f"cost unknown of {_called(costs)}: other programs closed as many sockets as these connections opened, or more"
 
 
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
-    """The residual per connection is unknown: it ``needs`` an unknown cost, or its parts were read at different times."""
+    """The residual per connection is unknown: a cost that it needs is unknown, or its parts were read at different times.
+    ``needs``: which.
+    """
     why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
     return f"the residual is unknown: {why}"
 
@@ -130,8 +132,8 @@ def residual_large(rest: float, usual: float, host: str) -> str:
 def cost_few_points(
     points: int, wanted: int, levels: Sequence[str], unknown: Sequence[str], plateaus: int, plateaus_wanted: int, remedy: str
 ) -> Words:
-    """The ramp has too few samples for a slope. The costs in ``levels`` are the difference of memory before the first connection
-    and with all of them; those in ``unknown`` are unknown.
+    """The ramp has too few samples for a slope. Costs are the difference of memory before the first connection and with all
+    of them, or are unknown. ``levels``: those that are a difference; ``unknown``: the unknown ones.
     """
     evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
     if 0 < plateaus < plateaus_wanted:
@@ -161,8 +163,8 @@ def cost_reused(connections: int) -> str:
     tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
     """
     return (
-        f"the server had held up to {format_count(connections)} connections at once before this run, and reuses the memory that "
-        "it kept of them: its cost of a connection is unknown"
+        f"the server may have held up to {format_count(connections)} connections at once before this run, and would reuse the "
+        "memory that it kept of them: its cost of a connection is unknown"
     )
 
 

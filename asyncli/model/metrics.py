@@ -75,8 +75,6 @@ def family_of(name: str) -> str:
     return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
-#: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
-STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
 STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
@@ -91,6 +89,7 @@ STATUS_POLLS = _counter("status.polls", "status requests sent since our start; t
 STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
 STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
+SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debugger has stopped (state T of /proc/PID/stat)")
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")

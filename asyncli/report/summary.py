@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncli.analysis.bottleneck import explained
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
@@ -27,6 +28,7 @@ from asyncli.findings.forecast import gave_way
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
+from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.model.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.model.plan import Plan, shown_plan
@@ -125,39 +127,38 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     ]
     # The first handshake of each worker with each target is a full one.
     first = (run.place.workers or 1) * len(plan.targets) if plan.tls_options.tls_resume else None
-    summary.findings = _in_order(
-        [
-            verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
-            *limit_findings(outcomes),
-            *unreadable,
-            *limits,
-            *loss_findings.failures(run, totals),
-            *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open, run_s=run.end_s),
-            *protocol_findings(run, totals, summary.protocol),
-            *loss_findings.lost(known.diagnoses),
-            *disagreements,
-            *other_clients_found(run),
-            *reloads(run),
-            *other_sockets(run),
-            *cpus_taken(run),
-            *loss_findings.listen_queue(run),
-            *packets_lost(run),
-            *stalls(run),
-            *slow_answers(run),
-            *loss_findings.statuses(run, totals),
-            *not_heard(silent, totals, plan),
-            *_file_findings(run),
-            *_merge_repeats(run.findings),
-            *([] if totals.recorded else [unknown.counts_unknown()]),
-            *([unknown.ramp_unknown()] if rate is None else []),
-            *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
-            *cost.findings,
-            *known.findings,
-            *_residue_findings(plan, cost.residue),
-            *server_findings,
-            *generator_findings,
-        ]
-    )
+    findings = [
+        verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
+        *limit_findings(outcomes),
+        *unreadable,
+        *limits,
+        *loss_findings.failures(run, totals),
+        *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open, run_s=run.end_s),
+        *protocol_findings(run, totals, summary.protocol),
+        *loss_findings.lost(known.diagnoses, run.plan.protocol),
+        *disagreements,
+        *other_clients_found(run),
+        *reloads(run),
+        *other_sockets(run),
+        *cpus_taken(run),
+        *loss_findings.listen_queue(run),
+        *packets_lost(run),
+        *stalls(run),
+        *slow_answers(run),
+        *loss_findings.statuses(run, totals),
+        *not_heard(silent, totals, plan),
+        *_file_findings(run),
+        *_merge_repeats(run.findings),
+        *([] if totals.recorded else [unknown.counts_unknown()]),
+        *([unknown.ramp_unknown()] if rate is None else []),
+        *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
+        *cost.findings,
+        *known.findings,
+        *_residue_findings(plan, cost.residue),
+        *server_findings,
+        *generator_findings,
+    ]
+    summary.findings = _in_order(explained(findings, known.diagnoses))
     return summary
 
 
@@ -294,7 +295,7 @@ def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
 
 
 # Findings that explain others.
-_CAUSES = ("server_ended", "address_dead", gave_way.code)
+_CAUSES = ("server_ended", "address_dead", gave_way.code, other_clients.code)
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:

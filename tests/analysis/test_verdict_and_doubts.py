@@ -316,20 +316,20 @@ def loss_findings_of(cause: str, every: list[Deaths]) -> list[Finding]:
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
     run = bare_run(ticks, plan=plan)
-    return loss_findings.lost(diagnose(run, fold(run)))
+    return loss_findings.lost(diagnose(run, fold(run)), "http")
 
 
 def test_an_incident_of_several_causes_is_reported_once() -> None:
     reload = partial(Diagnosis, code="reload", evidence="a reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
     other = Diagnosis("reset", "lifetime", 3, "an age", "mend it", False, 7.0, 8.0, 2)
     idle, reset = reload("closed_idle", count=90), reload("reset", count=2)
-    (only,) = loss_findings.lost([idle, reset])
+    (only,) = loss_findings.lost([idle, reset], "http")
     (incident,) = only.fields["incidents"]
     assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [["reset", 2]])
     # Another incident of that cause has its own finding, and so have losses without an incident.
-    both = loss_findings.lost([idle, other, reset])
+    both = loss_findings.lost([idle, other, reset], "http")
     assert [(one.code, one.fields["count"]) for one in both] == [("lost_closed_idle", 90), ("lost_reset", 3)]
-    (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)])
+    (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)], "http")
     assert (reset_alone.fields["count"], len(reset_alone.fields["incidents"])) == (5, 2)
 
 
@@ -398,7 +398,7 @@ def test_losses_with_a_host_name_that_host() -> None:
     ):
         judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
         run = bare_run([(1.0, of.whole)], findings=found)
-        (finding,) = loss_findings.lost(diagnose(run, fold(run)))
+        (finding,) = loss_findings.lost(diagnose(run, fold(run)), "http")
         assert judgement.verdict == "invalid"
         for judgements in (judgement.why, finding.evidence):
             assert all(name in judgements for name in hosts)
