@@ -75,11 +75,11 @@ def processes_rise(bytes_per_connection: float, freed: bool) -> str:
     memory = f"{bytes_per_connection:,.0f} B a connection"
     if freed:
         return (
-            f"processes that are not known as the server's or asyncli's freed up to {memory}: the interval of the total reaches "
+            f"processes that are not known as the server's or asyncli's freed {memory}: the interval of the total reaches "
             "from with their memory to without it"
         )
     return (
-        f"processes that are not known as the server's or asyncli's took up to {memory}, as a part of the server or a stranger "
+        f"processes that are not known as the server's or asyncli's took {memory}, as a part of the server or a stranger "
         "does: the interval of the total reaches from without their memory to with it"
     )
 

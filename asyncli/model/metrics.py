@@ -121,6 +121,7 @@ SESSION_CPU_S = _counter("session.cpu_s", "user and system time of the session p
 KERNEL_SOCKET_BYTES = _gauge("kernel.socket_bytes", "slab objects in use for sockets (TCP, sock_inode_cache, filp, dentry...)")
 KERNEL_SOCKET_SLAB_BYTES = _gauge("kernel.socket_slab_bytes", "pages held by those slabs: the upper bound")
 KERNEL_SLAB_FREE_BYTES = _gauge("kernel.slab_free_bytes", "free objects of those slabs and of /proc's: free, but not in MemFree")
+KERNEL_FILES_BYTES = _gauge("kernel.files_bytes", "the part of kernel.socket_bytes of open files that are no sockets")
 KERNEL_LISTING_BYTES = _gauge("kernel.listing_bytes", "/proc inodes and dentries, one for each descriptor listed in /proc/PID/fd")
 KERNEL_SLAB = _family("kernel.slab.", "bytes in use of one slab cache for sockets, by its name", "kernel_slab_bytes", "cache")
 KERNEL_SOCKETS = _gauge("kernel.sockets", "sockets of every family in this network namespace (sockstat)")
