@@ -49,7 +49,7 @@ def _with_holders(run: Run, own: Series, holders: Holders) -> Series:
     return plus(own, taken) if taken else own
 
 
-def memory_in_all(run: Run, holders: Holders | None = None) -> Series:
+def memory_in_all(run: Run, holders: Holders) -> Series:
     """:func:`server_memory` with what PSS does not have: huge pages, and what is in swap. Empty where that was not read."""
     files = run.series(metrics.SERVER_FILE_BYTES)
     in_memory = run.series(metrics.SERVER_ANON_SHMEM_BYTES)

@@ -11,6 +11,7 @@ from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
+from asyncli.analysis.holders import Holders
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
@@ -56,7 +57,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     reconciliation, disagreements = reconcile(run, totals, known.diagnoses)
     limits = saturation(run, totals)
     steady = of_one_server(run)
-    server, server_findings = _server(steady)
+    server, server_findings = _server(steady, known.costs.holders)
     generator, generator_findings = _generator(steady, totals, is_saturated(limits))
     rate = achieved_per_s(run, totals)
     silent = unheard(run, totals)
@@ -210,10 +211,10 @@ def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), at_hold_end(run, metric))
 
 
-def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
+def _server(run: Run, holders: Holders) -> tuple[summary_parts.Server, list[Finding]]:
     read = ("processes", "rss_bytes", "pss_bytes", "cpu_s")
     server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in read))
-    in_all, pss_bytes = memory_in_all(run), server.pss_bytes.hold_end
+    in_all, pss_bytes = memory_in_all(run, holders), server.pss_bytes.hold_end
     level = at_hold_end(run, in_all)
     if level is not None and pss_bytes is not None and abs(level - pss_bytes) > WORTH_TELLING * pss_bytes:
         server.memory_bytes = summary_parts.BeforeAfter(in_all.last(until_s=run.first_connect_s), level)
