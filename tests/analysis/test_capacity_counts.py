@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bottleneck import Bottleneck
-from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Search, Tried, bracket, next_count, prediction, verdict
+from asyncli.analysis.capacity import (
+    TRIES,
+    Bracket,
+    Outcome,
+    Search,
+    Tried,
+    bracket,
+    next_count,
+    prediction,
+    served_before,
+    verdict,
+)
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.model.exit_status import exit_status
 from asyncli.report.capacity_report import Step, with_lifetime_limit
@@ -203,3 +214,8 @@ def test_prediction_against_the_bracket(
     found = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
     assert found.agrees is agrees
     assert prediction(Forecast(), known, 0.05) is None
+
+
+def test_only_of_a_broker_an_answer_rests_on_the_steps_before() -> None:
+    steps = [tried(25), tried(50)]
+    assert [served_before(steps, "mqtt"), served_before(steps, "http"), served_before(steps[1:], "mqtt")] == [1, 0, 0]
