@@ -201,7 +201,7 @@ def loss_causes_table() -> Iterator[str]:
 
 def mechanisms(known: Any) -> Iterator[str]:
     rows = (
-        (f"`{code}`", evidence, remedy.replace("...", ""))
+        (f"`{code}`", evidence, remedy)
         for code in sorted(known.CODES)
         for evidence, remedy, _ in known.meanings(code)
     )

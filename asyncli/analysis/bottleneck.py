@@ -26,6 +26,7 @@ from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import connects_failed, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_refusals
+from asyncli.findings.reconcile import counts_ahead
 from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reasons
 from asyncli.model import metrics
 from asyncli.model.records import Finding
@@ -59,7 +60,7 @@ _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 #: Bottlenecks by which a server refuses connections beyond a number.
-REFUSING = frozenset({"handshake_refused", "slots", "descriptors"})
+REFUSING = frozenset({"handshake_refused", "slots", "descriptors", "closed_at_once", "http_error"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
@@ -198,6 +199,31 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     )  # fmt: skip
 
 
+#: Findings of a server that takes no more connections, beside those of lost ones.
+_OF_A_FULL_SERVER = frozenset({
+    "failed_connect_timeout", "failed_refused", "failed_tls_timeout", "failed_handshake_timeout", "listen_overflows",
+    "listen_drops", "listen_full", "parted_held", "parted_accepts", "parted_handled", "reconcile_held", "reconcile_accepts",
+    "reconcile_handled",
+})  # fmt: skip
+# Diagnoses of connections that a full server never served, or closed for others.
+_UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once", "idle_reuse", "server_slow"})
+
+
+def explained(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """``findings`` with one remedy for one cause: where a limit of the server was reached, what it explains has its remedy."""
+    limit = next((finding for finding in findings if finding.code == gave_way.code and finding.severity == "error"), None)
+    if limit is None:
+        return list(findings)
+    full = {*_OF_A_FULL_SERVER}
+    for cause in {diagnosis.cause for diagnosis in diagnoses}:
+        if all(diagnosis.code in _UNSERVED for diagnosis in diagnoses if diagnosis.cause == cause):
+            full.add(f"lost_{cause}")
+    return [
+        msgspec.structs.replace(finding, remedy=limit.remedy) if finding.code in full and not counts_ahead(finding) else finding
+        for finding in findings
+    ]
+
+
 def _bottleneck(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> Bottleneck:
     words = bottleneck.words_of(form or code, **fields)
     return Bottleneck(side, code, words.evidence, words.remedy, certain)
@@ -227,7 +253,9 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slowness, not timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     was_late = is_saturated(seen.saturation) or has_late_ramp(seen.saturation)
-    if was_late or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
+    # A heartbeat without an answer counts as slow.
+    slow = seen.slow and not seen.silent()
+    if was_late or (slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
         others = 0.0 if server is None else busy - server - ours
         shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""
@@ -241,7 +269,7 @@ def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least half of the latency.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
     if seen.slow and 2 * late >= whole > 0:
-        yield _bottleneck("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
+        yield _bottleneck("host", "beats", slow=seen.slow, late_s=late / 1e6, whole_s=whole / 1e6)
 
 
 def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
@@ -262,16 +290,25 @@ def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
 # The server, by its own limits, counts and processes.
 
 
-def _full(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    """Limits of the server that were read and reached: memory of its control group, sessions, descriptors."""
+def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
+    """Limits of the server that were read and reached: memory of its control group, sessions, descriptors.
+
+    Certain if none was left, or if the kernel killed for lack of memory. Where some were left, the server may refuse for another
+    reason.
+    """
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), max(seen.run.series(used).values, default=0.0)
-        if limit is not None and code == "memory_limit" and killed:
-            processes = format_many(killed, "process")
-            yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
-        elif limit is not None and most >= REACHED * limit:
-            yield _bottleneck("server", code, form, server=seen.server, limit=limit, most=most)
+        if limit is None:
+            continue
+        if code == "memory_limit" and killed:
+            if certain:
+                processes = format_many(killed, "process")
+                yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
+            continue
+        none_left = code != "memory_limit" and most >= limit - 1
+        if most >= REACHED * limit and none_left is certain:
+            yield _bottleneck("server", code, form, certain=certain, server=seen.server, limit=limit, most=most)
 
 
 def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
@@ -373,7 +410,7 @@ _MECHANISMS = (
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
     partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
     partial(_not_connected, "network", ["unreachable"]), _refused,
-    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), _slow,
+    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), partial(_full, certain=False), _slow,
 )  # fmt: skip
 
 

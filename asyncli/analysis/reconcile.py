@@ -13,9 +13,11 @@ from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, 
 from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.generations import generations
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
+from asyncli.model.metrics import SERVER_SOCKETS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -70,6 +72,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
+        server=run.place.server_name, others_hold=_others_hold_sockets(run),
     )  # fmt: skip
     if not math.isfinite(start):
         return result, [counts.reconciliation_unknown("nothing_connected", [])]
@@ -100,7 +103,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         return result, [*findings, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
-    context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
+    context.others = context.others_hold or any(one.pair == "accepts" and one.by > one.most for one in at_end)
     since: dict[str, Since] = {
         one.pair: {"from_s": one.from_s, "most": one.most, "at_s": one.at_s} for one in result.divergences if not one.closed
     }
@@ -113,6 +116,11 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         *restarts,
         *_divergence_findings(result.divergences, context),
     ]
+
+
+def _others_hold_sockets(run: Run) -> bool:
+    """Whether other clients hold connections on the server by the kernel's sockets; a page may count some that are gone."""
+    return any(run.series(SERVER_SOCKETS).values) and other_clients_of(run) is not None
 
 
 def _page_of_new_processes(run: Run, pages: Pages) -> bool:
@@ -146,9 +154,9 @@ def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Findin
             return counts.reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
         case "accepts":
             silent = context.silent if -one.by <= context.silent else 0
-            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent)
+            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent, context.server)
         case "handled":
-            return counts.reconcile_handled(one.first, one.second, since)
+            return counts.reconcile_handled(one.first, one.second, since, context.server)
         case _:
             return counts.reconcile_requests(one.first, one.second, since, context.addresses)
 
@@ -163,13 +171,16 @@ class _Context(msgspec.Struct):
     failed: int
     #: Servers behind the URLs, by host and port.
     addresses: int
-    #: Other clients use the server: it accepted more than we can have opened.
+    #: Other clients hold connections on the server; or they use it: it accepted more than we can have opened.
+    others_hold: bool = False
     others: bool = False
     #: Connections that were never answered: the last packet of the handshake may have been lost.
     silent: int = 0
     #: Connections lost with killed workers of the server; and the server's count before our first connect.
     killed: int = 0
     already: int = 0
+    #: The server's name; "": unknown.
+    server: str = ""
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
@@ -180,7 +191,7 @@ class _Context(msgspec.Struct):
 
     def beyond(self, excess: int) -> Beyond:
         """Why the server counts ``excess`` connections more than we hold."""
-        killed, before = self.stale(excess)
+        killed, before = (0, 0) if self.others_hold else self.stale(excess)
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 
@@ -188,6 +199,8 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, as a sentence; ``findings`` are the run's."""
     if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
         return "They agree except for connections of other runs or of a killed worker (see the findings)"
+    if agrees and any(one.code in counts.PARTED and one.severity == "warning" for one in findings):
+        return "They agree at the end, and diverged for a while (see the findings)"
     if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
@@ -223,7 +236,6 @@ def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -
         if times:
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)
-            found.append(
-                counts.parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
-            )
+            span = (one.from_s, one.to_s, one.at_s, one.most, one.closed)
+            found.append(counts.parted(pair, *span, len(times), context.addresses, beyond, context.server))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,31 +38,56 @@ def server_count(run: Run) -> Series:
     return sockets if any(sockets.values) else _page(run)
 
 
-def with_those_elsewhere(run: Run) -> Series | None:
-    """:func:`server_count` and the server's connections at other ports, by the kernel or by its page, if these rose in the run;
-    else None. Whether they are of other clients or of the server itself cannot be told.
+class Elsewhere(NamedTuple):
+    """``connections``: :func:`server_count` and those at other ports; ``rise``: of these alone, in the run."""
+
+    connections: Series
+    rise: float
+
+
+def with_those_elsewhere(run: Run) -> Elsewhere | None:
+    """The server's connections at other ports too, by the kernel or by its page, if these rose in the run; else None. Whether
+    they are of other clients or of the server itself cannot be told.
     """
-    count = run.series(metrics.SERVER_SOCKETS)
-    hold = run.phase("hold")
+    count, hold = run.series(metrics.SERVER_SOCKETS), run.phase("hold")
     if hold is None or not any(count.values):
         return None
     further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
     page = _page(run)
     if len(page):
-        further.append(Series(page.t_s, [max(0.0, value - (count.at(t_s) or 0.0)) for t_s, value in page.rows()]))
+        further.append(_beyond(page, count, hold.start_s))
     bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
     largest, largest_rise = None, bound
     for elsewhere in further:
-        before = elsewhere.between(-math.inf, run.first_connect_s).values
-        during = elsewhere.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
-        if not during:
-            continue
-        rise = statistics.median(during) - (statistics.median(before) if before else 0.0)
-        if rise > largest_rise:
-            largest, largest_rise = elsewhere, rise
+        before, during = _before_and_during(elsewhere, run)
+        if during - before > largest_rise:
+            largest, largest_rise = elsewhere, during - before
     if largest is None:
         return None
-    return Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+    every = Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
+    return Elsewhere(every, largest_rise)
+
+
+def _beyond(page: Series, count: Series, hold_s: float) -> Series:
+    """What the page counts more than the kernel, at the instants of the kernel's count: between two of these it is not known, and
+    neither is the page's between the ramp and the hold, which began at ``hold_s``.
+    """
+    in_hold = page.between(hold_s, math.inf)
+    beyond = [(in_hold if t_s >= hold_s and len(in_hold) else page).at(t_s) for t_s in count.t_s]
+    return Series(count.t_s, [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)])
+
+
+def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
+    """Medians of a count before our first connect and in the first seconds of the hold; 0 where it was not read."""
+    hold = run.phase("hold")
+    earlier = count.between(-math.inf, run.first_connect_s).values
+    later: list[float] = []
+    if hold is not None:
+        hold_end_s = math.inf if hold.end_s is None else hold.end_s
+        in_hold = count.between(hold.start_s, hold_end_s)
+        # The probe may be slow to come: then its first reading.
+        later = in_hold.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values or in_hold.values[:1]
+    return (statistics.median(earlier) if earlier else 0.0), (statistics.median(later) if later else 0.0)
 
 
 def _page(run: Run) -> Series:
@@ -73,16 +99,9 @@ def _page(run: Run) -> Series:
 def other_clients_of(run: Run) -> OtherClients | None:
     """The server's count where other clients hold more of its connections than ours could explain; else None."""
     count, held = server_count(run), run.held
-    hold = run.phase("hold")
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
-    earlier = count.between(-math.inf, run.first_connect_s)
-    before = statistics.median(earlier.values) if earlier.values else 0.0
-    during = 0.0
-    if hold is not None:
-        hold_end_s = math.inf if hold.end_s is None else hold.end_s
-        later = count.between(hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end_s))
-        excess = [value - (held.at(t_s) or 0.0) for t_s, value in later.rows()]
-        during = statistics.median(excess) if excess else 0.0
+    of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
+    before, during = _before_and_during(of_others, run)
     if max(before, during) <= bound:
         return None
     return OtherClients(count, before, max(0.0, during))

@@ -79,6 +79,8 @@ if TYPE_CHECKING:
 _TIMER_CHECKS = frozenset({
     "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
 })  # fmt: skip
+# Checks of whether the server's own counts are read.
+_PAGE_CHECKS = frozenset({"nginx_stub_status", "status_page"})
 
 
 class CapacitySearch:
@@ -208,8 +210,8 @@ class CapacitySearch:
             yield same_clients(flag)
         moved = moved_limit(tried)
         if moved is not None:
-            refused, later = moved
-            yield limit_moved(refused.asked, refused.served, later.asked)
+            refused, more = moved
+            yield limit_moved(refused.asked, refused.served, more.served)
             return
         if before := served_before(tried, self.plan.protocol):
             yield broker_served_before(known.held, before)
@@ -232,7 +234,7 @@ class CapacitySearch:
         spread, self._tls = found.spread, found.tls
         # A flag or root would show more of the server, in every step.
         self._findings += [one for one in found.findings if one.code in (needs_root.code, probe_refused.code, *OF_ANOTHER)]
-        self._findings += checks_to_findings(one for one in found.checks if one.code == "nginx_stub_status")
+        self._findings += checks_to_findings(one for one in found.checks if one.code in _PAGE_CHECKS)
         place: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(place).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:

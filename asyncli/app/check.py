@@ -83,6 +83,8 @@ async def examine(
         if configured.nginx is not None and plan.status_url is None:
             silent = [page for page in status_pages(configured.nginx, plan.targets) if not await _answers(page, plan)]
             configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))
+    if isinstance(sampler, Collector):
+        configured = msgspec.structs.replace(configured, frontends=sampler.frontends)
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
     tls, steps, news = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])

@@ -82,12 +82,12 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
     own = [f"{code} (a cause): {text}" for text in causes(code)]
     for what, catalogue in (("a diagnosis", loss_causes), ("a bottleneck", bottleneck)):
         for evidence, remedy, _ in catalogue.meanings(code) if code in catalogue.CODES else ():
-            own.append(f"{code} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
+            own.append(f"{code} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy else ""))
     # A cause such as generator_lost may match a code that contains a field.
     entries = [one for one in findings.entries_of(code) if not (own or exact) or one.code == code]
     # capacity names what delayed asyncli without the prefix.
     entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{code}"]
-    yield from (f"{code} ({one.severity}): {' '.join(one.about.split())}" for one in entries)
+    yield from (f"{code} ({one.severity}): {one.meaning}" for one in entries)
     yield from own
 
 

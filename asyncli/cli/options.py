@@ -13,9 +13,9 @@ import msgspec
 from asyncli.cli.outputs import Outputs
 from asyncli.model.consistency import require_alike, require_fields, require_headers
 from asyncli.model.errors import HostError, PlanError
-from asyncli.model.metrics import STATUS_PAGES
 from asyncli.model.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
 from asyncli.model.plan_file import SOAKS, read_plan_file
+from asyncli.model.products import STATUS_PAGES
 from asyncli.model.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.model.units import parse_duration
 from asyncli.model.values import headers_in, with_one_host

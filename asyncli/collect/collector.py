@@ -32,6 +32,7 @@ from asyncli.model.metrics import (
 )
 from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
+from asyncli.model.products import Frontend
 
 # The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each (bench/README.md).
 _MOST_SOCKETS = 250_000
@@ -94,6 +95,11 @@ class Collector(Sampler):
             await self._status.close()
 
     # What is read.
+
+    @property
+    def frontends(self) -> dict[str, Frontend]:
+        """HAProxy's frontends by its last status page."""
+        return {} if self._status is None else self._status.frontends
 
     @property
     def _header(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from asyncli.model.metrics import METRICS, STATUS_ACCEPTS, STATUS_ACTIVE, STATUS_LIMIT, greatest
+from asyncli.model.products import Frontend
 from asyncli.model.text import oneline
 
 # Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
@@ -35,11 +36,11 @@ _METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metri
 
 
 class StatusPage(NamedTuple):
-    """The counts include our connection and requests. ``frontends``: HAProxy's by name: open sessions (scur), limit (slim)."""
+    """The counts include our connection and requests. ``frontends``: HAProxy's by name."""
 
     kind: str
     values: dict[str, float]
-    frontends: Mapping[str, tuple[float, float]] = {}
+    frontends: Mapping[str, Frontend] = {}
 
 
 class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
@@ -154,7 +155,7 @@ def _haproxy(text: str) -> StatusPage | None:
         "requests": total("req_tot") if counts_requests else None,
     }
     read = {row["pxname"] or "": (_number(row, "scur"), _number(row, "slim")) for row in rows}
-    frontends = {name: (have, most) for name, (have, most) in read.items() if have is not None and most}
+    frontends = {name: Frontend(int(have), int(most)) for name, (have, most) in read.items() if have is not None and most}
     return StatusPage("haproxy", _known(found), frontends)
 
 
@@ -162,26 +163,26 @@ class OurFrontend:
     """Finds the frontend of HAProxy that our connections use: its sessions rose the most since the first page."""
 
     def __init__(self) -> None:
-        self._first: dict[str, float] = {}
-        self._ours, self._rise = "", 0.0
+        self._first: dict[str, int] = {}
+        self._ours, self._rise = "", 0
 
-    def limit(self, frontends: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    def limit(self, frontends: Mapping[str, Frontend]) -> dict[str, float]:
         """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours is unknown.
 
         A frontend without a maxconn of its own has the process's, for all together. The page does not tell, but then no other
         may have more.
         """
-        self._first = self._first or {name: sessions for name, (sessions, _) in frontends.items()}
-        for name, (sessions, _) in frontends.items():
-            rise = sessions - self._first.get(name, 0.0)
+        self._first = self._first or {name: frontend.open for name, frontend in frontends.items()}
+        for name, frontend in frontends.items():
+            rise = frontend.open - self._first.get(name, 0)
             if rise > self._rise or len(frontends) == 1:
                 self._ours, self._rise = name, rise
         if self._ours not in frontends:
             return {}
-        limit = frontends[self._ours][1]
-        if all(most <= limit for _, most in frontends.values()):
-            return {STATUS_LIMIT: limit}
-        return {STATUS_LIMIT: limit + sum(sessions for name, (sessions, _) in frontends.items() if name != self._ours)}
+        limit = frontends[self._ours].limit
+        if any(frontend.limit > limit for frontend in frontends.values()):
+            limit += sum(frontend.open for name, frontend in frontends.items() if name != self._ours)
+        return {STATUS_LIMIT: float(limit)}
 
 
 def _number(fields: Mapping[str, str | None], name: str) -> float | None:

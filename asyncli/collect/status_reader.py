@@ -9,8 +9,9 @@ from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, impossible_count, parse_page
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
-from asyncli.model.metrics import STATUS_CONNECTS, STATUS_PAGES, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.metrics import STATUS_CONNECTS, STATUS_POLLS, STATUS_UNANSWERED
 from asyncli.model.private_values import masked_login
+from asyncli.model.products import STATUS_PAGES, Frontend
 from asyncli.model.quotation import Quotation
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
@@ -41,6 +42,8 @@ class StatusReader:
         self.pages = 0
         #: The Server header of the last answer, "" if it had none.
         self.server_header = ""
+        #: HAProxy's frontends by the last page.
+        self.frontends: dict[str, Frontend] = {}
         self._ours = OurFrontend()
         #: The counts of the last page that was used, and when it was read.
         self._before: dict[str, float] | None = None
@@ -84,6 +87,7 @@ class StatusReader:
             raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)
         self._before, self._before_s = page.values, now_s
         self.pages += 1
+        self.frontends = dict(page.frontends)
         return self._with_polls(page)
 
     def _with_polls(self, page: StatusPage) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """The catalogue of findings: code, severity, fields, evidence, remedy and meaning of each. No other module words them.
 
 Call an entry with its fields: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's fields in JSON; its
-docstring is what ``asyncli explain CODE`` prints. Fields named in :data:`INSTANTS` are times on the run's clock.
+docstring is what ``asyncli explain CODE`` prints, without its clauses on fields ("``name``: ..."). Fields named in
+:data:`INSTANTS` are times on the run's clock.
 No code parses a sentence.
 """
 
@@ -18,6 +19,7 @@ from asyncli.model.records import Finding, Severity
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 
 P = ParamSpec("P")
+_CLAUSE_END = re.compile(r"(?<=[.;])\s+(?=[A-Z`])")
 #: Fields (s) that are times on the run's clock; other names that end in ``_s`` are durations.
 INSTANTS = frozenset({"at_s", "from_s", "to_s", "until_s"})
 
@@ -48,12 +50,18 @@ def fill(template: tuple[str, str], fields: dict[str, Any]) -> Words:
 
 
 class Entry(Generic[P]):
-    """A kind of finding. ``code`` may contain fields: ``"{probe}_lost"``. ``about``: its meaning."""
+    """A kind of finding. ``code`` may contain fields: ``"{probe}_lost"``. ``about``: its meaning, and what its fields are."""
 
     def __init__(self, code: str, severity: Severity, remedy: str, words: Callable[P, Words | str]) -> None:
         self.code, self.severity, self.remedy, self.about = code, severity, remedy, (words.__doc__ or "").strip()
         self._words = words
         self._names = words.__code__.co_varnames[: words.__code__.co_argcount + words.__code__.co_kwonlyargcount]
+
+    @property
+    def meaning(self) -> str:
+        """``about`` without its clauses on fields (``name``: ...)."""
+        clauses = _CLAUSE_END.split(" ".join(self.about.split()))
+        return " ".join(clause for clause in clauses if not clause.startswith("``"))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Finding:
         words = self._words(*args, **kwargs)

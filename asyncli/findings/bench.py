@@ -94,8 +94,8 @@ def several_servers(server: str) -> str:
 
 @finding("requests_resent", "info")
 def requests_resent(count: int, many: bool) -> Words:
-    """Requests were sent again because their connection ended before an answer, for example because the server closed it while
-    idle. A warning if there are too ``many`` for that.
+    """Requests were sent again because their connection ended before an answer, for example because the server closed it
+    while idle. A warning if there are too many for that. ``many``: whether there are.
     """
     evidence = f"{format_many(count, 'request')} sent again, because the connection ended before an answer"
     return Words(evidence, _ERROR_LOG, "warning") if many else Words(evidence)
@@ -121,7 +121,7 @@ def close_ignored(count: int) -> str:
 
 @finding("gave_up", "error", "see that the server runs and can accept the connections")
 def gave_up(after_s: float, left: int, of: int) -> str:
-    """The bench ended because no connection was open for too long; ``left`` of its requests were not sent."""
+    """The bench ended because no connection was open for too long. ``left``: requests that were not sent."""
     unsent = f", with {format_count(left)} of {format_count(of)} requests not sent" if left else ""
     return f"gave up after {format_duration(after_s)} without any connection{unsent}"
 
@@ -151,13 +151,17 @@ def _ours(workers: int, busy: float) -> str:
 
 @finding("both_busy", "info")
 def both_busy(workers: int, busy: float, server_cores: float) -> str:
-    """asyncli's processes were fully ``busy`` (a share), and so was a core of the server: either may be the limit."""
+    """asyncli's processes were fully busy, and so was a core of the server: either may be the limit. ``busy``: the share of
+    asyncli's cores.
+    """
     return f"{_ours(workers, busy)}, the server for {server_cores:.0%} of a core: either may be the limit on this host"
 
 
 @finding("generator_saturated_cpu", "error", "use more --workers, or a --rate below this one to see the server's latency")
 def saturated_cpu(workers: int, busy: float, server_cores: float | None) -> str:
-    """asyncli's processes were fully ``busy`` (a share) and the server was not: the bench measured asyncli."""
+    """asyncli's processes were fully busy and the server was not: the bench measured asyncli. ``busy``: the share of
+    asyncli's cores.
+    """
     theirs = "" if server_cores is None else f", the server for {server_cores:.0%} of a core"
     return f"{_ours(workers, busy)}{theirs}: the server can do more"
 
@@ -167,9 +171,9 @@ def host_busy(
     cpus: int, busy_cores: float, generator_cores: float, server_cores: float | None, others_cores: float,
     takers: Sequence[Taker], before: bool, reached: bool, ours_busy: bool,
 ) -> Words:  # fmt: skip
-    """All CPUs of this host were busy, a good part of them with programs other than asyncli and the server. If they used as much
-    ``before`` the first connect, they do not work for the server: an error unless asyncli or the server was busy too.
-    ``reached``: the planned rate was.
+    """All CPUs of this host were busy, a good part of them with programs other than asyncli and the server. If they used as
+    much before the first connect, they do not work for the server: an error unless asyncli or the server was busy too.
+    ``before``: they did; ``reached``: the planned rate was.
     """
     shares = f"asyncli used {generator_cores:.2f}" + ("" if server_cores is None else f", the server {server_cores:.2f}")
     cores = f"{shares}, and other programs {others_cores:.2f} ({'; '.join(map(_taker, takers))})"
@@ -210,8 +214,9 @@ def requests_queued(count: int, of: int) -> str:
 
 @finding("connections_ended", "info")
 def connections_ended(count: int, answers: float, each: bool) -> Words:
-    """The server closed connections with 'Connection: close', after ``answers`` each (median): it limits the requests of a
-    connection. A warning if that is after ``each`` answer: it keeps no connection alive.
+    """The server closed connections with 'Connection: close', each after about as many answers: it limits the requests of a
+    connection. A warning if that is after each answer: it keeps no connection alive. ``answers``: their median; ``each``:
+    whether after each.
     """
     if each:
         return Words(

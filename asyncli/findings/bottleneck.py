@@ -20,7 +20,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "run asyncli on another host, ramp more slowly, or use a longer --keepalive",
     ),
     "beats": (
-        "{slow}, but asyncli itself sent it late: p99 {late_ms:,.0f} of {whole_ms:,.0f} ms",
+        "{slow}, but asyncli itself sent it late: p99 {late_s!d} of {whole_s!d}",
         "leave more CPU to asyncli, ramp more slowly, or use a longer --keepalive",
     ),
     "memory": (
@@ -38,10 +38,11 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "not_handled": (
         "{server} accepted {refused!n} connections and closed them at once: it had no free slot",
-        "raise its limit on connections (nginx: worker_connections)",
+        "raise its limit on connections{more_slots}",
     ),
     "sessions": (
-        "{server} had {most!n} sessions open in all, and the frontend that asyncli uses is full at {limit!n} (slim)",
+        "{server} had {most!n} sessions open, its status page's own included, and the frontend that asyncli uses is full at "
+        "{limit!n} in all (slim)",
         "raise maxconn in haproxy.cfg, in the frontend and in global",
     ),
     "busy_workers": (
@@ -90,16 +91,28 @@ _FORMS = {
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of bottlenecks, beside those of diagnoses and findings.
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in (*_WAYS, *_FORM_OF)))
-# Values of fields where no step is explained.
+# Values of fields where no step is explained, and those of single forms.
 _UNSEEN = {
-    "slow": "heartbeats were answered too late", "losses": "nothing shows the bottleneck", "limit": "...",
-    "of": "those that it can use", "host": "a host", **dict.fromkeys(("also", "cores"), ""),
+    "slow": "heartbeats were answered too late", "losses": "nothing shows the bottleneck", "limit": "N", "most": "N",
+    "used": "nearly all", "of": "those that it can use", "host": "a host", "least": "a small part", "before": "what it had",
+    "cpus": "N", "busy": "nearly all", "shares": "with asyncli, the server and other programs", "late_s": "most",
+    "whole_s": "that time", "killed": "processes", "errors": "a status of 400 or more", "why": "the report says why",
+    "short": "a limit is too low", "steps": "several", "age_s": "T", "times": "at times", "refused": "some",
+    "timeouts": "some", "accepted": "some", "started": "them", **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip
+_UNSEEN_IN = {
+    "busy_workers": {"busy": "the"},
+    "memory_limit": {"limit": "so much", "most": "all of that"},
+    "memory_killed": {"limit": "so much", "most": "all of that"},
+}
 
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the mechanism ``code``, without a step."""
-    return [unseen(_WAYS.get(form) or CONNECT_WORDS[form], **_UNSEEN) for form in _FORMS.get(code, (code,))]
+    return [
+        unseen(_WAYS.get(form) or CONNECT_WORDS[form], **{**_UNSEEN, **_UNSEEN_IN.get(form, {})})
+        for form in _FORMS.get(code, (code,))
+    ]
 
 
 def words_of(form: str, **fields: Any) -> Words:

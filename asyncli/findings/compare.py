@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncli.findings import Words, finding
 from asyncli.findings.host import host_shared
+from asyncli.findings.server import other_clients
 from asyncli.model.units import format_bytes, format_count, format_duration
 
 #: Fact -> its value in each run.
@@ -70,10 +71,16 @@ def compare_company(run: str, host: str, ours: int, others: int, perhaps_proxy: 
     return Words(f"{run}: {shared.evidence}", shared.remedy)
 
 
-@finding("compare_invalid", "error", "do not rely on its numbers; see its own report")
+@finding("compare_clients", "warning", other_clients.remedy)
+def compare_clients(run: str, before: int, during: int, ours: int) -> str:
+    """Other clients held connections on the server of a run (other_clients): its memory is of all, and they delay its answers."""
+    return f"{run}: {other_clients(before, during, ours).evidence}"
+
+
+@finding("compare_invalid", "error", "repeat it as its own report says")
 def compare_invalid(run: str, why: str) -> str:
-    """The generator was the limit of a run, so its numbers do not describe the server."""
-    return f"{run} is invalid: {why}"
+    """A run is invalid: its latencies and losses are not compared. Memory and CPU do not depend on what makes a run invalid."""
+    return f"{run} is invalid, so its latencies and losses are not compared: {why}"
 
 
 @finding("compare_incomplete", "warning", "compare runs that finished")

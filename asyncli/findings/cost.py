@@ -54,11 +54,34 @@ def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
     )
 
 
-@finding("processes_excluded", "warning", "run on a quiet host")
+@finding("processes_excluded", "info")
 def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
-    """Processes that are neither the server's nor asyncli's took memory in the ramp. The cost excludes it."""
+    """Processes that are neither the server's nor asyncli's took memory before the first connect, and at the same pace in the
+    hold: it belongs to no connection. The cost excludes what they took in the ramp at that pace.
+    """
     memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
-    return f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp"
+    return (
+        f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp, as they did "
+        "before it and after it"
+    )
+
+
+@finding("processes_rise", "warning", "run on a quiet host, or name these processes with --server-pid if they are the server's")
+def processes_rise(bytes_per_connection: float, freed: bool) -> str:
+    """Processes that are neither the server's nor asyncli's took memory while connections were opened, or some time later, or
+    ``freed`` it. They may be a part of the server that holds no connection, or have nothing to do with it: the cost of the whole
+    host, and the residual, reach from the host without that memory to the host with it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection"
+    if freed:
+        return (
+            f"processes that are not known as the server's or asyncli's freed {memory}: the interval of the total reaches "
+            "from with their memory to without it"
+        )
+    return (
+        f"processes that are not known as the server's or asyncli's took {memory}, as a part of the server or a stranger "
+        "does: the interval of the total reaches from without their memory to with it"
+    )
 
 
 @finding("shared_memory_rises", "warning")
@@ -73,6 +96,19 @@ def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
     )
 
 
+@finding("reclaimable_rises", "warning")
+def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Memory of the server rose with the connections that the kernel can take back: pages of files that it has mapped, or memory
+    that it has marked as free (MADV_FREE). A host needs it to be fast, not to hold the connections: the interval of the cost
+    reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"of the server's memory, {memory} that rose with the connections are pages of files, or marked as free: the kernel can "
+        "take them back, so the interval of the cost reaches from without them to with them"
+    )
+
+
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
 def cost_not_sampled(costs: Sequence[str], host: str) -> str:
     """The sources of these costs were not read in the ramp."""
@@ -81,13 +117,15 @@ def cost_not_sampled(costs: Sequence[str], host: str) -> str:
 
 @finding("cost_sockets_closed", "info", "run again while no other program closes connections there")
 def cost_sockets_closed(costs: Sequence[str]) -> str:
-    """Memory freed by sockets that other programs closed hides these ``costs``."""
+    """Memory freed by sockets that other programs closed hides some costs. ``costs``: which."""
     return f"cost unknown of {_called(costs)}: other programs closed as many sockets as these connections opened, or more"
 
 
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
-    """The residual per connection is unknown: it ``needs`` an unknown cost, or its parts were read at different times."""
+    """The residual per connection is unknown: a cost that it needs is unknown, or its parts were read at different times.
+    ``needs``: which.
+    """
     why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
     return f"the residual is unknown: {why}"
 
@@ -107,8 +145,8 @@ def residual_large(rest: float, usual: float, host: str) -> str:
 def cost_few_points(
     points: int, wanted: int, levels: Sequence[str], unknown: Sequence[str], plateaus: int, plateaus_wanted: int, remedy: str
 ) -> Words:
-    """The ramp has too few samples for a slope. The costs in ``levels`` are the difference of memory before the first connection
-    and with all of them; those in ``unknown`` are unknown.
+    """The ramp has too few samples for a slope. Costs are the difference of memory before the first connection and with all
+    of them, or are unknown. ``levels``: those that are a difference; ``unknown``: the unknown ones.
     """
     evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
     if 0 < plateaus < plateaus_wanted:
@@ -138,8 +176,8 @@ def cost_reused(connections: int) -> str:
     tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
     """
     return (
-        f"the server had held up to {format_count(connections)} connections at once before this run, and reuses the memory that "
-        "it kept of them: its cost of a connection is unknown"
+        f"the server may have held up to {format_count(connections)} connections at once before this run, and would reuse the "
+        "memory that it kept of them: its cost of a connection is unknown"
     )
 
 

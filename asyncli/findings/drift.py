@@ -68,7 +68,9 @@ def drift_grows(
 
 @finding("drift_unknown", "info")
 def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
-    """Growth is unknown: the hold was ``too_short``, or too many minutes lack samples or have another number of connections."""
+    """Growth is unknown: the hold was too short, or too many minutes lack samples or have another number of connections.
+    ``too_short``: whether it was.
+    """
     unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
         return Words(f"{unknown}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")

@@ -61,7 +61,9 @@ def no_group(why: str) -> str:
 
 @finding("slots", "info")
 def slots(workers: int, slots: int, nofile: int, source_slots: int) -> str:
-    """How nginx was configured: workers, and the connection slots and descriptors of each; ``source_slots``: in the original."""
+    """How nginx was configured: workers, and the connection slots and descriptors of each. ``source_slots``: in the
+    original.
+    """
     return (
         f"nginx has {workers} workers with {slots:,} slots and {nofile:,} descriptors each (source: {source_slots:,} each): "
         "enough workers for the descriptor limit, enough slots that no idle connection is closed for its slot, and no limit of "

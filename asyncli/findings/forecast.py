@@ -31,7 +31,9 @@ def forecast_unknown(of: Sequence[str], why: Why, how: str) -> Words:
 
 @finding("forecast_far", "info")
 def forecast_far(connections: float, times: float, measure: int) -> Words:
-    """The memory forecast extrapolates to ``times`` the measured range. ``measure``: a count that is large enough."""
+    """The memory forecast extrapolates far beyond the measured number of connections, and the cost may change on the way.
+    ``times``: how many times as far; ``measure``: a count that is large enough.
+    """
     return Words(
         f"the forecast of {format_count(connections)} connections by memory is {times:,.0f} times the measured count: the "
         "cost may change",
@@ -44,9 +46,10 @@ def gave_way(
     lost: int, failed: int, server: str, served: int | None, asked: int, side: str, what: str, certain: bool, limit: bool,
     why: str, remedy: str, streams: int,
 ) -> Words:  # fmt: skip
-    """Connections were lost or failed to open, so the bottleneck is reported in place of a forecast: ``what``, on one ``side``.
-    An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than planned.
-    ``streams``: lost ones of HTTP/2 that were to be held.
+    """Connections were lost or failed to open, so the bottleneck is reported in place of a forecast. An error if it is a
+    known limit of the server that was reached. ``what``: the bottleneck, on one ``side``; ``limit``: whether it is such a
+    limit; ``served``: the most answered at once, if fewer than planned; ``streams``: lost ones of HTTP/2 that were to be
+    held.
     """
     about = "" if served is None else format_count(float(f"{served:.2g}"))
     most = f"{server} served at most about {about} of {format_count(asked)} at once; " if about else ""

@@ -98,7 +98,9 @@ def worker_not_started(worker: int, why: str) -> str:
 
 @finding("resumed", "warning")
 def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str) -> Words:
-    """The run was interrupted and resumed. Its ``held`` connections ended with its processes; no fit includes the gap."""
+    """The run was interrupted and resumed. Its connections ended with its processes; no fit includes the gap. ``held``: how
+    many ended.
+    """
     where = f"in its {phase}" if phase else "before its baseline"
     lost = f"; the {held:,} connections that it held were lost with asyncli's own processes" if held else ""
     then = "the hold continues" if holds else "the run starts again with the baseline"
@@ -166,7 +168,9 @@ def host_lost(host: str, why: str, held: int, share: str) -> Words:
 
 @finding("hosts_all_lost", "error", "see that the scheduler runs, and start a Dask worker on each host again")
 def hosts_all_lost(why: str, within_s: float | None, for_s: float) -> str:
-    """No client host is left; the run waits ``for_s`` for one. ``within_s``: all were last heard within this time."""
+    """No client host is left; the run waits for one. ``for_s``: how long; ``within_s``: all were last heard within this
+    time.
+    """
     at_once = ""
     if within_s is not None:
         at_once = f", and all were last heard within {within_s:.1f} s: looks like the network here, or of the scheduler"
@@ -209,8 +213,9 @@ _WAITS: dict[PartOfConnect, tuple[str, str]] = {
 def ramp_held_back(
     late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, waited_in: PartOfConnect
 ) -> Words:
-    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited: for the server to accept,
-    or for a handshake, ``waited_in``, that took longer than the rest of a connect. Its pace is in doubt, and nothing else.
+    """The ramp was late or slow while connects waited for the server to accept, or for a handshake that took longer than
+    the rest of a connect. Its pace is in doubt, and nothing else. ``late_s``: its p99; ``pending``: connects of a worker
+    that waited, ``waited_in`` which step.
     """
     step, remedy = _WAITS[waited_in]
     waited = f"{pending:,.0f} connects per worker waited for {step}"
@@ -219,8 +224,8 @@ def ramp_held_back(
 
 @finding("ramp_late", "warning", "ramp more slowly (--interval), or leave more CPU to asyncli")
 def ramp_late(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
-    """The ramp was late (``late_s``: its p99) or slow, and not because of the server. Its pace is in doubt, and connects that
-    failed in it, which make the run invalid; what is held, memory per connection and the answers of the hold are not.
+    """The ramp was late or slow, and not because of the server. Its pace is in doubt, and connects that failed in it, which
+    make the run invalid; what is held, memory per connection and the answers of the hold are not. ``late_s``: its p99.
     """
     return f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {_DOUBTS_PACE}"
 

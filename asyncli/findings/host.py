@@ -10,9 +10,9 @@ from asyncli.model.units import format_clock
 def host_busy(
     cpus: int, busy_cores: float, others_cores: float, before: bool | None, span_s: tuple[float, float], times: int
 ) -> Words:
-    """All CPUs of asyncli's host were busy, many of them with programs other than asyncli and the server, or with other guests of
-    its hypervisor: in the longest of ``times`` periods. Programs that used as much ``before`` the first connect do not work for
-    the server; others (None: not measured then) may be its backend.
+    """All CPUs of asyncli's host were busy, many of them with programs other than asyncli and the server, or with other
+    guests of its hypervisor. Programs that used as much before the first connect do not work for the server; others may be
+    its backend. ``times``: of so many periods this is the longest; ``before``: what they used before (None: not measured).
     """
     when = f"from {format_clock(span_s[0])} to {format_clock(span_s[1])}"
     more = f" (the longest of {times} times)" if times > 1 else ""
@@ -31,9 +31,10 @@ def host_busy(
 
 @finding("host_shared", "warning")
 def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words:
-    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed (below 0: closed
-    more), by the kernel's count. The memory of the kernel and of the whole host includes theirs. ``perhaps_proxy``: as many as a
-    proxy opens to its backend, and the server's descriptors, which would show it, are unknown.
+    """From the baseline to the hold's end other programs opened more TCP sockets than they closed, or closed more, by the
+    kernel's count. The memory of the kernel and of the whole host includes theirs. ``others``: how many more (below 0:
+    closed more); ``perhaps_proxy``: as many as a proxy opens to its backend, and the server's descriptors, which would show
+    it, are unknown.
     """
     did = "opened" if others > 0 else "closed"
     who = "other programs, or the server as a proxy (unknown)," if perhaps_proxy else "other programs"
@@ -46,8 +47,8 @@ def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words
 
 @finding("upstream_sockets", "info")
 def upstream_sockets(host: str, ours: int, others: int) -> Words:
-    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, most were gone
-    after the drain, and the server took two descriptors for each connection, like a proxy with a backend.
+    """From the baseline to the hold's end other programs opened more TCP sockets than they closed, most were gone after the
+    drain, and the server took two descriptors for each connection, like a proxy with a backend. ``others``: how many more.
     """
     return Words(
         f"{others:,} other sockets on {host} were opened and closed with our {ours:,}, those of a proxy to its backend: the "

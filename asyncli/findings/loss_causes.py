@@ -26,8 +26,10 @@ _SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c
 _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
+_BOXES = "see firewalls and load balancers between here and the server"
 _NO_RELOAD = "do not reload it while you measure"
-_STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
+_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
+_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots{more_slots}"
 #: The remedy of what ended at one moment for an unknown reason.
@@ -87,7 +89,14 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
-        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
+        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{when}}",
+        _SEND_MORE,
+    ),
+    "box_reset_while_open": (
+        f"{_IDLE}: a middle box{{known}} ended them, as the server still has {{kept!n}} of their sockets{{when}}", _SEND_MORE,
+    ),
+    "box_reset_while_counted": (
+        f"{_IDLE}: it looks like a middle box{{known}}, as the server still counts {{kept!n}} of them as open{{when}}",
         _SEND_MORE,
     ),
     "box_forgot": (
@@ -126,8 +135,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "likely_reuse": (
         f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle connections (it "
-        f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
-        _ROOM,
+        "never held more than {most!n} of the {asked!n} asked for){when}",
+        "raise its limit on connections{more_slots}",
     ),
     # Bursts.
     "server_ended": (
@@ -139,10 +148,12 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was restarted: all its processes were replaced",
         "see its log and the service manager's for what restarted it",
     ),
-    "box_reset": (f"{_STILL_COUNTS}a middle box reset them", "see firewalls and load balancers between here and the server"),
+    "box_reset": ("{server} still has {kept!n} of their sockets: a middle box reset them", _BOXES),
+    "box_reset_by_count": (
+        f"{_STILL_COUNTS}looks like a middle box reset them, or {{server}} did and does not count it", f"{_BOXES}, and its log",
+    ),
     "box_seems_reset": (
-        "looks like a middle box that was restarted or lost its table of connections",
-        "see firewalls and load balancers between here and the server",
+        "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
     # Its count alone does not tell them apart.
@@ -160,6 +171,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _CRASH,
     ),
     "reload_by_processes": ("{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD),
+    "reload_or_crash": (
+        "looks like a reload of {server}, or a crash of all its workers: {ended} of its processes ended, and others took their "
+        "place",
+        f"see its log of that moment; {_NO_RELOAD}",
+    ),
     "reload_by_counts": (
         "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
     ),
@@ -194,6 +210,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} sent something on these connections, but no answer to the heartbeat",
         "see what it sends after a heartbeat: another answer, a part of one, or other messages",
     ),
+    "idle_forgotten": (
+        "all of them had been idle for {for_s} or longer, while others were answered, and their heartbeats were acknowledged: "
+        "looks like {server}, or a proxy before it, forgets idle connections and does not close them",
+        "send heartbeats more often (--keepalive below twice that time), or see how long it keeps an idle session",
+    ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
         "idle connections silently{known}",
@@ -218,12 +239,26 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "path or its host was down",
         _WAY,
     ),
+    "part_stood_still": (
+        "no heartbeat was answered, though they were acknowledged and the server's status page answered: looks like a part of "
+        "it, or a proxy before it, stood still",
+        "see its workers and backends, and what is between here and the server",
+    ),
     "page_answered": (
         "no heartbeat was answered, though the server's status page answered: looks like the network path was down",
         _WAY,
     ),
     "server_stalled": (
-        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU", _STOPPED,
+        "a signal or a debugger had stopped {server}: its status page was silent, and its processes used no CPU", _STOPPED,
+    ),
+    "waited_for_something": (
+        "looks like {server} waited for something that blocks all of it: its status page was silent, and its processes used no "
+        "CPU, though no signal had stopped them",
+        _WAITED,
+    ),
+    "stood_still": (
+        "looks like {server} was stopped, or waited for something: its status page was silent, and its processes used no CPU",
+        f"{_STOPPED}; {_WAITED}",
     ),
     "computing": (
         "no heartbeat was answered meanwhile, and {server} used {cores:.2f} cores: looks like it computed something else",
@@ -248,7 +283,6 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "see its load, and middle boxes; a longer --timeout distinguishes late from lost",
     ),
     # Connections that listen.
-    "stopped_speaking": ("{server} was stopped: its processes used no CPU", _STOPPED),
     "others_heard": (
         "others received data meanwhile: looks like {server} forgot these, or a middle box drops them silently",
         "see its error log, and idle timeouts of middle boxes",
@@ -270,7 +304,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
 _FORMS = {
     "backend_ended": ("backend_ended", "backend_restarted"),
     "burst": ("burst", "burst_of_living"),
-    "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
+    "box_reset": (
+        "box_reset", "box_reset_by_count", "box_seems_reset", "box_reset_idle", "box_reset_while_open", "box_reset_while_counted",
+        "box_forgot",
+    ),
     "closed_at_once": ("closed_at_once", "gave_up_on_backend"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
     "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
@@ -278,9 +315,12 @@ _FORMS = {
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
-    "reload": ("reload_by_processes", "reload_by_counts", "reload_by_counters", "likely_reload"),
+    "reload": ("reload_by_processes", "reload_or_crash", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
-    "server_stalled": ("server_stalled", "stopped_speaking", "computing", "nobody_answered", "stopped_here"),
+    "server_stalled": (
+        "server_stalled", "waited_for_something", "stood_still", "part_stood_still", "computing", "nobody_answered",
+        "stopped_here",
+    ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
     "worker_crash": ("worker_crash", "worker_crash_or_proxy"), "worker_ended": ("worker_ended", "worker_or_backend_ended"),
@@ -288,12 +328,26 @@ _FORMS = {
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
-# Values of fields in an explanation without a run; others are "...".
+# Values of fields in an explanation without a run, N for a number and T for a time; and those of single forms. A remedy that is
+# made elsewhere is left out.
 _UNSEEN = {
     "loss": "connections ended", "were": "connections were", "connections": "connections",
     "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
-    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of", "up_to"), ""),
+    "processes": "processes of asyncli's own, or with a client host", "statuses": "400 or more",
+    "cut": "the client host had itself been silent", "connects": "connects", "segments": "TCP segments were",
+    "whose": "the default of a known server or middle box", "again": "some", "share": "a part of all", "part": "a part",
+    "ended": "some", "workers": "the", "kept": "some", "before": "some", "at_s": "some instant", "slots": "fewer",
+    "most": "a part",
+    **dict.fromkeys(("requests", "asked", "cores", "gap_s"), "N"),
+    **dict.fromkeys(("age", "idle", "for_s", "timeout_s"), "T"),
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to", "reasons"), ""),
+    "remedy": "",
+}  # fmt: skip
+_UNSEEN_IN = {
+    "broken_protocol": {"reasons": "the report says how"}, "tls_error": {"reasons": "the report says how"},
+    "answers_late": {"requests": "as many requests"}, "worker_stalled": {"workers": "several"},
+    "not_http": {"reasons": " after an answer that is no HTTP"}, "box_idle_timeout": {"configured": "another time"},
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
 # The remedy of an unexplained cause.
@@ -365,14 +419,14 @@ _LATER = {name: f"{{{name}}}" for name in (
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the diagnosis ``code``, without a run."""
-    return [unseen(_CAUSES[form]) for form in _FORMS.get(code, (code,))]
+    return [unseen(_CAUSES[form], **_UNSEEN_IN.get(form, {})) for form in _FORMS.get(code, (code,))]
 
 
 def unseen(template: tuple[str, str], **fields: str) -> Words:
-    """``template`` without a run: with general words in place of its fields."""
+    """``template`` without a run: with general words in place of its fields. Raises KeyError for a field that has none."""
     known = {**_UNSEEN, **settings(""), **{part.strip("{}"): text for part, text in _WITH_BEATS.items()}, **fields}
-    evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
-    return Words(evidence, remedy)
+    evidence, remedy = (_FIELD.sub(lambda field: known[field[1]], text) for text in template)
+    return Words(evidence, remedy.removeprefix("; "))
 
 
 def words_of(form: str, certain: bool, name: str = "", **seen: Any) -> Words:

@@ -8,6 +8,7 @@ from typing import TypedDict
 from asyncli.findings import Words, finding
 from asyncli.findings.protocol_codes import announced, name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
+from asyncli.model.products import product_of
 from asyncli.model.records import HOST_LOST, RESUMED, Finding
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
@@ -140,11 +141,23 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
     )
 
 
+# What a cause means, where its words in a report do not tell.
+_MEANS = {
+    "heartbeat_timeout": (
+        "neither side had closed the connection, but a heartbeat got no answer within --timeout (a connection that listens: no "
+        "data within --silence); the diagnosis says why, as far as it can be told"
+    ),
+    "other": "the kernel gave an error that has no cause of its own here",
+}
+
+
 def causes(code: str) -> Iterator[str]:
     """The meaning of the cause ``code`` of losses or of failed connects."""
-    if code in LOSS_WORDS:
-        told = LOSS_WORDS[code].format(announced="with a message of its protocol (HTTP: 'Connection: close', HTTP/2: GOAWAY)")
-        yield f"connections {told}"
+    if code in _MEANS:
+        yield _MEANS[code]
+    elif code in LOSS_WORDS:
+        words = LOSS_WORDS[code].format(announced="with a message of its protocol (HTTP: 'Connection: close', HTTP/2: GOAWAY)")
+        yield f"connections {words}"
     if code in CONNECT_WORDS:
         yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
 
@@ -203,10 +216,8 @@ def settings(server: str) -> dict[str, str]:
     """For remedies, by what they allow: `` (maxconn)`` of the recognised ``server``; of all, with names, where it is unknown."""
     if server in ("", "the server"):
         return {what: f" ({'; '.join(f'{name}: {one}' for name, one in each.items())})" for what, each in _SETTINGS.items()}
-    return {
-        what: next((f" ({one})" for name, one in each.items() if name.lower() == server.lower()), "")
-        for what, each in _SETTINGS.items()
-    }
+    named = {what: each.get(product_of(server), "") for what, each in _SETTINGS.items()}
+    return {what: f" ({settings})" if settings else "" for what, settings in named.items()}
 
 
 def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool) -> str:
@@ -270,16 +281,16 @@ def streams_lost(reasons: Mapping[str, int]) -> Words:
 
 @finding("reopened_later", "warning", "hold longer, or have the server send a shorter retry:")
 def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
-    """The server's ``retry:`` delays the reopening of lost event streams for longer than the hold."""
+    """The server's 'retry:' delays the reopening of lost event streams for longer than the hold."""
     delay = f"by up to {format_duration(longest_s)}; the hold lasted {format_duration(hold_s)}"
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
-    """A listen queue was full. ``count``: connects of ours that waited for a Unix socket's queue (``full``). With TCP, those that
-    timed out, or whose own sockets sent the SYN or the first request again, while listening sockets of the server's host
-    ``dropped`` so many, of all programs: probably the server's.
+    """A listen queue was full, or listening sockets dropped connects, probably the server's. Connects of asyncli waited for
+    a Unix socket's queue; or with TCP they timed out, or their own sockets sent the SYN or the first request again, while
+    listening sockets of the server's host dropped some, of all programs. ``count``: of ours; ``dropped``: by the host.
     """
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"

@@ -49,7 +49,9 @@ def probe_back(probe: str, at_s: float, for_s: float) -> str:
 
 @finding("{whose}_memory_unprivileged", "warning")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need rights; RSS counts shared pages in each process. An info if ``user`` is not root (see needs_root)."""
+    """PSS and USS need rights; RSS counts shared pages in each process. An info if asyncli does not run as root (see
+    needs_root). ``user``: as which it runs.
+    """
     evidence = (
         f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
     )
@@ -58,7 +60,9 @@ def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
 
 @finding("slabinfo_unreadable", "warning")
 def slabinfo_unreadable(why: str, user: int) -> Words:
-    """Kernel memory of sockets needs root (/proc/slabinfo). An info if ``user`` is not root: needs_root has the remedy."""
+    """Kernel memory of sockets needs root (/proc/slabinfo). An info if asyncli does not run as root: needs_root has the
+    remedy. ``user``: as which it runs.
+    """
     evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
     return Words(evidence, "", "info") if user else Words(evidence, "run it outside of the container, as the host's root")
 

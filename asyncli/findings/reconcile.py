@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.model.metrics import STATUS_PAGES
-from asyncli.model.records import Severity
+from asyncli.findings.losses import settings
+from asyncli.model.products import STATUS_PAGES
+from asyncli.model.records import Finding, Severity
 from asyncli.model.units import format_clock, format_count
 
 Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"]
@@ -43,8 +44,8 @@ class Apart(TypedDict):
 
 _OTHER_CLIENTS = "other clients use this server: run against a server of your own"
 _LATE = "the server still counts connections that were lost or given up"
-_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit (nginx: worker_rlimit_nofile)"
-_SLOTS = "raise its limit of connections (worker_connections in nginx.conf)"
+_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
+_SLOTS = "raise its limit on connections{more_slots}"
 _RESTARTED = "see whether the server was restarted"
 _SEE_OTHERS = "see the other findings for why"
 #: The two counts of each pair, the one that can fall behind first.
@@ -111,22 +112,30 @@ def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Sever
     return remedy, severity
 
 
-@finding("parted_{pair}", "info")
+#: Codes of findings of server's counts that differed for a while.
+PARTED = frozenset({"parted_held", "parted_accepts", "parted_handled", "parted_requests"})
+
+
+@finding("parted_{pair}", "warning")
 def parted(
-    pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond
-) -> Words:
-    """Two counts differed for a while by more than was in flight: the largest of ``times`` divergences, by ``most`` at ``at_s``
-    (below 0: the server's count, or the held connections against the planned ones, was less). ``addresses``: servers of the run.
+    pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond,
+    server: str,
+) -> Words:  # fmt: skip
+    """Two counts differed for a while by more than was in flight: the server's count against asyncli's, or the held
+    connections against the planned ones. A warning if the server counted fewer connections at one address, else an info.
+    ``times``: how often; ``most``: by how much in the largest, at ``at_s`` (below 0: the server's count, or the held
+    connections, were less); ``addresses``: servers of the run.
     """
     evidence = divergence_sentence(pair, from_s, to_s, most, at_s, closed)
     if times > 1:
         evidence += f"; and {'once' if times == 2 else f'{times - 1} times'} more"
     if most >= 0:
-        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS)
+        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS, "info")
     severity: Severity = "info" if pair in ("asked", "requests") else "warning"
+    remedy = _BEHIND[pair].format_map(settings(server))
     if pair in ("held", "accepts", "requests"):
-        return Words(evidence, *_behind(addresses, severity, _BEHIND[pair]))
-    return Words(evidence, _BEHIND[pair], severity)
+        return Words(evidence, *_behind(addresses, severity, remedy))
+    return Words(evidence, remedy, severity)
 
 
 @finding("reconcile_held", "error")
@@ -136,31 +145,34 @@ def reconcile_held(held: int, active: int, since: Since | None, addresses: int, 
     if active > held:
         return Words(evidence, _beyond(beyond), "warning")
     remedy = (
-        "the server closed connections, or never accepted them: see its error log for 'too many open files' and 'reusing "
-        "connections', and middle boxes for silent drops"
+        "the server closed connections, or never accepted them: see its error log for 'too many open files', and middle boxes "
+        "for silent drops"
     )
     return Words(evidence, *_behind(addresses, "error", remedy))
 
 
 @finding("reconcile_accepts", "error")
-def reconcile_accepts(opened: int, accepts: int, since: Since | None, addresses: int, silent: int) -> Words:
+def reconcile_accepts(
+    opened: int, accepts: int, since: Since | None, addresses: int, silent: int, server: str
+) -> Words:
     """The client opened another number of connections than the server accepted. ``silent``: those that were never answered, if
     they explain it: when the last packet of a handshake is lost, only the client has a connection.
     """
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{_since(since)}"
     if accepts > opened:
         return Words(evidence, _OTHER_CLIENTS, "warning")
-    remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
+    remedy = f"they wait in its listen queue: {_DESCRIPTORS}".format_map(settings(server))
     if silent:
         evidence += f"; {silent:,} of ours were never answered"
         remedy = f"the network may have lost the last packet of their handshakes; else {remedy}"
     return Words(evidence, *_behind(addresses, "warning" if silent else "error", remedy))
 
 
-@finding("reconcile_handled", "error", _SLOTS)
-def reconcile_handled(accepts: int, handled: int, since: Since | None) -> str:
+@finding("reconcile_handled", "error")
+def reconcile_handled(accepts: int, handled: int, since: Since | None, server: str) -> Words:
     """The server accepted connections for which it had no free slot."""
-    return f"the server accepted {accepts:,} connections and handled {handled:,}: the rest found no free slot{_since(since)}"
+    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: the rest found no free slot{_since(since)}"
+    return Words(evidence, _SLOTS.format_map(settings(server)))
 
 
 @finding("reconcile_requests", "warning")
@@ -172,9 +184,25 @@ def reconcile_requests(answers: int, requests: int, since: Since | None, address
     return Words(evidence, *_behind(addresses, "warning", _RESTARTED))
 
 
+def counts_ahead(found: Finding) -> bool:
+    """Whether it is a finding of a server that counts more than we do."""
+    fields = found.fields
+    match found.code:
+        case "parted_held" | "parted_accepts" | "parted_handled":
+            return bool(fields["most"] > 0)
+        case "reconcile_held":
+            return bool(fields["active"] > fields["held"])
+        case "reconcile_accepts":
+            return bool(fields["accepts"] > fields["opened"])
+        case _:
+            return False
+
+
 @finding("reconcile_stale", "info", "restart the server before a run")
 def reconcile_stale(by: int, killed: int, before: int) -> str:
-    """The server counts connections as active that are not this run's, or that ended with a ``killed`` worker."""
+    """The server counts connections as active that are not this run's, or that ended with a worker that was killed.
+    ``killed``: how many of these.
+    """
     return f"{_differ('held', by)}: {_stale(killed, before)}"
 
 
@@ -197,7 +225,9 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
 
 @finding("counters_restarted", "warning", "see the server's log for why it was restarted, or reloaded (HAProxy)")
 def counters_restarted(at_s: Sequence[float], counter: str, before: float, after: float) -> str:
-    """The server's counters fell at ``at_s``, first from ``before`` to ``after``: it was restarted, or another server answers."""
+    """The server's counters fell: it was restarted, or another server answers. ``at_s``: when, first from ``before`` to
+    ``after``.
+    """
     when = ", ".join(map(format_clock, at_s[:3])) + (f" and {len(at_s) - 3} more times" if len(at_s) > 3 else "")
     return (
         f"the server's counters restarted at {when} ({counter} fell from {format_count(before)} to {format_count(after)}): the "

@@ -58,7 +58,7 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
 
 @finding(GAVE_UP, "error", "see the findings on connects that failed")
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
-    """The ramp ended early, because nothing had connected after so many ``failures``."""
+    """The ramp ended early, because nothing had connected and many connects had failed. ``failures``: how many."""
     return f"gave up after {format_duration(round(after_s, 1))}: all {failures:,} connects failed"
 
 
@@ -91,7 +91,7 @@ def waiting(what: str) -> str:
 
 @finding("watcher_failed", "warning")
 def watcher_failed(phase: str | None, after_s: float, of_s: float | None, why: str, path: str) -> Words:
-    """The display (screen, log or notebook) raised an error and was switched off. The run continues, into ``path``."""
+    """The display (screen, log or notebook) raised an error and was switched off. The run continues. ``path``: its file."""
     return Words(
         f"the display (screen, log or notebook) failed {where(phase, after_s, of_s)} and was switched off: {why}",
         f"the run continues: 'asyncli watch {path}' shows it",
@@ -106,8 +106,9 @@ def sample_refused(metric: str, value: float) -> str:
 
 @finding("incomplete", "warning", _SO_FAR)
 def incomplete(phase: str | None, written: bool | None) -> Words:
-    """The run file has no end: the run ended early in this phase (None: before the first), or is still ``written`` (None:
-    unknown)."""
+    """The run file has no end: the run ended early, or it is still being written. ``phase``: the last one (None: before the
+    first); ``written``: whether it still is (None: unknown).
+    """
     where = f"in its {phase}" if phase else "at its start"
     if written:
         return Words(f"the run is still running, {where}", "the numbers so far are right; 'asyncli watch' shows the run")
@@ -125,6 +126,8 @@ def stopped_early(after_s: float, of_s: float) -> str:
 
 @finding("server_changed", "warning", "run again, without --resume, to measure this server")
 def server_changed(differs: Sequence[str], was_held: bool) -> str:
-    """Another server answers since the resumption: ``differs``. ``was_held``: in the hold, so its cost was never measured."""
+    """Another server answers since the resumption. ``differs``: what differs; ``was_held``: in the hold, so its cost was
+    never measured.
+    """
     but = "; its cost per connection is unknown, because the ramp measured the other" if was_held else ""
     return f"another server answers since the run was resumed ({'; '.join(differs)}): server numbers are of this one{but}"

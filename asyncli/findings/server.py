@@ -40,7 +40,9 @@ def address_dropped(address: str) -> Words:
 
 @finding("address_dead", "error")
 def address_dead(address: str, others: Sequence[str]) -> Words:
-    """The first connects to the address of one URL failed, while one of the ``others`` accepted: its share was not opened."""
+    """The first connects to the address of one URL failed, while another address accepted: its share was not opened.
+    ``others``: how many addresses accepted.
+    """
     who = " or ".join(others) if len(others) <= _NAMED else f"one of {len(others)} others"
     return Words(
         f"{address} accepted none of its first connects, while {who} did",
@@ -69,8 +71,8 @@ def find_by_user(users: Collection[int]) -> str:
 def server_not_listening(
     flag: str, name: str, pid: int, where: str, listeners: Sequence[Mapping[str, object]], users: Sequence[int]
 ) -> Words:
-    """The plan names a process by ``flag``, but others listen at its target: ``listeners`` (``name``, ``pid``), or those of
-    ``users`` if they are hidden. Right for a server behind a proxy.
+    """The plan names a process, but others listen at its target. Right for a server behind a proxy. ``flag``: by which the
+    plan names it; ``listeners``: the others (``name``, ``pid``); ``users``: theirs, if they are hidden.
     """
     others = [f"{one['name']} (pid {one['pid']})" for one in listeners] or [f"a process of user {one}" for one in users]
     does = f"{' and '.join(others)} {'does' if len(others) == 1 else 'do'}"
@@ -94,8 +96,9 @@ def server_took_no_part(pid: int | None, named: bool, answered: int, cpu_s: floa
 
 @finding("other_clients", "warning", "stop the other clients of this server, such as a second asyncli, and run again")
 def other_clients(before: int, during: int, ours: int) -> str:
-    """By its status page, or by the kernel's sockets at its ports, the server held connections of other clients: ``before`` our
-    first connect, and ``during`` the hold's first seconds, when ``ours`` were held. Its cost is divided by those of all.
+    """By its status page, or by the kernel's sockets at its ports, the server held connections of other clients, before
+    asyncli's first connect or in the hold's first seconds. Its cost is divided by those of all. ``before`` and ``during``:
+    how many, when ``ours`` were held.
     """
     if during <= before:
         return (
@@ -122,7 +125,8 @@ def connections_elsewhere(elsewhere: int, ours: int) -> str:
 @finding("server_reloaded", "warning", "reload the server before the run or after it")
 def server_reloaded(at_s: float, started: int, workers: int) -> str:
     """The server started as many workers as it had, or more, and the earlier ones did not end: it was reloaded or upgraded while
-    they hold connections, or it started further workers. Costs and growth are of one generation of processes.
+    they hold connections, or it started further workers. Costs and growth are of one generation of processes. ``workers``: how
+    many it had.
     """
     return (
         f"the server was reloaded, or started further workers, at {format_clock(at_s)}: {format_many(started, 'process')} beside "
@@ -159,8 +163,8 @@ def server_holds_nothing(server: str, connections: int) -> str:
 
 @finding("held_by_others", "warning")
 def held_by_others(server: str, programs: Sequence[str], memory_read: bool, shared: bool = False) -> Words:
-    """Other ``programs`` than the server's processes hold its connections: all of them, or a part (``shared``). ``memory_read``:
-    what they took is in the server's cost; else that is unknown.
+    """Other programs than the server's processes hold its connections: all of them, or a part. ``shared``: only a part;
+    ``memory_read``: what they took is in the server's cost; else that is unknown.
     """
     who = " and ".join(programs)
     what = f"{who} {'holds' if len(programs) == 1 else 'hold'} the connections, not the processes of {server} that listen"
@@ -173,8 +177,8 @@ def held_by_others(server: str, programs: Sequence[str], memory_read: bool, shar
 
 @finding("held_behind", "info")
 def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Words:
-    """Behind the server other ``programs`` rose with the connections, like a proxy's backend. ``memory_read``: what they took is
-    a part of its own, and of the whole host's cost; else that is unknown.
+    """Behind the server other programs rose with the connections, like a proxy's backend. ``memory_read``: what they took
+    is a part of its own, and of the whole host's cost; else that is unknown.
     """
     who = " and ".join(programs)
     what = f"{who} {'opens' if len(programs) == 1 else 'open'} as many descriptors as {server}, like a backend behind it"

@@ -8,7 +8,11 @@ from asyncli.findings import Words, finding
 from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many
 
 #: Why no heartbeat was answered.
-NoAnswers = Literal["unacknowledged", "stopped", "computing", "slow", "page_answered", "unknown"]
+NoAnswers = Literal["unacknowledged", "stopped", "waited", "stood_still", "computing", "slow", "page_answered", "unknown"]
+# These reasons say themselves how much CPU was used.
+_TELLS_CPU = ("computing", "stopped", "waited", "stood_still")
+_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
+_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _NETWORK = "see routes, firewalls and links between here and the server"
 
 
@@ -17,15 +21,24 @@ def no_answers(
     from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int,
     cores: float | None, every_s: float | None,
 ) -> Words:  # fmt: skip
-    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost: the longest of ``times``
-    such periods, if regular ``every_s``. The cause is inferred from retransmissions of our sockets, the server's status page
-    (``requests``: how many it counted) and its CPU time (``cores``).
+    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost. The cause is
+    inferred from retransmissions of asyncli's sockets, the server's status page and its CPU time. ``times``: of so many
+    periods this is the longest, ``every_s`` apart if regular; ``requests``: how many the page counted; ``cores``: of CPU.
     """
     reason, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
         "stopped": (
-            f"{server} was stopped: its status page was silent and its processes used no CPU",
-            "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+            f"a signal or a debugger had stopped {server}: its status page was silent and its processes used no CPU",
+            _STOPPED,
+        ),
+        "waited": (
+            f"looks like {server} waited for something that blocks all of it: its status page was silent and its processes used "
+            "no CPU, though no signal had stopped them",
+            _WAITED,
+        ),
+        "stood_still": (
+            f"looks like {server} was stopped, or waited for something: its status page was silent and its processes used no CPU",
+            f"{_STOPPED}; {_WAITED}",
         ),
         "computing": (
             f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something else",
@@ -45,7 +58,7 @@ def no_answers(
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in ("computing", "stopped") else ""
+    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in _TELLS_CPU else ""
     more += f"; {times - 1} more such periods" if times > 1 else ""
     more += f", one about every {format_duration(every_s)}" if every_s is not None else ""
     return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)
@@ -56,10 +69,10 @@ def answers_slow(
     from_s: float, to_s: float, late: int, others: int, median_s: float, usual_s: float, server: str, cores: float | None,
     times: int, all_s: int, every_s: float | None,
 ) -> str:  # fmt: skip
-    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it: ``late`` of
-    them, in the median ``median_s``; the ``others`` were answered as usual. One stopped worker of several looks so, and a slow
-    backend. The longest of ``times`` such periods, ``all_s`` in total, if regular ``every_s``. ``cores``: CPU of the server
-    meanwhile.
+    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it, while
+    the others were answered as usual. One stopped worker of several looks so, and a slow backend. ``late``: how many took
+    long, in the median ``median_s``; ``times``: of so many periods this is the longest, ``all_s`` in total, ``every_s``
+    apart if regular; ``cores``: CPU of the server meanwhile.
     """
     evidence = f"{format_many(late, 'heartbeat')} had late answers from {format_clock(from_s)} to {format_clock(to_s)}: after "
     evidence += f"{format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
@@ -74,8 +87,9 @@ def answers_slow(
 def packets_sent_again(
     here: bool, count: int, from_s: float, to_s: float, share: float, within_s: float, one_network: bool
 ) -> Words:
-    """The sockets of asyncli's connections (``here``) sent 1 % or more of their requests again, as the kernel reports for each of
-    them; or the server's host sent as much again, counted for all its programs, while so many answers were late.
+    """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel reports for each of
+    them; or the server's host sent as much again, counted for all its programs, while so many answers were late. ``here``:
+    asyncli's sockets did.
     """
     when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {share:.0%} of"
     if here:
@@ -97,9 +111,10 @@ def packets_sent_again(
 
 @finding("not_heard", "warning")
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
-    """Connections that were open at the end, but had no heartbeat (if they listen: no data) since ``from_s``: the start of the
-    hold, or the first unanswered heartbeat of a ``fault``. So it is unknown whether the server still serves them. A hold of
-    ``enough_s`` hears from each connection or ends it. Connections that listen without a limit may stay silent.
+    """Connections were open at the end, but had no heartbeat (if they listen: no data) since the hold began, or since the
+    first unanswered heartbeat of a fault. So it is unknown whether the server still serves them. Connections that listen
+    without a limit may stay silent. ``from_s``: since when; ``enough_s``: a hold that hears from each connection or ends
+    it.
     """
     since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
     since = since if fault else "when the hold began"

@@ -41,7 +41,9 @@ def latency_unknown() -> str:
 
 @finding("residue_unknown", "info")
 def residue_unknown(of: Sequence[str], drained: bool, lacks: Sequence[str]) -> Words:
-    """Memory after the drain is unknown ``of`` these. ``drained``: the run drained; ``lacks``: phases that were not planned."""
+    """Memory after the drain is unknown. ``of``: of what; ``drained``: the run drained; ``lacks``: phases that were not
+    planned.
+    """
     if not drained:
         return Words("memory after the drain is unknown: the run ended before its drain")
     return Words(

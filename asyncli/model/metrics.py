@@ -75,8 +75,6 @@ def family_of(name: str) -> str:
     return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
-#: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
-STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
 STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
@@ -91,6 +89,7 @@ STATUS_POLLS = _counter("status.polls", "status requests sent since our start; t
 STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
 STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
+SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debugger has stopped (state T of /proc/PID/stat)")
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
@@ -104,6 +103,8 @@ SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed ove
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
 SERVER_SHMEM_BYTES = _gauge("server.shmem_bytes", "the shared part of these: shared memory and mapped files in memory (tmpfs)")
+SERVER_FILE_BYTES = _gauge("server.file_bytes", "PSS of pages of files, summed: the kernel writes them back and takes them")
+SERVER_LAZYFREE_BYTES = _gauge("server.lazyfree_bytes", "memory that the server has marked as free (MADV_FREE) and still has")
 SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
 SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
@@ -123,6 +124,7 @@ SESSION_CPU_S = _counter("session.cpu_s", "user and system time of the session p
 KERNEL_SOCKET_BYTES = _gauge("kernel.socket_bytes", "slab objects in use for sockets (TCP, sock_inode_cache, filp, dentry...)")
 KERNEL_SOCKET_SLAB_BYTES = _gauge("kernel.socket_slab_bytes", "pages held by those slabs: the upper bound")
 KERNEL_SLAB_FREE_BYTES = _gauge("kernel.slab_free_bytes", "free objects of those slabs and of /proc's: free, but not in MemFree")
+KERNEL_FILES_BYTES = _gauge("kernel.files_bytes", "the part of kernel.socket_bytes of open files that are no sockets")
 KERNEL_LISTING_BYTES = _gauge("kernel.listing_bytes", "/proc inodes and dentries, one for each descriptor listed in /proc/PID/fd")
 KERNEL_SLAB = _family("kernel.slab.", "bytes in use of one slab cache for sockets, by its name", "kernel_slab_bytes", "cache")
 KERNEL_SOCKETS = _gauge("kernel.sockets", "sockets of every family in this network namespace (sockstat)")

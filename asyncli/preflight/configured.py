@@ -12,12 +12,11 @@ import msgspec
 from asyncli.collect.holders import sockets_held
 from asyncli.collect.locate import topmost
 from asyncli.collect.procfs import command_line, link, parse_listeners, readable_stat, shares_namespace, tree
+from asyncli.model.products import NGINXES, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
 from asyncli.preflight.nginx_choice import StatusAddress
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
-
-_NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 
 
 class Descriptors(msgspec.Struct, frozen=True):
@@ -32,13 +31,16 @@ class Descriptors(msgspec.Struct, frozen=True):
 class Configured(msgspec.Struct, frozen=True):
     """``nginx``: None for another server, or if unreadable; then ``unknown`` has the reason. ``inherited_nofile``: the soft
     descriptor limit of the running master. ``silent_pages``: its status pages that did not answer. ``descriptors``: of a server
-    whose configuration was not read."""
+    whose configuration was not read. ``product``: of its program, by :func:`~asyncli.model.products.product_of`. ``frontends``:
+    HAProxy's, by its status page."""
 
     nginx: NginxConfig | None = None
     unknown: Check | None = None
     inherited_nofile: int | None = None
     silent_pages: tuple[StatusAddress, ...] = ()
     descriptors: Descriptors | None = None
+    product: str = ""
+    frontends: dict[str, Frontend] = {}
 
 
 def read_configured(
@@ -47,7 +49,12 @@ def read_configured(
     """The configuration of the server with process ``pid``, program ``exe`` and main file ``config_path`` (None: unknown), or the
     limits of its root processes ``pids``. Blocking: reads files and may run ``nginx -V``."""
     found = _read_nginx(pid, exe, config_path, root)
-    return found if found.nginx is not None else msgspec.structs.replace(found, descriptors=_descriptors(pids, root / "proc"))
+    if found.nginx is not None:
+        return found
+    program = exe or (link(pid, "exe", root / "proc") if pid is not None else None) or ""
+    return msgspec.structs.replace(
+        found, descriptors=_descriptors(pids, root / "proc"), product=product_of(Path(program).name)
+    )
 
 
 def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root: Path) -> Configured:
@@ -55,7 +62,7 @@ def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root:
     if pid is not None:
         pid = topmost(pid, (), root / "proc")
         title, exe = command_line(pid, root / "proc"), exe or link(pid, "exe", root / "proc")
-    is_nginx = title.startswith("nginx: ") or (exe is not None and Path(exe).name in _NGINXES)
+    is_nginx = title.startswith("nginx: ") or (exe is not None and Path(exe).name in NGINXES)
     if not is_nginx:
         if pid is None and exe is None:
             what, detail = "the server's own limits", "its process is not known, so they were not read"

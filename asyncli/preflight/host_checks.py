@@ -229,8 +229,8 @@ def _prediction_here(plan: Plan, spread: Spread) -> str:
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have, need = limits.memory_available, predicted_bytes(plan, spread)
-    server = "nginx as the server" if spread.local else "without the server"
-    what = f"memory available on this host, {server}"
+    server = ", for a server as light as nginx" if spread.local else " on this host, without the server"
+    what = f"memory available{server}"
     yield _memory_check(plan, "memory", what, have, need, _prediction_here(plan, spread))
 
 
@@ -346,8 +346,8 @@ def _processes(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 def _cpu(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     for code, event, per_cpu, need, cost in (
-        ("heartbeat_rate", "heartbeat", BEATS_PER_CPU_S, beats_per_s(plan), "17 us of CPU per heartbeat"),
-        ("connect_rate", "connect", CONNECTS_PER_CPU_S, plan.asked_per_s, "50 to 117 us of CPU per connect"),
+        ("heartbeat_rate", "heartbeat", BEATS_PER_CPU_S, beats_per_s(plan), "17 us of CPU per heartbeat at full load"),
+        ("connect_rate", "connect", CONNECTS_PER_CPU_S, plan.asked_per_s, "50 to 117 us of CPU per connect at full load"),
     ):
         have, detail, flag = None, "", ""
         if limits.cpu_time is not None:

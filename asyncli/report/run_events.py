@@ -66,6 +66,11 @@ def _line(heading: str, text: str) -> doc.Paragraph:
     return doc.Paragraph(((heading, "bold"), f": {text}"), "line", view=doc.View.SHORT)
 
 
+_FIRST_IS_NOT_LATE = (
+    "the first heartbeat of each connection is sent as it opens: it counts in the latency and not in the lateness"
+)
+
+
 def heartbeats_section(summary: Summary) -> doc.Section:
     beats, ramp = summary.heartbeats, summary.ramp
     latency = beats.latency_ms
@@ -82,7 +87,11 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     sent, answered, failed = map(count_or_unknown, (beats.sent, beats.answered, beats.failed))
     counts = f"{sent} sent, {answered} answered, {failed} unanswered"
     note = doc.Paragraph(counts + (f"; status {statuses}" if statuses else ""), view=doc.FULL if redundant else doc.ALL)
-    return doc.Section("heartbeats", "Heartbeats", [table, note], tight=True)
+    blocks: list[doc.Block] = [table, note]
+    if beats.lateness_ms.p50 is not None and latency.p50 is not None and summary.plan["first_beat"] == "now":
+        seems_negative = beats.lateness_ms.p50 > latency.p50
+        blocks.append(doc.Paragraph(_FIRST_IS_NOT_LATE, view=doc.ALL if seems_negative else doc.FULL))
+    return doc.Section("heartbeats", "Heartbeats", blocks, tight=True)
 
 
 def tls_words(tls: TlsPart, environment: Environment) -> str:
@@ -251,7 +260,7 @@ def processes_section(summary: Summary) -> doc.Section:
         held = f"a connection{with_streams(summary.cost.streams)}"
         notes.append(f"{more}, {bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
-        notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
+        notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat (all it used in the hold, by the answers)")
     columns = doc.numbers("number", "memory before", "at the hold's end", "CPU")
     limit = ("the limit of this run", "bold magenta") if generator.saturated else ("not the limit", "")
     blocks: list[doc.Block] = [

@@ -10,7 +10,7 @@ from synthetic_run import SERVER, a_run
 from asyncli.analysis.cost import costs
 from asyncli.analysis.generations import changes, generations
 from asyncli.analysis.holders import Holders, holders_of
-from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.model import metrics
 from asyncli.model.run import Run
 
@@ -133,3 +133,14 @@ def test_growth_by_the_clock_on_plateaus_is_no_cost() -> None:
         sample.values["server.pss_bytes"] += 1e6 * max(0.0, sample.t_s - run.first_connect_s)
     low, high = costs(run).server_user.ci95
     assert low <= SERVER < 30_000 < high
+
+
+def test_counts_that_are_read_at_different_instants_are_compared_at_one() -> None:
+    """The kernel's count was read before the last connections opened and then seldom, the page each second."""
+    run = a_small_run(server__sockets=each(1), status__active=lambda n, _: n + 1.0)
+    hold_s = run.phase("hold").start_s
+    for sample in run.samples:
+        seldom = hold_s - 2.0 < sample.t_s < hold_s + 8.0
+        if seldom:
+            del sample.values["server.sockets"]
+    assert with_those_elsewhere(run) is None

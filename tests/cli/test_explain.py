@@ -12,6 +12,7 @@ from programs import here
 
 from asyncli import findings
 from asyncli.analysis.bottleneck import _READ_LIMITS, _SHORTAGES, LATE
+from asyncli.cli.explain import _of_code, codes
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
 from asyncli.model.exit_status import LISTED
 
@@ -104,3 +105,25 @@ def test_a_term_of_the_report_comes_first(tmp_path: Path) -> None:
 def test_a_misspelt_term_has_a_suggestion(tmp_path: Path, term: str, near: str | None) -> None:
     done = here(tmp_path, "explain", term)
     assert (done.status, re.findall(r"'([^']+)'\?", done.err)) == (2, [near] if near else [])
+
+
+def test_every_explanation_reads_as_whole_sentences_without_fields() -> None:
+    """What a finding's fields are stands in clauses of their own, and a mechanism's fields have general words."""
+    every, diagnoses = codes()
+    left_out = re.compile(r"\.\.\.(?! exited)|\(\)|  | [,:;]|:$", re.MULTILINE)
+    for entry in findings.CATALOGUE:
+        assert entry.meaning.endswith((".", ")")), entry.code
+        assert "``" not in entry.meaning, entry.code
+        # A clause may not be left over where one on a field was taken out.
+        assert not re.search(r"[;:,]$", entry.meaning), (entry.code, entry.meaning)
+    for code in diagnoses:
+        said = "\n".join(_of_code(code, exact=False))
+        assert said, code
+        assert "{" not in said, code
+        assert not left_out.search(said.replace("asyncli ...", "asyncli")), (code, said)
+    assert set(every) == {entry.code for entry in findings.CATALOGUE}
+
+
+@pytest.mark.parametrize(("term", "says"), [("worst", "first warning"), ("slim", "maxconn"), ("late p99", "last second"), ("due", "first heartbeat"), ("size", "--memory")])
+def test_words_of_a_live_line_and_of_a_page_are_terms(tmp_path: Path, term: str, says: str) -> None:
+    assert says in here(tmp_path, "explain", term).out

@@ -7,6 +7,7 @@ from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, TENGINE
 
 from asyncli.collect import status_pages
 from asyncli.collect.status_pages import NotStatusPage, OurFrontend, excerpt, impossible_count, parse_page
+from asyncli.model.products import Frontend
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
@@ -47,7 +48,7 @@ def test_apache_with_extended_status_counts_requests(page: str) -> None:
 def test_haproxys_frontends_are_summed_with_the_one_that_serves_the_page() -> None:
     counts = {"status.active": 4, "status.accepts": 7, "status.handled": 5, "status.requests": 12}
     found = parse_page(HAPROXY + LAB.replace("FRONTEND", "BACKEND"))
-    assert found == ("haproxy", counts, {"lab": (3, 58), "stats": (1, 58)})
+    assert found == ("haproxy", counts, {"lab": Frontend(3, 58), "stats": Frontend(1, 58)})
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,9 @@ def test_haproxys_frontends_are_summed_with_the_one_that_serves_the_page() -> No
 def test_the_frontend_whose_sessions_rise_most_is_ours_and_the_greatest_slim_is_for_all(own: int, others: int, limit: int) -> None:
     """Beside it one serves the page, by any name."""
     ours = OurFrontend()
-    pages = [{"f": (have, own), "st": (1, others)} for have in (0, 2, 299, 0)]
+    pages = [{"f": Frontend(have, own), "st": Frontend(1, others)} for have in (0, 2, 299, 0)]
     assert [ours.limit(page) for page in pages] == [{}, *[{"status.limit": limit}] * 3]
-    assert OurFrontend().limit({"all": (1, own)}) == {"status.limit": own}
+    assert OurFrontend().limit({"all": Frontend(1, own)}) == {"status.limit": own}
 
 
 def test_a_column_that_a_version_lacks_is_absent() -> None:

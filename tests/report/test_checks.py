@@ -68,7 +68,7 @@ def test_the_first_line_names_a_closed_port_and_says_nothing_twice() -> None:
         assert (out.getvalue().count("OK:"), out.getvalue().count(_UNKNOWN.evidence)) == (ok, ok)
 
 
-@pytest.mark.parametrize(("local", "whose"), [(True, "nginx as the server"), (False, "without the server")])
+@pytest.mark.parametrize(("local", "whose"), [(True, "for a server as light as nginx"), (False, "without the server")])
 def test_the_row_of_memory_says_whose_part_it_holds(local: bool, whose: str) -> None:
     spread = msgspec.structs.replace(_SPREAD, local=local)
     (memory,) = (one for one in host_checks(Plan(urls=("http://10.0.0.8/",)), spread, Limits(memory_available=10**9)) if one.code == "memory")
