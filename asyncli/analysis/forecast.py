@@ -26,7 +26,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import FAR, Check, Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
-from asyncli.model.units import format_bytes, format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many, format_share
 
 #: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
 RESERVE = PART
@@ -153,7 +153,7 @@ class _Room(msgspec.Struct, frozen=True):
         """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-            why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"
+            why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
             return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} B, {why}")
         return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
 
@@ -168,7 +168,7 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
         return _Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
     of = "the memory" if total else "that"
-    less = f"less a reserve of {format_bytes(reserve)} ({RESERVE:.0%} of {of})"
+    less = f"less a reserve of {format_bytes(reserve)} ({format_share(RESERVE)} of {of})"
     return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 

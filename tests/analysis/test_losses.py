@@ -806,7 +806,7 @@ def test_incomplete_answers(cause: str, code: str) -> None:
         tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
         tick.spoke = sum(one.count for one in tick.deaths.values())
     assert codes_of(scene) == [(code, False)]
-    assert "40%" in only(scene).evidence
+    assert "40 %" in only(scene).evidence
     # Without the bytes it is not.
     for tick in scene.ticks.values():
         tick.bytes_received = 200 * tick.answered
