@@ -16,6 +16,7 @@ from asyncli.model.units import (
     parse_duration,
     parse_pace,
     parse_until,
+    tenth_more,
 )
 
 
@@ -125,3 +126,7 @@ def test_until(berlin: None, until: str, now: str, then: str) -> None:
 def test_what_is_no_time_of_day(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time of day; write until 07:00, or until 2026-11-22T07:00"):
         parse_until(text)
+
+
+def test_a_tenth_more_of_a_round_number_is_round() -> None:
+    assert [tenth_more(count) for count in (0, 1, 10, 11, 100_000, 1_000_000)] == [0, 2, 11, 13, 110_000, 1_100_000]

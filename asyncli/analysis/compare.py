@@ -26,6 +26,7 @@ from asyncli.analysis.totals import fold, tested
 from asyncli.findings import compare as comparison
 from asyncli.findings.compare import DIRECTIVE
 from asyncli.findings.host import host_shared
+from asyncli.findings.server import other_clients
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS
 from asyncli.model.records import Finding
@@ -179,6 +180,9 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
         assert one.p_value is not None
         if p <= ALPHA:
             one.verdict = "higher" if one.difference > 0 else "lower"
+        elif any(one.hidden) and ROW_OF[one.key].group != "drift":
+            names = " and ".join(name for name, word in zip(one.between, one.hidden, strict=True) if word)
+            one.why = f"the interval of {names} is not above zero, so how much it is cannot be told"
         elif one.p_value > ALPHA and one.ci95 is not None and one.ratio < _APART:
             one.verdict = "no_difference"
         else:
@@ -220,7 +224,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         return result
     result.difference = b.value - a.value
     # Growth near zero is no base for a share, and no more a hidden cost.
-    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" and not hidden[0] else None
+    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" and not any(hidden) else None
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
         result.ci95, p = (low, high), rates_differ(a, b)
@@ -330,11 +334,20 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
+def _of_run(name: str, finding: Finding) -> Finding:
+    """``finding`` with the run's name."""
+    match finding.code:
+        case host_shared.code:
+            return comparison.compare_company(name, **finding.fields)
+        case other_clients.code:
+            return comparison.compare_clients(name, **finding.fields)
+        case _:
+            return finding
+
+
 def _caveats(run: MeasuredRun) -> list[Finding]:
     """Findings that make the numbers of a run doubtful."""
-    shared = [one for one in run.findings if one.code == host_shared.code]
-    found = [one for one in run.findings if one.code != host_shared.code]
-    found += [comparison.compare_company(run.name, **one.fields) for one in shared]
+    found = [_of_run(run.name, one) for one in run.findings]
     if run.spoiled:
         found.append(comparison.compare_invalid(run.name, run.spoiled))
     if not run.complete:

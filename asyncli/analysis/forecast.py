@@ -235,7 +235,8 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
         return None
     ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
-    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
+    server, kernel_bytes = server_memory(before, costs.holders)[0], before.series(metrics.KERNEL_SOCKET_BYTES)
+    there = _level(server) + _level(kernel_bytes) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
     behind = costs.behind.bytes_per_connection if costs.behind is not None else 0.0
     own = user.bytes_per_connection + behind + in_kernel

@@ -13,9 +13,11 @@ from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, 
 from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.generations import generations
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
+from asyncli.model.metrics import SERVER_SOCKETS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -70,7 +72,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
-        server=run.place.server_name,
+        server=run.place.server_name, others_hold=_others_hold_sockets(run),
     )  # fmt: skip
     if not math.isfinite(start):
         return result, [counts.reconciliation_unknown("nothing_connected", [])]
@@ -101,7 +103,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         return result, [*findings, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
-    context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
+    context.others = context.others_hold or any(one.pair == "accepts" and one.by > one.most for one in at_end)
     since: dict[str, Since] = {
         one.pair: {"from_s": one.from_s, "most": one.most, "at_s": one.at_s} for one in result.divergences if not one.closed
     }
@@ -114,6 +116,11 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         *restarts,
         *_divergence_findings(result.divergences, context),
     ]
+
+
+def _others_hold_sockets(run: Run) -> bool:
+    """Whether other clients hold connections on the server by the kernel's sockets; a page may count some that are gone."""
+    return any(run.series(SERVER_SOCKETS).values) and other_clients_of(run) is not None
 
 
 def _page_of_new_processes(run: Run, pages: Pages) -> bool:
@@ -164,7 +171,8 @@ class _Context(msgspec.Struct):
     failed: int
     #: Servers behind the URLs, by host and port.
     addresses: int
-    #: Other clients use the server: it accepted more than we can have opened.
+    #: Other clients hold connections on the server; or they use it: it accepted more than we can have opened.
+    others_hold: bool = False
     others: bool = False
     #: Connections that were never answered: the last packet of the handshake may have been lost.
     silent: int = 0
@@ -183,7 +191,7 @@ class _Context(msgspec.Struct):
 
     def beyond(self, excess: int) -> Beyond:
         """Why the server counts ``excess`` connections more than we hold."""
-        killed, before = self.stale(excess)
+        killed, before = (0, 0) if self.others_hold else self.stale(excess)
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 

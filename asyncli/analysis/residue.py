@@ -7,7 +7,6 @@ import statistics
 
 import msgspec
 
-from asyncli.analysis.server_memory import server_memory
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -22,8 +21,8 @@ class Residue(msgspec.Struct):
     host_total: float | None = None
 
 
-def residue(run: Run, host: Series) -> Residue:
-    """Memory at the run's end above the baseline's median. ``host``: that of the host which belongs to the cost."""
+def residue(run: Run, server: Series, host: Series) -> Residue:
+    """Memory at the run's end above the baseline's median. ``host``: without what belongs to no connection."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -36,7 +35,7 @@ def residue(run: Run, host: Series) -> Residue:
         return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
 
     for name, metric in (
-        ("server_user", server_memory(run)[0]),
+        ("server_user", server),
         ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
         ("host_total", host),
     ):

@@ -31,7 +31,8 @@ def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | No
     """Hold connections on the server at URL, and measure what one more costs.
 
     Several URLs (ports or addresses of one server) share the connections. The first Ctrl-C drains and reports, the second
-    stops at once. 'asyncli report RUN.db' prints the report again.
+    stops at once. 'asyncli report RUN.db' prints the report again. The exit status is the verdict's: 0 passed, 99 failed, 3 if
+    nothing listens, connects or answers, 4 if asyncli was the limit; 2 for a plan that is wrong or refused by the preflight.
     """
     wait_s, to = options.seconds_of("--wait-for-server", wait_for_server), options.outputs_of(values)
     require_memory(page=to.html_file is not None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncli.findings import Words, finding
 from asyncli.findings.host import host_shared
+from asyncli.findings.server import other_clients
 from asyncli.model.units import format_bytes, format_count, format_duration
 
 #: Fact -> its value in each run.
@@ -68,6 +69,12 @@ def compare_company(run: str, host: str, ours: int, others: int, perhaps_proxy: 
     """Other programs opened or closed many TCP sockets during a run (host_shared)."""
     shared = host_shared(host, ours, others, perhaps_proxy)
     return Words(f"{run}: {shared.evidence}", shared.remedy)
+
+
+@finding("compare_clients", "warning", other_clients.remedy)
+def compare_clients(run: str, before: int, during: int, ours: int) -> str:
+    """Other clients held connections on the server of a run (other_clients): its memory is of all, and they delay its answers."""
+    return f"{run}: {other_clients(before, during, ours).evidence}"
 
 
 @finding("compare_invalid", "error", "repeat it as its own report says")

@@ -75,11 +75,11 @@ def processes_rise(bytes_per_connection: float, freed: bool) -> str:
     memory = f"{bytes_per_connection:,.0f} B a connection"
     if freed:
         return (
-            f"processes that are not known as the server's or asyncli's freed up to {memory}: the interval of the total reaches "
+            f"processes that are not known as the server's or asyncli's freed {memory}: the interval of the total reaches "
             "from with their memory to without it"
         )
     return (
-        f"processes that are not known as the server's or asyncli's took up to {memory}, as a part of the server or a stranger "
+        f"processes that are not known as the server's or asyncli's took {memory}, as a part of the server or a stranger "
         "does: the interval of the total reaches from without their memory to with it"
     )
 
@@ -93,6 +93,19 @@ def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
     return (
         f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, tmpfs): the server may have written "
         "it, so the interval of its cost includes it"
+    )
+
+
+@finding("reclaimable_rises", "warning")
+def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Memory of the server rose with the connections that the kernel can take back: pages of files that it has mapped, or memory
+    that it has marked as free (MADV_FREE). A host needs it to be fast, not to hold the connections: the interval of the cost
+    reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"of the server's memory, {memory} that rose with the connections are pages of files, or marked as free: the kernel can "
+        "take them back, so the interval of the cost reaches from without them to with them"
     )
 
 
@@ -163,8 +176,8 @@ def cost_reused(connections: int) -> str:
     tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
     """
     return (
-        f"the server had held up to {format_count(connections)} connections at once before this run, and reuses the memory that "
-        "it kept of them: its cost of a connection is unknown"
+        f"the server may have held up to {format_count(connections)} connections at once before this run, and would reuse the "
+        "memory that it kept of them: its cost of a connection is unknown"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.findings import Words, finding
 from asyncli.model.records import Severity
-from asyncli.model.units import format_bytes, format_rate
+from asyncli.model.units import format_bytes, format_count, format_duration, format_rate
 
 _SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
 
@@ -27,4 +27,4 @@ def _amount(number: float, unit: str) -> str:
     if unit == "a second":
         return format_rate(number)
     # The check's name contains the unit of a count.
-    return f"{number:,.10g} s" if unit == "s" else f"{number:,.10g}"
+    return format_duration(number) if unit == "s" else format_count(number)

@@ -17,6 +17,7 @@ from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import descriptor_limit, programs
 from asyncli.model.errors import HostError
 from asyncli.model.trust import ask_program
+from asyncli.model.units import tenth_more
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
@@ -80,7 +81,7 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
     """
     most = nofile - _OWN_DESCRIPTORS
     threads = min(_THREADS, most // 2)
-    wanted = math.ceil(1.1 * connections) + _POLLERS
+    wanted = tenth_more(connections) + _POLLERS
     count = processes or max(1, math.ceil(wanted / max(1, most)))
     if threads < 1 or count * most < connections + _POLLERS or count * threads > 100_000:
         size = f"{count:,} process{'es' if count > 1 else ''} of {nofile:,} descriptors"

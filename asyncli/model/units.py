@@ -212,6 +212,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
 
 
+def tenth_more(count: float) -> int:
+    """``count`` and a tenth of it, rounded up: 1.1 is no binary number, so 1.1 * 100,000 alone would become 110,001."""
+    return math.ceil(round(1.1 * count, 6))
+
+
 def format_clock(t_s: float) -> str:
     """Format a time on a run's clock: ``65.9`` -> ``"0:01:05"``."""
     minutes, seconds = divmod(max(0, math.floor(t_s)), 60)

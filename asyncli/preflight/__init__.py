@@ -9,8 +9,8 @@ from asyncli.engine.spread import Spread
 from asyncli.findings.preflight import preflight
 from asyncli.model.errors import PreflightError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Finding
-from asyncli.model.units import format_count, format_many
+from asyncli.model.records import FAR, Check, Finding
+from asyncli.model.units import format_count, format_many, tenth_more
 from asyncli.preflight.configured import Configured, Descriptors
 from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
@@ -36,8 +36,11 @@ def examine(
         addresses.setdefault(one.target, []).append(one.address)
     # The files of another host are not ours.
     kind_of = file_kind if far is None else unknown_kind
-    checks += _server_checks(plan, far or limits, configured, addresses, kind_of)
-    return checks + status_checks(plan, configured)
+    of_server = _server_checks(plan, far or limits, configured, addresses, kind_of)
+    if any(check.code == "nginx_backlog" for check in of_server):
+        # nginx's queue is the lesser of its backlog and this limit: one shortage, one remedy.
+        checks = [check for check in checks if check.code.removeprefix(FAR) != "somaxconn"]
+    return [*checks, *of_server, *status_checks(plan, configured)]
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:
@@ -73,7 +76,7 @@ def _server_checks(
 
 def _descriptors(plan: Plan, server: Descriptors) -> Check:
     need = plan.connections + server.open
-    each = math.ceil(1.1 * need / server.processes)
+    each = math.ceil(tenth_more(need) / server.processes)
     # No certain failure: a server may have a process for each connection, raise its limit, or close idle connections.
     return limit(
         "server_nofile", "descriptors of the server (RLIMIT_NOFILE)", "descriptors", server.limit, need, short="warn",

@@ -13,7 +13,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.private_values import masked_login
 from asyncli.model.records import Check
 from asyncli.model.template import OpenTemplate
-from asyncli.model.units import format_count, format_duration, format_many, shown
+from asyncli.model.units import format_count, format_duration, format_many, shown, tenth_more
 from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
@@ -26,8 +26,6 @@ from asyncli.preflight.patterns import Undecided
 _DEFAULT_BACKLOG = 511
 # At this share of free slots or less, an accept closes the clients that have been idle longest.
 _REUSE_BELOW = 1 / 16
-# Enough slots, as a factor of the connections.
-_COMFORTABLE = 1.1
 # reuseport's hash gives a binomial share: fewer than one in a billion are six deviations above the mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
@@ -257,10 +255,10 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     # nginx closes only idle HTTP connections, not upgraded ones or streams.
     free = 0.0 if plan.upgrades else _REUSE_BELOW
     # Any worker may get the largest share.
-    need = max(math.ceil(_COMFORTABLE * plan.connections), workers * math.ceil(most / (1 - free)))
+    need = max(tenth_more(plan.connections), workers * math.ceil(most / (1 - free)))
     detail = f"{format_many(workers, 'worker')} x {format_count(config.worker_connections)}"
     detail += "" if plan.upgrades else "; nginx closes idle clients when a sixteenth or less is free"
-    remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
+    remedy = f"worker_connections {tenth_more(most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
     if plan.connections > have * (1 - free):
         verdict = "short"

@@ -208,6 +208,11 @@ def with_remedy(summary: Summary, one: Finding) -> str:
     return oneline(f"{evidence}.{f' Remedy: {one.remedy}.' if one.remedy else ''}")
 
 
+def as_doubt(finding: Finding, sentences: str) -> str:
+    """``sentences`` as the finding's first telling, marked like those of the list: the first line counts both."""
+    return sentences if finding.severity == "info" else f"{finding.severity.capitalize()}: {sentences}"
+
+
 def headroom(summary: Summary) -> str:
     """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
     found, sentences = summary.forecast, []
@@ -253,7 +258,8 @@ def doubts(summary: Summary) -> list[str]:
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)
     if (shared := summary.finding(host_shared.code)) is not None:
-        found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
+        alone = f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}."
+        found.append(as_doubt(shared, alone))
     if _moves(summary) == "shrinks":
         shrinks = in_words(summary.drift["server_user"])
         found.append(f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of its cost.")

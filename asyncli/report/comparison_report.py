@@ -126,7 +126,8 @@ def amounts(one: Difference) -> Amounts:
         return "-" if value is None else _number(value / factor, digits, signed)
 
     first, second = (hidden or shown(value) for value, hidden in zip(one.values, one.hidden, strict=True))
-    difference = shown(one.difference, signed=True)
+    # Of what is not shown, no difference is.
+    difference = "-" if any(one.hidden) else shown(one.difference, signed=True)
     percent = _relative(one.relative)
     if one.ci95 is None:
         return Amounts(unit, first, second, difference, "-", "-", percent, "-")
@@ -221,11 +222,11 @@ def headline(rows: Sequence[Difference]) -> str:
     """The number of real differences, as a title."""
     first, second = rows[0].between
     real = sum(one.verdict in ("higher", "lower") for one in rows)
-    compared = sum(one.p_value is not None for one in rows)
-    if not compared:
+    unknown = sum(one.verdict == "cannot_say" for one in rows)
+    if unknown == len(rows):
         return f"{second} against {first}: none of {len(rows)} numbers could be compared"
     found = f"{real or 'no'} real difference{'s' if real > 1 else ''}"
-    return f"{second} against {first}: {found}; {compared} of {len(rows)} numbers could be compared"
+    return f"{second} against {first}: {found} in {len(rows) - unknown} of {len(rows)} numbers; {unknown} unknown"
 
 
 def sentence(one: Difference) -> str:
@@ -303,7 +304,9 @@ def _pair(rows: Sequence[Difference], several: bool, kinds: Mapping[str, str]) -
     reasons = [(", ".join(names), why) for why, names in unknown_reasons([one for one in rows if one not in wide]).items()]
     heading = title if several else "The differences" if real or wide else ""
     listed = {one.key for one in rows if any(one.values)}
-    notes = [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
+    zero = [ROW_OF[one.key].name for one in rows if one.values == (0.0, 0.0)]
+    notes = [doc.Paragraph(f"Zero in both: {', '.join(zero)}.", style="dim")] if zero else []
+    notes += [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
     return [
         doc.Section(name, heading, answer),
         doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows, kinds), *notes]),

@@ -21,6 +21,7 @@ from asyncli.report import run_events as events
 from asyncli.report.answer import (
     NOT_THE_SERVER,
     answer,
+    as_doubt,
     beside_pass,
     doubts,
     growth,
@@ -110,7 +111,7 @@ def _verdict(summary: Summary) -> str:
 def _answer(summary: Summary) -> doc.Section:
     # The cost is perhaps another process's, and includes growth.
     before = [one for one in summary.findings if one.code in OF_ANOTHER or one is growth(summary)]
-    blocks: list[doc.Block] = [doc.Paragraph(with_remedy(summary, one), "doubt", "bold yellow") for one in before]
+    blocks: list[doc.Block] = [doc.Paragraph(as_doubt(one, with_remedy(summary, one)), "doubt", "bold yellow") for one in before]
     blocks.append(doc.Paragraph(answer(summary), "answer"))
     if more := headroom(summary):
         # Why a run failed comes before the cost.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
@@ -21,6 +22,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.findings.compare import in_words
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.run import Hold, Run
+from asyncli.report.comparison_report import amounts, headline
 from asyncli.report.summary import summarise
 
 
@@ -557,3 +559,29 @@ def test_values_of_a_comparison_have_no_commas_in_ids_and_no_secrets() -> None:
     runs = [measure(name, f"{name}.db", a_run(1000, headers=(f"Authorization: Bearer {name}", "X-A: b"))) for name in "AB"]
     (one,) = (one for one in differing(runs) if one.key == "plan.headers")
     assert one.values == [["Authorization: ***", "X-A: ***"]] * 2
+
+
+def test_other_clients_of_one_run_are_told_and_every_number_is_counted_once() -> None:
+    alone, shared = a_run(2000), a_run(2000)
+    for sample in shared.samples:
+        sample.values["server.sockets"] = 300.0 + (shared.held.at(sample.t_s) or 0.0)
+    comparison = compared(alone, shared)
+    assert "compare_clients" in codes(comparison)
+    assert fields(comparison, "compare_clients")["run"] == "B"
+    verdicts = [one.verdict for one in comparison.differences]
+    title = headline(comparison.differences)
+    assert [int(number) for number in re.findall(r"[0-9]+", title)] == [
+        len(verdicts) - verdicts.count("cannot_say"), len(verdicts), verdicts.count("cannot_say"),
+    ]  # fmt: skip
+
+
+def test_of_a_hidden_number_no_difference_share_or_verdict_is_shown() -> None:
+    first, second = (measure(name, f"{name}.db", a_run(2000)) for name in "AB")
+    second.numbers["cost.kernel"] = Estimate(40.0, -900.0, 980.0, 20)
+    second.hidden = second.hidden | {"cost.kernel"}
+    found = row(compare([first, second]), "cost.kernel")
+    shown = amounts(found)
+    assert (found.hidden, found.relative, shown.difference, shown.percent) == (("", "hidden"), None, "-", "-")
+    first.numbers["cost.kernel"] = Estimate(45.0, -900.0, 980.0, 20)
+    first.hidden = first.hidden | {"cost.kernel"}
+    assert row(compare([first, second]), "cost.kernel").verdict == "cannot_say"

@@ -103,3 +103,38 @@ def test_a_quiet_host_has_no_wider_interval() -> None:
         quiet = analyse(beside(lambda *_: 0.0, noise=1.0, seed=seed)).costs.host_total
         unread = analyse(beside(lambda *_: 0.0, noise=1.0, seed=seed, processes=False)).costs.host_total
         assert quiet.ci95 == pytest.approx(unread.ci95, rel=1e-6)
+
+
+def in_kernel(each: float, **per_connection: float) -> Run:
+    """A run with ``each`` bytes more of the kernel's socket caches for each connection, and so much of further metrics."""
+    run = a_run(N, hold_s=60.0, batch=10, interval_s=0.1, noise=0.1)
+    for sample in run.samples:
+        held = (run.held.at(sample.t_s) or 0.0) if sample.t_s > run.first_connect_s else 0.0
+        for name in {"host.used_bytes", "kernel.socket_bytes"} & sample.values.keys():
+            sample.values[name] += each * held
+        sockets = sample.values["kernel.tcp_inuse"]
+        sample.values |= {"kernel.sockets": 300.0 + sockets, "kernel.files_bytes": 1e6}
+        for name, more in per_connection.items():
+            sample.values[name.replace("__", ".")] += more * held
+    return run
+
+
+FILE = 256.0
+
+
+@pytest.mark.parametrize("files", [3, 20])
+def test_files_that_others_open_are_no_part_of_an_end(files: int) -> None:
+    """A program that fills pipes has two open files of each, in the cache of the sockets' own."""
+    quiet = analyse(in_kernel(0.0)).costs.kernel
+    assert quiet.half_width < 100
+    found = analyse(in_kernel(files * FILE, kernel__files_bytes=files * FILE)).costs
+    low, high = found.kernel.ci95
+    assert low <= KERNEL_END < KERNEL_END + 0.9 * files * FILE / 2 <= high
+    assert found.host_total is None or found.host_total.ci95[0] <= ALONE < found.host_total.ci95[1]
+
+
+def test_unix_sockets_of_others_are_sockets_of_others() -> None:
+    each = 2400.0
+    found = analyse(in_kernel(each, kernel__sockets=1.0)).costs
+    low, high = found.kernel.ci95
+    assert low <= KERNEL_END < KERNEL_END + 0.9 * each / 2 <= high

@@ -482,3 +482,13 @@ def test_connections_asked_follow_the_schedule_up_to_the_drain() -> None:
         assert count == (due if t_s < stop else 0)
     assert max(asked.values) == 20_000
     assert len(asked_over_time(bare_run())) == 0
+
+
+def test_sockets_of_other_clients_are_no_connections_of_an_earlier_run() -> None:
+    """A page may count connections that are gone; what the kernel counts at the server's ports somebody holds."""
+    run = a_run(20_000)
+    shift(run, "status.active", 500.0, since_s=0.0)
+    for sample in run.samples:
+        sample.values["server.sockets"] = sample.values.get("status.active", 501.0) - 1.0
+    why = next(one.fields["beyond"] for one in look(run)[1] if one.code == "reconcile_held")
+    assert (why["before"], why["others"]) == (0, True)

@@ -12,7 +12,8 @@ import sys
 import time
 
 KIND, BYTES_PER_SECOND = sys.argv[1], int(sys.argv[2])
-PIPE_BYTES = 65_536
+#: Small pipes: two open files for each of them are much beside the sockets' own.
+PIPE_BYTES = 16_384
 #: It takes so much at a time.
 SLICES_PER_SECOND = 10
 kept: list[object] = []

@@ -1,9 +1,9 @@
 """HTTP servers that hold their connections' memory in strange places: python holding_server.py MODE BYTES [SOCKET]
 
 ``plain``: in the process that listens. ``handover``: in another process, which gets the sockets. ``twice_forked``: in a child of a
-child for each connection. ``shared_memory``: in a file in memory, which nobody maps. ``helper``: in a daemon of the server's that
-has no socket of theirs, and is told of each through a pipe. ``backend``: a WebSocket application at the Unix socket SOCKET. It
-prints its port, and ends when its standard input does.
+child for each connection. ``shared_memory``: in a file in memory, which nobody maps. ``helper``: in the process that listens,
+and as much again in a daemon of the server's that has no socket of theirs and is told of each through a pipe. ``backend``: a
+WebSocket application at the Unix socket SOCKET. It prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ told, tell = os.pipe()
 def take_memory() -> None:
     if MODE == "helper":
         os.write(tell, b"x")
-    elif in_memory is not None:
+    if in_memory is not None:
         in_memory.write(os.urandom(BYTES))
         in_memory.flush()
     else:

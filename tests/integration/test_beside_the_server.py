@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fault_table import require_as_written
-from programs import Program, codes, report
+from programs import Program, report
 
 pytestmark = [pytest.mark.measures, pytest.mark.alone]
 
@@ -25,6 +25,10 @@ ASKED = ("--ramp", f"{RATE}/s", "--baseline", "6s", "--hold", "12s", "--residue"
 BYTES = 100_000
 #: What a stranger takes: in the ramp 200 kB for each connection.
 BYTES_PER_SECOND = 8_000_000
+#: What a stranger puts in pipes: 50 kB for each connection.
+PIPES_PER_SECOND = 2_000_000
+#: The objects of one end of an idle connection are less.
+LARGEST_END = 4_500
 #: Python's objects of a connection; both of its ends in the kernel, and asyncli.
 OTHERWISE = 40_000
 
@@ -61,13 +65,12 @@ def is_told(cost: dict[str, Any] | None) -> bool:
 
 
 def test_a_helper_of_the_server_that_holds_no_connection(tmp_path: Path) -> None:
-    """It took as much memory for each as if it held them: nobody can tell it from a stranger."""
+    """It takes as much for each as the server, which holds them: nobody can tell it from a stranger."""
     with ExitStack() as stack:
         summary = soaked(tmp_path, stack.enter_context(running("holding_server.py", "helper", BYTES)), stack)
     total = summary["cost"]["host_total"]
-    assert total is None or total["ci95"][0] < OTHERWISE < BYTES < total["ci95"][1]
-    # It listens, holds them, and has none of that memory.
-    assert summary["cost"]["server_user"]["ci95"][1] < OTHERWISE
+    assert total is None or total["ci95"][0] < BYTES + OTHERWISE < 2 * BYTES < total["ci95"][1]
+    assert summary["cost"]["server_user"]["ci95"][1] < BYTES + OTHERWISE
     if is_told(total):
         require_as_written("test_a_helper_of_the_server_that_holds_no_connection", summary)
 
@@ -81,3 +84,17 @@ def test_memory_that_a_stranger_takes_by_the_clock_is_in_no_cost(tmp_path: Path)
     if is_told(total):
         assert BYTES < total["ci95"][1] < BYTES + OTHERWISE + BYTES_PER_SECOND / RATE / 2
         require_as_written("test_memory_that_a_stranger_takes_by_the_clock_is_in_no_cost", summary)
+
+
+def test_pipes_that_a_stranger_fills_in_the_ramp(tmp_path: Path) -> None:
+    """Their pages are in no process and no slab, and their open files in the cache of the sockets' own."""
+    with ExitStack() as stack:
+        port = stack.enter_context(running("holding_server.py", "plain", BYTES))
+        summary = soaked(tmp_path, port, stack, ("pipes", PIPES_PER_SECOND), since="ramp")
+    total, kernel = summary["cost"]["host_total"], summary["cost"]["kernel"]
+    assert total is None or total["ci95"][0] < BYTES + OTHERWISE < total["ci95"][1]
+    assert kernel is None or kernel["ci95"][0] < LARGEST_END
+    # Nothing of it is the server's.
+    assert summary["cost"]["server_user"]["ci95"][1] < BYTES + OTHERWISE
+    if is_told(total):
+        require_as_written("test_pipes_that_a_stranger_fills_in_the_ramp", summary)

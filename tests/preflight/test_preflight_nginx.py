@@ -329,6 +329,17 @@ def test_the_host_lowers_nginxs_limits(tmp_path: Path) -> None:
     assert (check.verdict, check.have) == ("warn", 128)
 
 
+def test_one_queue_has_one_check(tmp_path: Path) -> None:
+    """nginx's queue is the lesser of its backlog and somaxconn: two checks would have two remedies for it."""
+    low = Limits(somaxconn=128, memory_available=24_000_000_000)
+    lay = Spread((Destination(socket.AF_INET, "127.0.0.1", 8080),), (), 1, True, 28_232)
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=5000)
+    of_nginx = {check.code for check in examine(plan, lay, low, Configured(nginx=config(tmp_path)))}
+    assert {"nginx_backlog", "syn_backlog"} <= of_nginx
+    assert "somaxconn" not in of_nginx
+    assert "somaxconn" in {check.code for check in examine(plan, lay, low, Configured())}
+
+
 def test_descriptors_are_inherited_from_the_master(tmp_path: Path) -> None:
     path = written(tmp_path, "events { worker_connections 200000; } http { server { listen 8080; } }")
     a_config = read(path)

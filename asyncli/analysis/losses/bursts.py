@@ -12,6 +12,7 @@ import math
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence, StillOpen
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
@@ -239,7 +240,7 @@ def _reset_by_a_box(name: str, kept: StillOpen) -> Reason:
 
 def _passes_on(table: LossTable, burst: Burst) -> bool:
     """Whether the server holds a connection to a backend for each of ours: by its descriptors, else by its name."""
-    has_backends = is_proxy(table.run, burst.from_s)
+    has_backends = is_proxy(table.run, holders_of(table.run), burst.from_s)
     if has_backends is None:
         return table.server.name.lower() in _PROXIES
     return has_backends
