@@ -76,6 +76,9 @@ def likely_reuse(table: LossTable) -> None:
     if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
+    # It closes one for another, so those that it has stay; a timer ends the last ones too.
+    if 2 * table.totals.open < most:
+        return
     meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(cells):
         table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name))
