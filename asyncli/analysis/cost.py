@@ -24,6 +24,7 @@ from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
     held_before,
+    reclaimable,
     server_memory,
     unmapped_shared,
     with_files_at_rest,
@@ -123,10 +124,15 @@ def costs(run: Run) -> Costs:
     _include_those_elsewhere(result, user, run)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
+        _include_reclaimable(result, server, run)
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
-    parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
-    parts |= {"server_user": user} if where.server else {}
-    parts |= {"behind": behind} if result.behind_programs else {}
+    parts = {"kernel": kernel}
+    for name, memory, is_part in (
+        ("generator_user", generator, where.generator), ("server_user", user, where.server),
+        ("behind", behind, bool(result.behind_programs)),
+    ):  # fmt: skip
+        if is_part:
+            parts[name] = memory
     _hold_the_parts(result, parts)
     _fit_residual(result, shared.fit("residual", minus(host.whole, list(parts.values()))), parts)
     without_files = minus(kernel, [run.series(metrics.KERNEL_FILES_BYTES)])
@@ -138,13 +144,18 @@ def costs(run: Run) -> Costs:
     _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
     _name_unread(result, [name for name, points in found.items() if points == 0], run)
     result.findings += [*_after_ramp(result), *_caveats(result, run, held, ours, shared, server)]
-    if result.residual is None and result.host_total is not None and result.host_total.of_levels:
-        result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
-    elif result.residual is None:
-        missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        result.findings.append(findings.cost_residual_unknown(missing))
-        result.unknown["residual"] = result.findings[-1].evidence
+    if result.residual is None:
+        _say_why_no_residual(result, parts)
     return result
+
+
+def _say_why_no_residual(known: Costs, parts: Collection[str]) -> None:
+    if known.host_total is not None and known.host_total.of_levels:
+        known.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
+        return
+    missing = [name for name in ("host_total", *parts) if getattr(known, name) is None]
+    known.findings.append(findings.cost_residual_unknown(missing))
+    known.unknown["residual"] = known.findings[-1].evidence
 
 
 def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
@@ -544,6 +555,27 @@ def _include_shared_memory(known: Costs, shared: Fit | int) -> None:
     method = f"{server.method}; the interval includes shared memory that no process has mapped"
     ci95 = (server.ci95[0], server.ci95[1] + rise.ci95[1])
     _revise(known, "server_user", bytes_per_connection=middle, ci95=ci95, method=method)
+
+
+def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
+    """Widen the costs of the server and of the host by memory that rose with the connections and that the kernel can take back;
+    the values are halfway.
+    """
+    server, taken = known.server_user, fitter.fit("reclaimable", reclaimable(run))
+    if server is None or not isinstance(taken, Fit):
+        return
+    rise = taken.cost
+    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
+        return
+    known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
+    for name in ("server_user", "host_total"):
+        cost: Cost | None = getattr(known, name)
+        if cost is None:
+            continue
+        middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
+        method = f"{cost.method}; the interval includes memory that the kernel can take back"
+        ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
+        _revise(known, name, bytes_per_connection=middle, ci95=ci95, method=method)
 
 
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:

@@ -233,6 +233,9 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
         # What is behind the server is needed too, and unknown.
         return None
+    if rest is None:
+        # Other programs may work for the server: a cache, a database.
+        return Ceiling("server_memory", None, None, "a server with as much memory: what is left over of a connection is unknown")
     ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
     server, kernel_bytes = server_memory(before, costs.holders)[0], before.series(metrics.KERNEL_SOCKET_BYTES)
@@ -242,7 +245,7 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     own = user.bytes_per_connection + behind + in_kernel
     # The errors may be correlated: add them.
     half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
-    residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
+    residual, most = max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"

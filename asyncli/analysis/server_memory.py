@@ -49,6 +49,13 @@ def _with_holders(run: Run, own: Series, holders: Holders) -> Series:
     return plus(own, taken) if taken else own
 
 
+def memory_in_all(run: Run, holders: Holders) -> Series:
+    """:func:`server_memory` with what PSS does not have: huge pages, and what is in swap. Empty where that was not read."""
+    files = run.series(metrics.SERVER_FILE_BYTES)
+    in_memory = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
+    return _with_holders(run, plus(files, [in_memory]), holders) if files and in_memory else Series()
+
+
 def behind_server(run: Run, holders: Holders) -> Series:
     """What the programs behind the server took since the first connect; empty without any, or if one may not be read."""
     taken = [memory_of(run, program) for program in holders.behind]
@@ -61,8 +68,9 @@ def behind_server(run: Run, holders: Holders) -> Series:
 def with_files_at_rest(run: Run, holders: Holders) -> tuple[Series, str]:
     """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before the first connect.
 
-    They belong to no connection, and PSS of them falls when another program that maps the same files starts in the ramp. The
-    memory in use on the host has no such pages either.
+    Those of programs and libraries belong to no connection, and PSS of them falls when another program that maps the same files
+    starts in the ramp. The memory in use on the host has no such pages either, nor what the server has marked as free:
+    :func:`reclaimable` is apart.
     """
     memory, kind = server_memory(run, holders)
     own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES), holders)
@@ -70,7 +78,15 @@ def with_files_at_rest(run: Run, holders: Holders) -> tuple[Series, str]:
     if not files:
         return memory, kind
     at_rest = statistics.median(files.between(-math.inf, run.first_connect_s).values or files.values)
-    return Series(own.t_s, [value + at_rest for value in own.values]), kind
+    marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
+    held = minus(own, [marked_free]) if any(marked_free.values) else own
+    return Series(held.t_s, [value + at_rest for value in held.values]), kind
+
+
+def reclaimable(run: Run) -> Series:
+    """What the kernel can take back from the server's processes: pages of files, and memory that they have marked as free."""
+    files, marked_free = run.series(metrics.SERVER_FILE_BYTES), run.series(metrics.SERVER_LAZYFREE_BYTES)
+    return plus(files, [marked_free]) if marked_free else files
 
 
 def at_hold_end(run: Run, metric: Series) -> float | None:

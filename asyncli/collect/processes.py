@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, living_stat, read_memory, read_rss, tree
@@ -105,7 +105,8 @@ class ProcessGroup:
         return ProbeReading(self._named(values))
 
     def memory(self) -> ProbeReading:
-        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``, ``lazyfree_bytes``, ``rss_bytes``
+        of the processes of the last scan.
 
         If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
         the scan has reported.
@@ -124,8 +125,9 @@ class ProcessGroup:
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
-        if any(one.anon_shmem_bytes is None for one in read):
-            del sums["anon_shmem_bytes"], sums["shmem_bytes"]
+        for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "lazyfree_bytes"):
+            if any(getattr(memory, name) is None for memory in read):
+                del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
     def _rss(self) -> dict[str, float]:
@@ -134,6 +136,18 @@ class ProcessGroup:
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         named = ((f"{self._prefix}.{name}", value) for name, value in values.items())
         return {name: value for name, value in named if name in METRICS}
+
+
+def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
+    """The pids of ``new`` processes that are workers beside earlier ones: children of ``masters``, which had children when
+    sampling began, and their own new children, as of nginx that is upgraded. A child of a process that had none, such as a
+    helper that a worker or a server of one process starts, takes nobody's place.
+    """
+    workers: set[int] = set()
+    for stat in sorted(new, key=lambda stat: stat.start_ticks):
+        if stat.parent in masters or stat.parent in workers:
+            workers.add(stat.pid)
+    return workers
 
 
 class ServerTree:
@@ -151,6 +165,9 @@ class ServerTree:
         self.ended = 0
         #: Processes that appeared after the first scan.
         self.started = 0
+        #: Those of them that may take the place of earlier workers: see :func:`workers_among`.
+        self.joined = 0
+        self._masters: frozenset[int] = frozenset()
         #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a child replaced, as at an
         #: upgrade in place.
         self.orphaned = 0
@@ -166,9 +183,13 @@ class ServerTree:
             found = tree(self._survivors())
         self._check_orphaned(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
-        if self._living is not None:
+        if self._living is None:
+            self._masters = frozenset(stat.parent for stat in found.values() if stat.parent in found)
+        else:
+            new = [found[pid] for pid, _ in living - self._living]
             self.ended += len(self._living - living)
-            self.started += len(living - self._living)
+            self.started += len(new)
+            self.joined += len(workers_among(new, self._masters))
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())

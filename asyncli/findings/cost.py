@@ -96,6 +96,19 @@ def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
     )
 
 
+@finding("reclaimable_rises", "warning")
+def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Memory of the server rose with the connections that the kernel can take back: pages of files that it has mapped, or memory
+    that it has marked as free (MADV_FREE). A host needs it to be fast, not to hold the connections: the interval of the cost
+    reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"of the server's memory, {memory} that rose with the connections are pages of files, or marked as free: the kernel can "
+        "take them back, so the interval of the cost reaches from without them to with them"
+    )
+
+
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
 def cost_not_sampled(costs: Sequence[str], host: str) -> str:
     """The sources of these costs were not read in the ramp."""

@@ -156,6 +156,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
+    # Its count alone does not tell them apart.
+    "worker_crash_or_proxy": (
+        f"{_STILL_COUNTS}looks like a worker of it crashed or was killed, or a proxy before it ended them and kept its own "
+        "connections to it",
+        f"{_CRASH}; and the log of a proxy or a middle box between here and {{server}}",
+    ),
+    "worker_or_backend_ended": (
+        "looks like one of {workers} workers of {server} ended with its connections, or one of as many servers behind it",
+        f"{_CRASH}; if it passes connections on, see the servers behind it",
+    ),
     "worker_ended": (
         "{likely}{ended!n} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
         _CRASH,
@@ -313,6 +323,7 @@ _FORMS = {
     ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
+    "worker_crash": ("worker_crash", "worker_crash_or_proxy"), "worker_ended": ("worker_ended", "worker_or_backend_ended"),
 }
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.

@@ -93,6 +93,9 @@ SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debu
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
+SERVER_JOINED = _counter(
+    "server.joined", "of these, workers: processes whose parent had children when sampling began, and their children"
+)
 SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
 SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
@@ -100,6 +103,8 @@ SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed ove
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
 SERVER_SHMEM_BYTES = _gauge("server.shmem_bytes", "the shared part of these: shared memory and mapped files in memory (tmpfs)")
+SERVER_FILE_BYTES = _gauge("server.file_bytes", "PSS of pages of files, summed: the kernel writes them back and takes them")
+SERVER_LAZYFREE_BYTES = _gauge("server.lazyfree_bytes", "memory that the server has marked as free (MADV_FREE) and still has")
 SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
 SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
@@ -166,6 +171,6 @@ TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
-SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, AGENT_CPU_S)
+SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED, AGENT_CPU_S)
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -474,6 +474,12 @@ def unread(scene: Scene) -> Scene:
     return scene
 
 
+def test_the_count_of_a_server_alone_does_not_tell_a_crash_from_a_proxy() -> None:
+    remote = burst(480).sampled(EVERY, server_processes=None, server_cpu_s=None)
+    (found,) = unread(remote).found()
+    assert (found.code, found.certain, "proxy" in found.evidence, "proxy" in found.remedy) == ("worker_crash", False, True, True)
+
+
 def refusing(scene: Scene) -> Scene:
     for second in range(60, 63):
         scene.ticks[second].failures = {"refused": 300}

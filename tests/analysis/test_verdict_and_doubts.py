@@ -586,6 +586,15 @@ def test_a_run_stopped_by_the_user() -> None:
     assert "the end" not in judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped]).why
     assert judged(60, False, stopped) == ("invalid", stopped.evidence)
     assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
+    # As many were open as asked for, but none was held.
+    early = [msgspec.structs.replace(stopped, fields={"phase": phase}) for phase in (None, "baseline", "ramp", "hold", "resume")]
+    assert [judged(100, True, one)[0] for one in early] == ["invalid", "invalid", "invalid", "passed", "passed"]
+    assert [judged(60, True, one)[0] for one in early] == ["invalid", "invalid", "invalid", "failed", "failed"]
+    of_ramp = [early[2]]
+    lost = judge(PLAN, totals(98, 100, {"reset": 2}), saturated=False, complete=True, findings=of_ramp)
+    allowed = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=of_ramp, limited=["connections.held"])
+    assert (lost.verdict, allowed.verdict) == ("failed", "invalid")
+    assert all(stopped.evidence in one.why for one in (lost, allowed))
     # The run was resumed, so that was not its end.
     verdict, why = judged(100, True, stopped, cut, resumed)
     assert (verdict, why in (stopped.evidence, cut.evidence)) == ("passed", False)
