@@ -274,7 +274,7 @@ class Told:
         said = {code: evidence for code, evidence in self.findings.items() if code.startswith("lost_")}
         assert said.keys() <= {f"lost_{cause}" for cause in counts}
         for one in self.diagnoses:
-            with_others = any(describe_loss(one.cause, one.count) in evidence for evidence in said.values())
+            with_others = any(describe_loss(one.cause, one.count, self.run.plan.protocol) in evidence for evidence in said.values())
             assert f"lost_{one.cause}" in said or with_others, one
         self._counts_are_exact()
         self.does_not_hammer()

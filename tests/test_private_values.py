@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from asyncli.model.plan import Plan, plan_document
-from asyncli.model.private_values import Quotation, given_again, missing_values, private_values, recorded_document
+from asyncli.model.private_values import given_again, missing_values, private_values, recorded_document, secret_texts
+from asyncli.model.quotation import Quotation
 
 URL = "tcp://127.0.0.1:6379"
 
@@ -70,5 +71,28 @@ def test_a_file_that_a_recorded_plan_names_is_named_again(field: str) -> None:
     ],
 )
 def test_a_server_repeats_no_secret(values: dict[str, Any], text: str, quoted: str) -> None:
-    assert Quotation(plan_document(Plan(**{"urls": (URL,), **values})))(text) == quoted
-    assert Quotation(plan_document(Plan(**{"urls": (URL,), **values}))).counts({text: 1, f"{text} ": 2}) == {quoted: 1, f"{quoted} ": 2}
+    quotation = Quotation(secret_texts(plan_document(Plan(**{"urls": (URL,), **values}))))
+    assert quotation(text) == quoted
+    assert quotation.counts({text: 1, f"{text} ": 2}) == {quoted: 1, f"{quoted} ": 2}
+
+
+LOGIN, BASIC = "me:s3cret/Pa$$ü", "bWU6czNjcmV0L1BhJCTDvA=="
+
+
+@pytest.mark.parametrize(
+    ("secret", "repeated"),
+    [
+        (LOGIN, LOGIN), (LOGIN, LOGIN.upper()), (LOGIN, "s3cret/Pa$$ü"), (LOGIN, "ME%3AS3CRET%2FPA%24%24%C3%BC"), (LOGIN, "s3cret%2fPa%24%24%c3%bc"),
+        (LOGIN, BASIC), (LOGIN, BASIC.rstrip("=")), (LOGIN, LOGIN.encode().hex()), (LOGIN, LOGIN.encode().hex().upper()),
+        (LOGIN, LOGIN.encode().decode("latin-1")), (LOGIN, repr(LOGIN.encode())[2:-1]),
+        (f"Basic {BASIC}", LOGIN), (f"Basic {BASIC}", "s3cret/Pa$$ü"), (f"Basic {BASIC}", BASIC.upper()),
+        (r"AUTH tiger\x2d4711\r\n", "tiger-4711"), ("a!b@c#d$", "a!b@c#d$"), ("tiger-4711", "dGlnZXItNDcxMQ"), ("tig1", "TIG1"),
+    ],
+)  # fmt: skip
+def test_a_secret_is_hidden_in_each_form_that_a_server_may_repeat(secret: str, repeated: str) -> None:
+    assert Quotation([secret])(f"<{repeated}>") == "<***>"
+
+
+def test_a_long_text_costs_little() -> None:
+    quotation = Quotation([" ".join(f"word{number:06d}" for number in range(20_000))])
+    assert quotation("word019999") == "***"

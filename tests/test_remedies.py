@@ -6,7 +6,15 @@ import pytest
 
 from asyncli.findings import protocol_codes
 from asyncli.findings.loss_causes import remedy_of_unexplained, words_of
-from asyncli.findings.protocol_codes import code_of_goodbye, name_of_reset, remedy_of_broken, remedy_of_refusals
+from asyncli.findings.losses import describe_loss
+from asyncli.findings.protocol_codes import (
+    code_of_goodbye,
+    kind_of_break,
+    name_of_reset,
+    remedy_of_broken,
+    remedy_of_refusals,
+    words_of_goodbye,
+)
 from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
 
 
@@ -57,6 +65,38 @@ def test_a_remedy_names_settings_of_the_recognised_server(server: str, named: li
     # The name of a server is only needed where it is not known.
     assert [name for name in directives if f"{name}:" in remedy] == (named if len(named) > 1 else [])
     assert ("keepalive_time" in remedy_of_unexplained("http", "closed_announced", server)) is ("nginx" in named)
+
+
+def test_each_code_of_http2_has_a_name_and_each_that_ends_a_stream_its_remedy() -> None:
+    # RFC 9113, section 7: 0x00 to 0x0d.
+    assert all(" (" in code_of_goodbye("http2", code) for code in range(0x0E))
+    resets = {code: remedy_of_broken("http2", {f"RST_STREAM {code} in place of an answer": 1}) for code in (0, 7, 11, 13, 99)}
+    assert [resets[0] == resets[99], len(set(resets.values()))] == [True, 4]
+    assert ("http2_max_concurrent_streams" in resets[7], "--keepalive" in resets[11], "--http2" in resets[13]) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "flag"), [(142, "--mqtt-id"), (141, "--keepalive"), (159, "--ramp"), (160, "hold"), (135, "--mqtt-login-file"), (131, "see its log")]
+)
+def test_a_broker_that_disconnects_says_what_to_change(code: int, flag: str) -> None:
+    assert flag in words_of_goodbye("mqtt", code).remedy
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("not a status line: b'SSH-2.0'", "not_http"), (SPEAKS_TLS, "not_http"), ("", "not_http"), ("not a header: b'x'", "broken_protocol"),
+        ("a second answer to one request", "broken_protocol"), ("more than asyncli reads: a head of over 65,536 bytes", "answer_unread"),
+        ("RST_STREAM 7 in place of an answer", "stream_reset"),
+    ],
+)  # fmt: skip
+def test_only_what_is_no_http_is_called_so(why: str, kind: str) -> None:
+    assert kind_of_break("http", why) == kind
+
+
+def test_a_loss_is_told_in_the_words_of_its_protocol() -> None:
+    words = [describe_loss("closed_announced", 2, protocol) for protocol in ("http", "http2", "websocket", "mqtt")]
+    assert [word in text for word, text in zip(("'Connection: close'", "GOAWAY", "close frame", "DISCONNECT"), words, strict=True)] == [True] * 4
 
 
 def test_of_http2_0_is_a_code() -> None:

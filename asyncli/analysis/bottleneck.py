@@ -45,7 +45,7 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
+    "lifetime", "silent_drop", "not_http", "broken_protocol", "answer_unread", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})
@@ -60,7 +60,7 @@ _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 #: Bottlenecks by which a server refuses connections beyond a number.
-REFUSING = frozenset({"handshake_refused", "slots", "descriptors"})
+REFUSING = frozenset({"handshake_refused", "slots", "descriptors", "closed_at_once", "http_error"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
@@ -290,16 +290,25 @@ def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
 # The server, by its own limits, counts and processes.
 
 
-def _full(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    """Limits of the server that were read and reached: memory of its control group, sessions, descriptors."""
+def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
+    """Limits of the server that were read and reached: memory of its control group, sessions, descriptors.
+
+    Certain if none was left, or if the kernel killed for lack of memory. Where some were left, the server may refuse for another
+    reason.
+    """
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), max(seen.run.series(used).values, default=0.0)
-        if limit is not None and code == "memory_limit" and killed:
-            processes = format_many(killed, "process")
-            yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
-        elif limit is not None and most >= REACHED * limit:
-            yield _bottleneck("server", code, form, server=seen.server, limit=limit, most=most)
+        if limit is None:
+            continue
+        if code == "memory_limit" and killed:
+            if certain:
+                processes = format_many(killed, "process")
+                yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
+            continue
+        none_left = code != "memory_limit" and most >= limit - 1
+        if most >= REACHED * limit and none_left is certain:
+            yield _bottleneck("server", code, form, certain=certain, server=seen.server, limit=limit, most=most)
 
 
 def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
@@ -401,7 +410,7 @@ _MECHANISMS = (
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
     partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
     partial(_not_connected, "network", ["unreachable"]), _refused,
-    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), _slow,
+    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), partial(_full, certain=False), _slow,
 )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ counts are on either side of that, as far apart as the required width. If that g
 Losses by what looks like a timer, or at an age that no held step has reached, may be how a server refuses too many connections;
 a step with few connections for as long decides. A server that does not hold even one connection has no limit of their number.
 
-A server that refused all beyond a number, and later holds clearly more, has no limit that this search can find: it keeps state of
-earlier steps. The search ends, and what it held later is no answer.
+A server that refused all beyond a number in one step, and served clearly more in another, has no limit that this search can find:
+it keeps state of earlier steps, or limits their rate. The search ends, and what it served beyond that number is no answer.
 """
 
 from __future__ import annotations
@@ -90,12 +90,19 @@ def bracket(tried: Sequence[Tried]) -> Bracket:
 
 
 def moved_limit(tried: Sequence[Tried]) -> tuple[Tried, Tried] | None:
-    """A step that was refused beyond what it served, and the first later one that held clearly more; None if there is none."""
+    """A step that was refused beyond what it served, and another that shows that this was not its limit; None if there is none:
+    a later one that held clearly more, or any that served more at once than the refused one had asked for.
+    """
     refused: Tried | None = None
-    for step in tried:
+    for number, step in enumerate(tried):
         if refused is not None and step.outcome == "held" and step.asked > (1 + PART) * refused.served:
             return refused, step
-        if step.outcome == "failed" and step.refused and (refused is None or step.served < refused.served):
+        if step.outcome != "failed" or not step.refused or step.chance:
+            continue
+        earlier = max(tried[:number], key=lambda other: other.served, default=step)
+        if earlier.served > step.asked:
+            return step, earlier
+        if refused is None or step.served < refused.served:
             refused = step
     return None
 
@@ -167,7 +174,7 @@ def verdict(
         return "failed", f"not even {known.failed:,} could be held, so their number is not the limit"
     last = tried[-1]
     if moved_limit(tried) is not None:
-        return "stopped", "it refused more in one step, and held more in a later one"
+        return "stopped", "it refused more in one step, and served more in another"
     if known.is_narrow(search.within):
         return "found", ""
     if gone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,19 +17,20 @@ from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.holders import Holders, holders_of, memory_of
+from asyncli.analysis.other_programs import memory_of_others, taken_by_themselves
 from asyncli.analysis.residue import Residue, residue
 from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.analysis.server_memory import (
     BEFORE,
     behind_server,
     held_before,
-    of_others,
+    reclaimable,
     server_memory,
     unmapped_shared,
     with_files_at_rest,
 )
-from asyncli.analysis.shared_host import counted_sockets, sockets_beside, unix_sockets_each
-from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus
+from asyncli.analysis.shared_host import counted_sockets, other_families, sockets_beside, unix_sockets_each
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus, plus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
 from asyncli.findings.server import connections_elsewhere, held_behind, held_by_others, server_holds_nothing
@@ -82,15 +83,16 @@ class Costs(msgspec.Struct):
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.model.topology`)."""
-    beside, holders, over_unix, whole = sockets_beside(run), holders_of(run), unix_sockets_each(run), run
+    whole, holders = run, holders_of(run)
+    beside, over_unix = sockets_beside(run, holders), unix_sockets_each(run, holders)
     run = for_cost(run)
     where, held = run.sides, run.held
-    others = other_clients_of(run)
+    clients = other_clients_of(run)
     ours = Fitter(run, held)
     counted_ends = where.ends + (beside[2] if beside is not None else 0)
     ends = counted_ends + over_unix
     result = Costs(streams=ours.streams, ends=ends, holders=holders)
-    server = ours if others is None else Fitter(run, others.count, " over the server's own count of connections")
+    server = ours if clients is None else Fitter(run, clients.count, " over the server's own count of connections")
     shared = server if where.server else ours
 
     user, kind = with_files_at_rest(run, holders)
@@ -98,7 +100,7 @@ def costs(run: Run) -> Costs:
     # What ends with the server's processes, or starts with new ones, is not behind it.
     behind = behind_server(whole, holders)
     kernel, generator = (run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
-    host, in_use = _host_memory(run, shared, result)
+    host = _HostMemory.of(run, holders)
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
@@ -109,10 +111,11 @@ def costs(run: Run) -> Costs:
             "kernel_queued", run.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
         ),
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
-        "host_total": shared.fit("host_total", host, note=in_use),
+        "host_total": shared.fit("host_total", host.whole, note=host.note),
     }
-    others_sockets = shared.other_sockets(counted_sockets(run), counted_ends)
-    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host}, shared, others_sockets)
+    of_all_programs = dict(found)
+    others = _sockets_of_others(run, shared, counted_ends, over_unix)
+    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host.whole}, shared, others)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
@@ -121,28 +124,38 @@ def costs(run: Run) -> Costs:
     _include_those_elsewhere(result, user, run)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
+        _include_reclaimable(result, server, run)
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
-    parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
-    parts |= {"server_user": user} if where.server else {}
-    parts |= {"behind": behind} if result.behind_programs else {}
+    parts = {"kernel": kernel}
+    for name, memory, is_part in (
+        ("generator_user", generator, where.generator), ("server_user", user, where.server),
+        ("behind", behind, bool(result.behind_programs)),
+    ):  # fmt: skip
+        if is_part:
+            parts[name] = memory
     _hold_the_parts(result, parts)
-    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), parts)
-    if rest is not None:
-        result.residual, result.fits["residual"] = rest.cost, rest
-    codes = {one.code for one in result.findings}
-    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run, holders), strict=True)
-    result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
+    _fit_residual(result, shared.fit("residual", minus(host.whole, list(parts.values()))), parts)
+    without_files = minus(kernel, [run.series(metrics.KERNEL_FILES_BYTES)])
+    _include_other_files(result, of_all_programs["kernel"], shared.fit("kernel", without_files, 1 / ends))
+    _include_other_programs(result, of_all_programs["host_total"], shared.fit("host_total", host.alone))
+    _name_excluded(result, host, shared)
+    result.residue = residue(run, server_memory(run, holders)[0], host.whole)
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
     _name_unread(result, [name for name, points in found.items() if points == 0], run)
     result.findings += [*_after_ramp(result), *_caveats(result, run, held, ours, shared, server)]
-    if result.residual is None and result.host_total is not None and result.host_total.of_levels:
-        result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
-    elif result.residual is None:
-        missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        result.findings.append(findings.cost_residual_unknown(missing))
-        result.unknown["residual"] = result.findings[-1].evidence
+    if result.residual is None:
+        _say_why_no_residual(result, parts)
     return result
+
+
+def _say_why_no_residual(known: Costs, parts: Collection[str]) -> None:
+    if known.host_total is not None and known.host_total.of_levels:
+        known.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
+        return
+    missing = [name for name in ("host_total", *parts) if getattr(known, name) is None]
+    known.findings.append(findings.cost_residual_unknown(missing))
+    known.unknown["residual"] = known.findings[-1].evidence
 
 
 def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
@@ -185,40 +198,93 @@ def _after_ramp(known: Costs) -> list[Finding]:
     return [findings.memory_after_ramp(moved, held)] if moved else []
 
 
-def _host_memory(run: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
-    """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
-
-    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. What they
-    freed does too: memory that forked processes share is each one's own once it is written, so the parts may grow by more than
-    the whole.
+class _HostMemory(NamedTuple):
+    """The sampled host's memory over time, without what belongs to no connection. ``alone``: and without other programs' memory;
+    empty if that is unknown.
     """
-    host, note, where = run.series(metrics.HOST_USED_BYTES), " of memory in use", run.sides
-    (listing, others), server = of_others(run, result.holders), server_memory(run, result.holders)[0]
-    listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
-    separable = result.ends == where.ends and bool(server or not where.server)
+
+    whole: Series
+    alone: Series
+    #: Inodes of /proc, which a program that lists descriptors leaves there.
+    listing: Series
+    #: What other programs took by themselves.
+    by_themselves: Series
+    note: str = " of memory in use"
+
+    @classmethod
+    def of(cls, run: Run, holders: Holders) -> _HostMemory:
+        used, listing = run.series(metrics.HOST_USED_BYTES), run.series(metrics.KERNEL_LISTING_BYTES)
+        note = " of memory in use"
+        if listing:
+            used, note = minus(used, [listing]), f"{note} less inodes of /proc"
+        others = memory_of_others(run, holders)
+        by_themselves = taken_by_themselves(run, others, used.t_s)
+        alone = minus(used, [others])
+        return cls(minus(used, [by_themselves]), alone, listing, by_themselves, note)
+
+
+def _name_excluded(result: Costs, host: _HostMemory, fitter: Fitter) -> None:
+    """Findings of what the host's cost excludes."""
+    listed = fitter.fit("listing", host.listing)
     # A listing leaves some 900 B per socket. It grows with the connections.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
-        host, note = minus(host, [listing]), f"{note} less inodes of /proc"
         result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
-    excluded = False
-    if isinstance(theirs, Fit) and isinstance(whole, Fit) and separable:
-        each = theirs.cost.bytes_per_connection
-        if theirs.cost.ci95[0] > 0 and each > PART * whole.cost.bytes_per_connection:
-            host, note = minus(host, [others]), f"{note} less other processes'"
-            result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
-            excluded = True
-    if separable and others and not excluded:
-        # What they take later belongs to no connection, as far as it is known.
-        host = minus(host, [_change_since(others, fitter.ramp_end_s)])
-    if listing and not isinstance(listed, int) and findings.descriptors_listed.code not in {one.code for one in result.findings}:
-        host = minus(host, [_change_since(listing, fitter.ramp_end_s)])
-    return host, note
+    total = result.host_total
+    taken = fitter.fit("others", host.by_themselves)
+    if total is None or not isinstance(taken, Fit):
+        return
+    each = taken.cost.bytes_per_connection
+    if abs(each) > PART * abs(total.bytes_per_connection):
+        result.findings.append(findings.processes_excluded(each, taken.cost.half_width))
 
 
-def _change_since(metric: Series, since_s: float) -> Series:
-    """How far ``metric`` moved from its value at ``since_s``; zero before."""
-    then = metric.at(since_s) or 0.0
-    return Series(metric.t_s, [value - then if t_s > since_s else 0.0 for t_s, value in metric.rows()])
+def _include_other_programs(known: Costs, whole: Fit | int, alone: Fit | int) -> None:
+    """Widen the host's cost, and the residual, to those without other programs' memory; the values are halfway.
+
+    ``whole``, ``alone``: the host's memory with it and without it (:mod:`asyncli.analysis.other_programs`).
+    """
+    lower, higher = _beyond(whole, alone)
+    was_known = is_measured(known, "host_total")
+    _reach(known, "residual", lower, higher)
+    _reach(known, "host_total", lower, higher, "other programs' memory")
+    total = known.host_total
+    # Noise may hide the whole host's cost even with their memory.
+    if total is None or not was_known or not isinstance(whole, Fit) or not isinstance(alone, Fit):
+        return
+    if max(lower, higher) > PART * abs(total.bytes_per_connection):
+        taken = whole.cost.bytes_per_connection - alone.cost.bytes_per_connection
+        known.findings.append(findings.processes_rise(abs(taken), taken < 0))
+
+
+def _include_other_files(known: Costs, whole: Fit | int, alone: Fit | int) -> None:
+    """Widen the kernel's cost, and the host's, to those without open files that are no sockets: they may be other programs'.
+
+    ``whole``, ``alone``: the kernel's memory with these files and without them.
+    """
+    lower, _ = _beyond(whole, alone)
+    _reach(known, "kernel", lower, 0.0, "open files that are no sockets")
+    _reach(known, "host_total", known.ends * lower, 0.0)
+
+
+def _beyond(whole: Fit | int, alone: Fit | int) -> tuple[float, float]:
+    """How far the interval of the cost ``alone`` reaches below, and above, that of the ``whole``."""
+    if not isinstance(whole, Fit) or not isinstance(alone, Fit):
+        return 0.0, 0.0
+    (low, high), (low_alone, high_alone) = whole.cost.ci95, alone.cost.ci95
+    return max(0.0, low - low_alone), max(0.0, high_alone - high)
+
+
+def _reach(known: Costs, name: str, lower: float, higher: float, without: str = "") -> None:
+    """Widen a cost by so many bytes at either end; the value moves with its middle. ``without``: why, if it is worth telling."""
+    cost: Cost | None = getattr(known, name)
+    if cost is None:
+        return
+    method = cost.method
+    if without and max(lower, higher) > PART * abs(cost.bytes_per_connection):
+        method = f"{method}; the interval reaches to that without {without}"
+    ci95 = (cost.ci95[0] - lower, cost.ci95[1] + higher)
+    value = cost.bytes_per_connection + (higher - lower) / 2
+    _revise(known, name, bytes_per_connection=value, ci95=ci95, method=method)
 
 
 def is_measured(costs: object, name: str) -> bool:
@@ -232,7 +298,7 @@ def is_measured(costs: object, name: str) -> bool:
 def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> Costs:
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
     cost = costs(run)
-    none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
+    none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends, holders=cost.holders)
     if totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
         return none
     if _mean_life_s(run) < MISSED_S:
@@ -337,7 +403,7 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
         return None
     rest = total.bytes_per_connection - _explained_bytes(cost)
     if cost.server_user is None:
-        found = Fitter(run, run.held).fit("others", of_others(run, cost.holders)[1]) if run.sides.server else None
+        found = Fitter(run, run.held).fit("others", memory_of_others(run, cost.holders)) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
     return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 
@@ -400,6 +466,13 @@ def _exclude(cost: Costs, why: Finding, *names: str) -> None:
         setattr(cost, name, None)
         cost.fits.pop(name, None)
         cost.unknown[name] = why.evidence
+
+
+def _sockets_of_others(run: Run, fitter: Fitter, counted_ends: int, over_unix: int) -> Series:
+    """The sockets of other programs over time, of every family: so many of those counted, and of others, are a connection's."""
+    others = fitter.other_sockets(counted_sockets(run), counted_ends)
+    further = other_families(run)
+    return plus(others, [fitter.other_sockets(further, over_unix)]) if further else others
 
 
 def _include_other_sockets(
@@ -484,6 +557,27 @@ def _include_shared_memory(known: Costs, shared: Fit | int) -> None:
     _revise(known, "server_user", bytes_per_connection=middle, ci95=ci95, method=method)
 
 
+def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
+    """Widen the costs of the server and of the host by memory that rose with the connections and that the kernel can take back;
+    the values are halfway.
+    """
+    server, taken = known.server_user, fitter.fit("reclaimable", reclaimable(run))
+    if server is None or not isinstance(taken, Fit):
+        return
+    rise = taken.cost
+    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
+        return
+    known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
+    for name in ("server_user", "host_total"):
+        cost: Cost | None = getattr(known, name)
+        if cost is None:
+            continue
+        middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
+        method = f"{cost.method}; the interval includes memory that the kernel can take back"
+        ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
+        _revise(known, name, bytes_per_connection=middle, ci95=ci95, method=method)
+
+
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
     """Widen the total to the sum of its parts if that is more; the value is halfway. Other programs then freed memory."""
     total = known.host_total
@@ -501,21 +595,21 @@ def _sum_of(known: Costs, parts: Collection[str], field: str) -> float:
     return math.fsum((known.ends if name == "kernel" else 1) * getattr(getattr(known, name), field) for name in parts)
 
 
-def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | None:
-    """What the host uses per connection beyond the known parts: the difference of the slopes.
+def _fit_residual(known: Costs, found: Fit | int, parts: Collection[str]) -> None:
+    """The residual: what the host uses per connection beyond the known parts: the difference of the slopes.
 
     The errors of the parts are not independent: the interval is that of ``found``, of the differences, with the value and zero.
     """
     total, users = known.host_total, [name for name in ("server_user", "behind", "generator_user") if name in parts]
     if total is None or total.of_levels or any(getattr(known, name) is None for name in parts) or not isinstance(found, Fit):
-        return None
+        return
     value = total.bytes_per_connection - _sum_of(known, parts, "bytes_per_connection")
     fixed = total.fixed_bytes - _sum_of(known, parts, "fixed_bytes")
     own, less = found.cost, "".join(f"- {name} " for name in users)
     low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width, 0.0)
     method = f"host_total {less}- {known.ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
-    return msgspec.structs.replace(found, cost=cost)
+    known.residual, known.fits["residual"] = cost, msgspec.structs.replace(found, cost=cost)
 
 
 _REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}

@@ -80,12 +80,12 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         before.series(metrics.HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
     )
     listed = any(one.code == descriptors_listed.code for one in costs.findings)
-    listing = before.series(metrics.KERNEL_LISTING_BYTES) if listed else Series()
+    listing = before.series(metrics.KERNEL_LISTING_BYTES)
     name, words = (
         ("memory", f"this host, {_BOTH_ENDS}") if local
         else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
     )  # fmt: skip
-    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing)
+    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing, listed=listed)
     client = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
@@ -172,13 +172,16 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
-def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
-    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc."""
+def _of_host(
+    name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series, *, listed: bool = False
+) -> Ceiling | None:
+    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc. ``listed``: these grow
+    with the connections."""
     if total is None or total.of_levels or room is None:
         return None
     room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
     how = f"{where}: {room.how}, by {total.bytes_per_connection:,.0f} B a connection in all"
-    if listing.values:
+    if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
 
@@ -230,15 +233,19 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
         # What is behind the server is needed too, and unknown.
         return None
+    if rest is None:
+        # Other programs may work for the server: a cache, a database.
+        return Ceiling("server_memory", None, None, "a server with as much memory: what is left over of a connection is unknown")
     ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
-    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
+    server, kernel_bytes = server_memory(before, costs.holders)[0], before.series(metrics.KERNEL_SOCKET_BYTES)
+    there = _level(server) + _level(kernel_bytes) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
     behind = costs.behind.bytes_per_connection if costs.behind is not None else 0.0
     own = user.bytes_per_connection + behind + in_kernel
     # The errors may be correlated: add them.
     half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
-    residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
+    residual, most = max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"

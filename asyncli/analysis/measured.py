@@ -13,6 +13,7 @@ from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, at_least, by_stretch, count_stretches, last_of, quantile
 from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.holders import Holders
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, server_memory
@@ -89,7 +90,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     grown, _ = drifts(run)
     found = known_costs(run, totals, grown)
     levels = _costs(numbers, found)
-    _memory(numbers, run)
+    _memory(numbers, run, found.holders)
     _cpu(numbers, run)
     latency = by_stretch(hold, "latency_us")
     numbers |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
@@ -105,7 +106,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run), levels=levels, files=_files(run), hidden=frozenset(hidden),
+        kinds=_kinds(run, found.holders), levels=levels, files=_files(run), hidden=frozenset(hidden),
         findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
@@ -136,12 +137,12 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
     return frozenset(levels)
 
 
-def _kinds(run: Run) -> dict[str, str]:
+def _kinds(run: Run, holders: Holders) -> dict[str, str]:
     """The kind of the server's memory in each row: PSS, RSS and USS are not comparable."""
     # The residual depends on the server's memory if the server is on the sampled host.
     keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
-    return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
+    return dict.fromkeys(keys, server_memory(run, holders)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
 def _files(run: Run) -> float | None:
@@ -149,8 +150,8 @@ def _files(run: Run) -> float | None:
     return None if memory is None or own is None else memory - own
 
 
-def _memory(numbers: dict[str, Measured], run: Run) -> None:
-    memory, _ = server_memory(of_one_server(run))
+def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
+    memory, _ = server_memory(of_one_server(run), holders)
     hold, level = run.hold, at_hold_end(run, memory)
     key = "memory.server_hold_end"
     if hold is None:

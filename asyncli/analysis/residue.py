@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.server_memory import server_memory
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -23,8 +21,8 @@ class Residue(msgspec.Struct):
     host_total: float | None = None
 
 
-def residue(run: Run, excluded: Sequence[Series]) -> Residue:
-    """Memory at the run's end above the baseline's median; the host's without what its cost has ``excluded``."""
+def residue(run: Run, server: Series, host: Series) -> Residue:
+    """Memory at the run's end above the baseline's median. ``host``: without what belongs to no connection."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -37,16 +35,13 @@ def residue(run: Run, excluded: Sequence[Series]) -> Residue:
         return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
 
     for name, metric in (
-        ("server_user", server_memory(run)[0]),
+        ("server_user", server),
         ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
-        ("host_total", run.series(metrics.HOST_USED_BYTES)),
+        ("host_total", host),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    for rise in map(risen, excluded):
-        if found.host_total is not None and rise is not None:
-            found.host_total -= rise[1]
     return found

@@ -49,8 +49,7 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
     """The server's connections at other ports too, by the kernel or by its page, if these rose in the run; else None. Whether
     they are of other clients or of the server itself cannot be told.
     """
-    count = run.series(metrics.SERVER_SOCKETS)
-    hold = run.phase("hold")
+    count, hold = run.series(metrics.SERVER_SOCKETS), run.phase("hold")
     if hold is None or not any(count.values):
         return None
     further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
@@ -60,15 +59,9 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
     bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
     largest, largest_rise = None, bound
     for elsewhere in further:
-        before = elsewhere.between(-math.inf, run.first_connect_s).values
-        during = elsewhere.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
-        if not during and (first := elsewhere.first(since_s=hold.start_s)) is not None:
-            during = [first]
-        if not during:
-            continue
-        rise = statistics.median(during) - (statistics.median(before) if before else 0.0)
-        if rise > largest_rise:
-            largest, largest_rise = elsewhere, rise
+        before, during = _before_and_during(elsewhere, run)
+        if during - before > largest_rise:
+            largest, largest_rise = elsewhere, during - before
     if largest is None:
         return None
     every = Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
@@ -84,6 +77,19 @@ def _beyond(page: Series, count: Series, hold_s: float) -> Series:
     return Series(count.t_s, [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)])
 
 
+def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
+    """Medians of a count before our first connect and in the first seconds of the hold; 0 where it was not read."""
+    hold = run.phase("hold")
+    earlier = count.between(-math.inf, run.first_connect_s).values
+    later: list[float] = []
+    if hold is not None:
+        hold_end_s = math.inf if hold.end_s is None else hold.end_s
+        in_hold = count.between(hold.start_s, hold_end_s)
+        # The probe may be slow to come: then its first reading.
+        later = in_hold.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values or in_hold.values[:1]
+    return (statistics.median(earlier) if earlier else 0.0), (statistics.median(later) if later else 0.0)
+
+
 def _page(run: Run) -> Series:
     """Active connections by the status page, without our poller's."""
     active = run.series(metrics.STATUS_ACTIVE)
@@ -93,16 +99,9 @@ def _page(run: Run) -> Series:
 def other_clients_of(run: Run) -> OtherClients | None:
     """The server's count where other clients hold more of its connections than ours could explain; else None."""
     count, held = server_count(run), run.held
-    hold = run.phase("hold")
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
-    earlier = count.between(-math.inf, run.first_connect_s)
-    before = statistics.median(earlier.values) if earlier.values else 0.0
-    during = 0.0
-    if hold is not None:
-        hold_end_s = math.inf if hold.end_s is None else hold.end_s
-        later = count.between(hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end_s))
-        excess = [value - (held.at(t_s) or 0.0) for t_s, value in later.rows()]
-        during = statistics.median(excess) if excess else 0.0
+    of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
+    before, during = _before_and_during(of_others, run)
     if max(before, during) <= bound:
         return None
     return OtherClients(count, before, max(0.0, during))

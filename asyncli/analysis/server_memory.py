@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 
 from asyncli.analysis.constants import MINUTE_S
-from asyncli.analysis.holders import Holders, holders_of, memory_of
+from asyncli.analysis.holders import Holders, memory_of
 from asyncli.analysis.slope import minus, plus
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -32,11 +32,11 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
     return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
 
 
-def server_memory(run: Run, holders: Holders | None = None) -> tuple[Series, str]:
+def server_memory(run: Run, holders: Holders) -> tuple[Series, str]:
     """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read.
 
-    If other processes hold its connections, what these took since the first connect is part of it. ``holders``: of the whole
-    run, if this is a part of one.
+    If other processes hold its connections, what these took since the first connect is part of it. ``holders``: by the whole
+    run, also if this is a part of one.
     """
     own, kind = run.series(metrics.SERVER_PSS_BYTES), "PSS"
     if not len(own):
@@ -44,10 +44,16 @@ def server_memory(run: Run, holders: Holders | None = None) -> tuple[Series, str
     return _with_holders(run, own, holders), kind
 
 
-def _with_holders(run: Run, own: Series, holders: Holders | None) -> Series:
-    in_place = (holders_of(run) if holders is None else holders).in_place
-    taken = [memory for program in in_place if len(memory := memory_of(run, program))]
+def _with_holders(run: Run, own: Series, holders: Holders) -> Series:
+    taken = [memory for program in holders.in_place if len(memory := memory_of(run, program))]
     return plus(own, taken) if taken else own
+
+
+def memory_in_all(run: Run, holders: Holders) -> Series:
+    """:func:`server_memory` with what PSS does not have: huge pages, and what is in swap. Empty where that was not read."""
+    files = run.series(metrics.SERVER_FILE_BYTES)
+    in_memory = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
+    return _with_holders(run, plus(files, [in_memory]), holders) if files and in_memory else Series()
 
 
 def behind_server(run: Run, holders: Holders) -> Series:
@@ -59,11 +65,12 @@ def behind_server(run: Run, holders: Holders) -> Series:
     return plus(first, further)
 
 
-def with_files_at_rest(run: Run, holders: Holders | None = None) -> tuple[Series, str]:
+def with_files_at_rest(run: Run, holders: Holders) -> tuple[Series, str]:
     """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before the first connect.
 
-    They belong to no connection, and PSS of them falls when another program that maps the same files starts in the ramp. The
-    memory in use on the host has no such pages either.
+    Those of programs and libraries belong to no connection, and PSS of them falls when another program that maps the same files
+    starts in the ramp. The memory in use on the host has no such pages either, nor what the server has marked as free:
+    :func:`reclaimable` is apart.
     """
     memory, kind = server_memory(run, holders)
     own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES), holders)
@@ -71,7 +78,15 @@ def with_files_at_rest(run: Run, holders: Holders | None = None) -> tuple[Series
     if not files:
         return memory, kind
     at_rest = statistics.median(files.between(-math.inf, run.first_connect_s).values or files.values)
-    return Series(own.t_s, [value + at_rest for value in own.values]), kind
+    marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
+    held = minus(own, [marked_free]) if any(marked_free.values) else own
+    return Series(held.t_s, [value + at_rest for value in held.values]), kind
+
+
+def reclaimable(run: Run) -> Series:
+    """What the kernel can take back from the server's processes: pages of files, and memory that they have marked as free."""
+    files, marked_free = run.series(metrics.SERVER_FILE_BYTES), run.series(metrics.SERVER_LAZYFREE_BYTES)
+    return plus(files, [marked_free]) if marked_free else files
 
 
 def at_hold_end(run: Run, metric: Series) -> float | None:
@@ -85,15 +100,3 @@ def at_hold_end(run: Run, metric: Series) -> float | None:
 def unmapped_shared(run: Run) -> Series:
     """Shared memory and files in memory (tmpfs) on the sampled host that no process of the server has mapped, over time."""
     return minus(run.series(metrics.HOST_SHMEM_BYTES), [run.series(metrics.SERVER_SHMEM_BYTES)])
-
-
-def of_others(run: Run, holders: Holders) -> tuple[Series, Series]:
-    """Memory of other programs on the sampled host over time: inodes of /proc; processes, without those of asyncli, of the server
-    and of the ``holders``.
-    """
-    ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
-    known = [run.series(name) for name in ours]
-    if run.sides.server:
-        known += [with_files_at_rest(run, holders)[0], behind_server(run, holders), unmapped_shared(run)]
-    processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [memory for memory in known if memory])
-    return run.series(metrics.KERNEL_LISTING_BYTES), processes

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
-from asyncli.analysis.holders import holders_of
+from asyncli.analysis.holders import Holders, holders_of
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.slope import minus
@@ -95,20 +95,26 @@ def sockets_of_others(run: Run) -> Series:
     return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
 
 
-def sockets_beside(run: Run) -> tuple[int, int, int] | None:
+def sockets_beside(run: Run, holders: Holders) -> tuple[int, int, int] | None:
     """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
     brought through a proxy. None if other programs opened and closed few, or the count is unknown.
     """
     beside = _beside(run)
-    return beside and (beside[0], beside[1], beside[2] if is_proxy(run, run.stop_s) else 0)
+    return beside and (beside[0], beside[1], beside[2] if is_proxy(run, holders, run.stop_s) else 0)
 
 
-def unix_sockets_each(run: Run) -> int:
+def other_families(run: Run) -> Series:
+    """Sockets of other families than TCP over time, of all programs in this network namespace; empty if the plan's are such."""
+    if not run.plan.has_ports:
+        return Series()
+    return minus(run.series(KERNEL_SOCKETS), [run.series(metrics.KERNEL_TCP_INUSE)])
+
+
+def unix_sockets_each(run: Run, holders: Holders) -> int:
     """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
-    if not run.plan.has_ports or not run.sides.server or not holders_of(run).behind:
+    if not run.plan.has_ports or not run.sides.server or not holders.behind:
         return 0
-    every, tcp = run.series(KERNEL_SOCKETS), run.series(metrics.KERNEL_TCP_INUSE)
-    others = minus(every, [tcp])
+    others = other_families(run)
     before, after = others.last(until_s=run.first_connect_s), others.last(until_s=run.stop_s)
     connections = run.held.last(until_s=run.stop_s)
     if before is None or after is None or not connections:
@@ -150,14 +156,14 @@ def _heard(tick: Tick) -> int:
     return tick.answered + sum(one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None)
 
 
-def is_proxy(run: Run, until_s: float) -> bool | None:
+def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
     """Whether the server took two descriptors for each connection until ``until_s``, one of them to its backend; None where they
     are unknown.
 
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    if holders_of(run).behind:
+    if holders.behind:
         # The backend is on this host, and was seen.
         return True
     start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
@@ -185,7 +191,7 @@ def other_sockets(run: Run) -> list[Finding]:
         if abs(others - of_clients) <= max(few_sockets(ours), PART * abs(others)):
             # The finding of other clients says it of all the server's numbers.
             return []
-    proxy = bool(each) and is_proxy(run, run.stop_s)
+    proxy = bool(each) and is_proxy(run, holders_of(run), run.stop_s)
     if proxy:
         return [upstream_sockets(run.sides.host, ours, others)]
     return [host_shared(run.sides.host, ours, others, proxy is None)]

@@ -112,7 +112,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     triples = [one for one in triples if one[1] > 0]
     # Zero of ours; of the server's count those of other clients.
     empty = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
-    points = [_median(empty, baseline=True)] if empty else []
+    points = [median_point(empty, baseline=True)] if empty else []
     if not triples:
         return points
     bins = max(FEWEST_RAMP_POINTS, min(MOST_BINS, len(triples) // 3))
@@ -122,7 +122,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
     for one in triples:
         cells[min(bins - 1, max(0, int((one[1] - least) / (most - least) * bins)))].append(one)
-    return points + [_median(cell) for cell in cells if cell]
+    return points + [median_point(cell) for cell in cells if cell]
 
 
 def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence[tuple[float, float]]) -> list[Point]:
@@ -134,11 +134,12 @@ def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence
         if part.values:
             at_rest = [held.at(t_s) or 0.0 for t_s in part.t_s]
             apart = high <= start_s and len(rests) >= _PLATEAUS_THAT_SPARE_ONE
-            points.append(_median(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
+            points.append(median_point(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
     return points
 
 
-def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = False) -> Point:
+def median_point(samples: Sequence[tuple[float, float, float]], *, baseline: bool = False) -> Point:
+    """The medians of (instant, N, value)."""
     t_s, n, value = (statistics.median(column) for column in zip(*samples, strict=True))
     times = [one[0] for one in samples]
     return Point(t_s, n, value, len(samples), max(times) - min(times), baseline)
@@ -290,7 +291,7 @@ class Fitter:
         since_s = max(math.nextafter(self.line_until_s, math.inf), self._lasts_to_s - _INTO_HOLD_S)
         rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in metric.between(since_s, self._lasts_to_s).rows()]
         rows = [row for row in rows if row[1] >= self._most / 2]
-        return _median(rows) if rows else None
+        return median_point(rows) if rows else None
 
     def _line(self, name: str, metric: Series, scale: float, note: str, known_to: float, ahead: Point | None) -> Fit | int:
         if self._rests:

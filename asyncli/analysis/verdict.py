@@ -19,13 +19,15 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
-    "held, on lost or on a status replaces that part; invalid: asyncli was the limit; untested: nothing connected, or no "
-    "heartbeat ever answered (of listening ones: no byte came and no program accepted them), or the server sends such answers "
-    "unasked as often; else failed"
+    "held, on lost or on a status replaces that part; invalid: asyncli was the limit, or you stopped the run before its hold; "
+    "untested: nothing connected, or no heartbeat ever answered (of listening ones: no byte came and no program accepted them), "
+    "or the server sends such answers unasked as often; else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
 STREAMS = "protocol.streams.streams_lost"
+# Phases (None: before the first) of a run that has held nothing yet.
+_BEFORE_HOLD = (None, "baseline", "ramp")
 # Failures for lack of a resource of this host.
 _SHORTAGES = ("no_ports", "no_descriptors")
 
@@ -67,12 +69,13 @@ def judge(
        ramp in which it was late itself (``late_ramp``: connects that failed in it may be its own fault). Memory per connection
        depends on none of these.
     3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
-    4. invalid: the run ended early or is still running (not ``complete``).
+    4. invalid: the run ended early, such as by a signal before the hold, or is still running (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
     """
     whole, held, asked = totals.whole, totals.held, plan.connections
     by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
+    no_hold = stopped_before_hold(findings)
     if why := _untested(plan, totals, findings):
         return Judgement("untested", why + by_hand)
     # A lost worker that held nothing yet has a count of 0.
@@ -83,7 +86,7 @@ def judge(
     if saturated:
         ours.append("asyncli was the limit, so latencies and losses do not describe the server")
     if ours:
-        return Judgement("invalid", "; and ".join(ours))
+        return Judgement("invalid", "; and ".join(ours) + (by_hand if no_hold else ""))
     if suspended and suspended == whole.lost:
         return Judgement("invalid", f"all {suspended:,} lost connections ended because this machine was suspended")
     if held < asked and (short := _opened_too_few(whole, held, asked, late_ramp=late_ramp)):
@@ -93,14 +96,17 @@ def judge(
     reasons, wrong = [], answered_with_errors(whole, limited)
     if theirs and LOST not in limited:
         reasons.append(f"{_part(theirs, whole.opened, 'established connection')} lost")
-    elif held < asked and HELD not in limited and complete and not cut and not ((crossed or wrong) and aborted):
+    elif held < asked and HELD not in limited and complete and not cut and not no_hold and not ((crossed or wrong) and aborted):
         reasons.append(f"{_part(held, asked, 'connection')} held at the end{by_hand}")
     streams = whole.protocol.streams_lost if whole.protocol is not None else {}
     if streams and STREAMS not in limited:
         reasons.append(f"{format_many(sum(streams.values()), 'held stream')} lost")
     reasons += wrong
     if reasons or crossed:
-        return Judgement("failed", "; ".join((*reasons, *crossed)), by_limits=not reasons)
+        why = "; ".join((*reasons, *crossed)) + (by_hand if no_hold else "")
+        return Judgement("failed", why, by_limits=not reasons)
+    if no_hold and complete:
+        return Judgement("invalid", f"{stop}; {_part(held, asked, 'connection')} open")
     if cut:
         return Judgement("invalid", stop)
     if not complete:
@@ -184,10 +190,18 @@ def answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str =
 def interrupted(findings: Sequence[Finding]) -> str:
     """How and when the user ended the run early, or ""; nothing if it was resumed."""
     ends = ended_by_user(findings)
-    return ends.get(CUT) or ends.get(STOPPED, "")
+    end = ends.get(CUT) or ends.get(STOPPED)
+    if end is None:
+        return ""
+    return f"the hold was not reached: {end.evidence}" if stopped_before_hold(findings) else end.evidence
 
 
-def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:
+def stopped_before_hold(findings: Sequence[Finding]) -> bool:
+    """Whether the user ended the run before its hold began. Files of older versions do not say in which phase."""
+    return any(end.fields.get("phase", "hold") in _BEFORE_HOLD for end in ended_by_user(findings).values())
+
+
+def ended_by_user(findings: Sequence[Finding]) -> dict[str, Finding]:
     """How the user ended the run, by code of the finding, since it was last resumed."""
     last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
-    return {one.code: one.evidence for one in findings[last:] if one.code in (STOPPED, CUT)}
+    return {one.code: one for one in findings[last:] if one.code in (STOPPED, CUT)}

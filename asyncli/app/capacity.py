@@ -199,8 +199,8 @@ class CapacitySearch:
             yield same_clients(flag)
         moved = moved_limit(tried)
         if moved is not None:
-            refused, later = moved
-            yield limit_moved(refused.asked, refused.served, later.asked)
+            refused, more = moved
+            yield limit_moved(refused.asked, refused.served, more.served)
             return
         before = next((number for number, step in enumerate(tried) if step.outcome == "held" and step.asked == known.held), 0)
         if before and self.plan.protocol == "mqtt":

@@ -9,7 +9,8 @@ from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
 from asyncli.model.metrics import greatest
 from asyncli.model.plan import Plan, plan_document
-from asyncli.model.private_values import Quotation
+from asyncli.model.private_values import secret_texts
+from asyncli.model.quotation import Quotation
 from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, Sample, Tick
 from asyncli.store.writer import RunWriter
 
@@ -45,7 +46,7 @@ class Recorder:
         self._observers, self._progress = [*observers], progress
         self._early: list[Finding] = []
         self._refused_sample = False
-        self._quotation = Quotation(plan_document(progress.plan))
+        self._quotation = Quotation(secret_texts(plan_document(progress.plan)))
 
     def open(self, writer: RunWriter) -> None:
         """Start to write, earlier findings first."""

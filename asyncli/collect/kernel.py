@@ -156,7 +156,7 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
     """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
 
     Of _OF_INODES these sums have one object for each inode of a socket. ``kernel.listing_bytes``: inodes of /proc with their
-    dentries; ``kernel.slab_free_bytes`` has these too.
+    dentries; ``kernel.slab_free_bytes`` has these too. ``kernel.files_bytes``: of open files that are no sockets.
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
@@ -165,6 +165,9 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
         values[metrics.KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
     if (inodes := family.get("sock_inode_cache")) is not None:
+        if (files := family.get("filp")) is not None:
+            others = max(0, files.active_objs - inodes.active_objs)
+            values[metrics.KERNEL_FILES_BYTES] = float(others * files.objsize)
         for name in _OF_INODES & family.keys():
             of_sockets = family[name].of(inodes.active_objs)
             family[name] = of_sockets._replace(slab_bytes=of_sockets.active_bytes)

@@ -85,7 +85,7 @@ class ProcessGroup:
         return [stat.pid for stat in self._living]
 
     def scan(self) -> ProbeReading:
-        """``processes``, ``threads``, ``cpu_s`` of the group as it is now.
+        """``processes``, ``stopped``, ``threads``, ``cpu_s`` of the group as it is now.
 
         An empty group raises :class:`ProcessesGoneError`, or gives nothing where it ``may_be_empty``.
         """
@@ -98,13 +98,15 @@ class ProcessGroup:
             raise ProcessesGoneError(f"no process of the {self._prefix} is left")
         values = {
             "processes": float(len(self._living)),
+            "stopped": float(sum(stat.stopped for stat in self._living)),
             "threads": float(sum(stat.threads for stat in self._living)),
             "cpu_s": self._ledger.update(stats),
         }
         return ProbeReading(self._named(values))
 
     def memory(self) -> ProbeReading:
-        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``, ``lazyfree_bytes``, ``rss_bytes``
+        of the processes of the last scan.
 
         If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
         the scan has reported.
@@ -123,8 +125,9 @@ class ProcessGroup:
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
-        if any(one.anon_shmem_bytes is None for one in read):
-            del sums["anon_shmem_bytes"], sums["shmem_bytes"]
+        for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "lazyfree_bytes"):
+            if any(getattr(memory, name) is None for memory in read):
+                del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
     def _rss(self) -> dict[str, float]:

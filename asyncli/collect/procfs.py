@@ -49,6 +49,11 @@ class Stat(msgspec.Struct, frozen=True):
         """Zombie or dead: its CPU time can still be read, it holds no memory."""
         return self.state in "ZX"
 
+    @property
+    def stopped(self) -> bool:
+        """Stopped by a signal or by a debugger."""
+        return self.state in "Tt"
+
 
 class Memory(msgspec.Struct, frozen=True):
     """/proc/PID/smaps_rollup, in bytes."""
@@ -60,6 +65,10 @@ class Memory(msgspec.Struct, frozen=True):
     anon_shmem_bytes: int | None = None
     #: Its share of shared memory and of files in memory (tmpfs); None likewise.
     shmem_bytes: int | None = None
+    #: Pages of files, its share; None likewise.
+    file_bytes: int | None = None
+    #: Of anonymous memory, what it has marked as free (MADV_FREE, since 4.12): the kernel takes it when it needs it.
+    lazyfree_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
@@ -123,6 +132,8 @@ def parse_smaps_rollup(text: str) -> Memory | None:
         uss_bytes=private * 1024,
         anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
         shmem_bytes=kib.get("Pss_Shmem", 0) * 1024 if "Pss_Anon" in kib else None,
+        file_bytes=kib["Pss_File"] * 1024 if "Pss_File" in kib else None,
+        lazyfree_bytes=kib["LazyFree"] * 1024 if "LazyFree" in kib else None,
     )
 
 

@@ -12,6 +12,7 @@ from asyncli.model.errors import PeerError, UntrustedPeerError
 from asyncli.model.metrics import STATUS_CONNECTS, STATUS_POLLS, STATUS_UNANSWERED
 from asyncli.model.private_values import masked_login
 from asyncli.model.products import STATUS_PAGES, Frontend
+from asyncli.model.quotation import Quotation
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
 from asyncli.model.values import TlsOptions, parse_url
@@ -48,10 +49,10 @@ class StatusReader:
         self._before: dict[str, float] | None = None
         self._before_s = 0.0
         tls = client_context(options or TlsOptions()) if parse_url(place.url).secure else None
-        sent = {"User-Agent": "asyncli", "Accept": "text/plain"}
-        for header in (*place.headers, *headers):
-            name, _, value = header.partition(":")
-            sent[name] = value.strip()
+        own = {name: value.strip() for name, _, value in (header.partition(":") for header in (*place.headers, *headers))}
+        # An error page may repeat them.
+        self._quotation = Quotation(own.values())
+        sent = {"User-Agent": "asyncli", "Accept": "text/plain", **own}
         self._connection = KeptConnection(sent, tls, socket=place.socket)
 
     async def read(self) -> dict[str, float]:
@@ -71,15 +72,16 @@ class StatusReader:
             raise self._error(f"cannot be read ({reason(error)})", _UNREACHED) from None
         self.server_header = answer.headers.get("Server", "")
         text = answer.body.decode("utf-8", "replace")
+        shown = self._quotation(excerpt(text))
         wrong = _SEE_LOG if self.pages else _WRONG_PAGE
         if answer.status != 200:
             if answer.status in (401, 407):
                 wrong = _LOGIN
-            raise self._error(f"answered {answer.status} {answer.reason} {excerpt(text)}", wrong)
+            raise self._error(f"answered {answer.status} {self._quotation(answer.reason or '')} {shown}", wrong)
         try:
             page = parse_page(text)
         except NotStatusPage:
-            raise self._error(f"answered {answer.content_type} {excerpt(text)}, no status page", wrong) from None
+            raise self._error(f"answered {answer.content_type} {shown}, no status page", wrong) from None
         now_s = time.monotonic()
         if why := impossible_count(page, self._before, now_s - self._before_s):
             raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)

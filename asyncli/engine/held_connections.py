@@ -39,6 +39,8 @@ from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
+from asyncli.model.protocol_table import OTHER_REASONS
+from asyncli.model.quotation import Quotation
 from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
 from asyncli.model.text import brief
 from asyncli.protocols import interface
@@ -68,7 +70,7 @@ class HeldConnections:
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
         self._seed, self._keepalive_s = shard.seed, shard.keepalive_s
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol = shard.new_protocol(self._number)
+        self._protocol, self._fields = shard.new_protocol(self._number), shard.fields(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._heartbeat_for, self._targets = self._protocol.heartbeat_for, [place.target for place in shard.destinations]
         self._answers, self._owed = self._protocol.answers, self._protocol.owed
@@ -474,7 +476,7 @@ class HeldConnections:
                 self._take_leave(row, closing, in_wheel=False)
             case _:
                 if answer.rest:
-                    self._count_reason(self._counts.farewells, brief(answer.rest))
+                    self._count_reason(row, self._counts.farewells, brief(answer.rest))
                 self._end(row, ANNOUNCED, in_wheel=False)
 
     def _take_leave(self, row: int, closing: Event, in_wheel: bool = True) -> None:
@@ -482,7 +484,7 @@ class HeldConnections:
         counts = self._counts
         counts.goodbyes[closing.status] = counts.goodbyes.get(closing.status, 0) + 1
         if why := brief(closing.rest):
-            self._count_reason(counts.farewells, why)
+            self._count_reason(row, counts.farewells, why)
         # The peer may be gone already.
         with contextlib.suppress(OSError):
             if row not in self._unsent:
@@ -536,10 +538,14 @@ class HeldConnections:
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
 
-    def _count_reason(self, reasons: dict[str, int], why: str) -> None:
+    def _count_reason(self, row: int, reasons: dict[str, int], why: str) -> None:
+        """Count the peer's text ``why``, without what it repeats of the row's data. The plan's own secrets are hidden where it is
+        recorded (app/recorder.py)."""
+        if self._fields.columns and why not in self._reasons:
+            why = Quotation(self._fields.of_data(row))(why)
         if len(self._reasons) < _MOST_REASONS:
             self._reasons.add(why)
-        why = why if why in self._reasons else "other reasons"
+        why = why if why in self._reasons else OTHER_REASONS
         reasons[why] = reasons.get(why, 0) + 1
 
     def _reply(self, row: int, data: bytes) -> bool:
@@ -587,10 +593,11 @@ class HeldConnections:
                 self.wheel.add(row, now)
                 return
             if why == "handshake_refused":
-                self._count_reason(self._counts.refused, reason or f"{'closed' if event == EOF else 'reset'} without an answer")
+                silent = f"{'closed' if event == EOF else 'reset'} without an answer"
+                self._count_reason(row, self._counts.refused, reason or silent)
         else:
             if reason:
-                self._count_reason(self._counts.broken, reason)
+                self._count_reason(row, self._counts.broken, reason)
             self.held -= 1
             if not self._requests[row] and (self._silence_s is None or self._heard_at[row] == self._established_at[row]):
                 # Back off from a server that accepts and closes, instead of connecting twice a second for ever.

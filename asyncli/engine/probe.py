@@ -23,8 +23,9 @@ from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours, unknown_name
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan, plan_document
-from asyncli.model.private_values import Quotation, masked_url
+from asyncli.model.private_values import masked_url, secret_texts
 from asyncli.model.protocol_table import CUT_ANSWER, PROTOCOLS
+from asyncli.model.quotation import Quotation
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.template import Data
 from asyncli.model.text import printable
@@ -102,7 +103,10 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     them. Raises :class:`~asyncli.model.errors.HostError` for what fails, in one line. With ``plan.force`` that is a finding, and
     without ``beats`` only the TLS handshake is done.
     """
-    protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
+    shard = build_shard(plan, spread, data)
+    protocol = shard.new_protocol(int)
+    # Each handshake and heartbeat is that of the first connection.
+    quotation = Quotation((*secret_texts(plan_document(plan)), *shard.fields(int).of_data(0)))
     if plan.tls is None and not beats and (plan.force or protocol.handshake is None):
         return Probed(None, {}, [])
     context = None if plan.tls is None else client_context(plan.tls, plan.offered_alpn)
@@ -111,7 +115,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
         addresses = [one for one in spread.destinations if one.target == number]
         unreachable = [one for one in addresses if not _is_reachable(plan, one)] if beats and len(addresses) > 1 else []
         if address := next((one for one in addresses if one not in unreachable), next(iter(addresses), None)):
-            exchange = _Exchange(plan, target, number, protocol, beats)
+            exchange = _Exchange(plan, target, number, protocol, beats, quotation)
             try:
                 found = _probe_address(exchange, address, context, 1 if tls or context is None else _TIMES)
             except HostError as error:
@@ -161,11 +165,13 @@ def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLCo
 class _Exchange:
     """The protocol's handshake, heartbeat and goodbye on a connection to ``target``. ``steps``: as in :class:`Probed`."""
 
-    def __init__(self, plan: Plan, target: Target, number: int, protocol: Protocol, beats: bool) -> None:
+    def __init__(
+        self, plan: Plan, target: Target, number: int, protocol: Protocol, beats: bool, quotation: Quotation
+    ) -> None:
         self.plan, self.target = plan, target
         self.steps: list[tuple[str, float]] = []
         self.status = 0
-        self._quotation = Quotation(plan_document(plan))
+        self._quotation = quotation
         self._number, self._protocol, self._beats = number, protocol, beats and protocol.silence_s is None
 
     def run(self, sock: socket.socket, received: bytes) -> None:
@@ -204,7 +210,8 @@ class _Exchange:
                 self._protocol.feed(0, more, False)
         except ProtocolError as error:
             remedy = remedy_of_broken("http", {str(error): 1})
-            raise HostError(f"{masked_url(self.target.url)}: the heartbeat failed: {printable(str(error))}; {remedy}") from None
+            why = self._quotation(printable(str(error)))
+            raise HostError(f"{masked_url(self.target.url)}: the heartbeat failed: {why}; {remedy}") from None
         except OSError:
             pass
 

@@ -51,10 +51,14 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: The rows of all connections of the run: a host may take over those of another.
     data: Data | None = None
 
-    def new_protocol(self, number: Callable[[int], int]) -> Protocol:
-        """The protocol of a table; ``number``: the number of a row's connection in the run."""
+    def fields(self, number: Callable[[int], int]) -> Fields:
+        """The fields of a table; ``number``: the number of a row's connection in the run."""
         # The random field depends on the seed, so a resumed run has the same client ids.
-        return self.settings.new(os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
+        return Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data)
+
+    def new_protocol(self, number: Callable[[int], int]) -> Protocol:
+        """The protocol of a table; ``number``: as in :meth:`fields`."""
+        return self.settings.new(os.urandom, self.fields(number))
 
     @property
     def http2(self) -> bool:

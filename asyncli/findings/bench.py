@@ -27,7 +27,7 @@ class Taker(TypedDict):
 
 def by_cause(counts: Mapping[str, int]) -> str:
     """``timed out: 3, reset: 1``."""
-    words = {"heartbeat_timeout": "timed out", "protocol_error": "not HTTP"}
+    words = {"heartbeat_timeout": "timed out", "protocol_error": "no answer that asyncli can read"}
     return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
 
 

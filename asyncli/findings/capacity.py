@@ -26,12 +26,13 @@ def server_silent(why: str) -> str:
 
 @finding("limit_moved", "warning")
 def limit_moved(asked: int, served: int, held: int) -> Words:
-    """The server held more in a later step than in one in which it refused connections: it keeps state of earlier steps."""
+    """The server served more in one step than in another in which it refused connections: their number is not what it limits."""
     evidence = (
-        f"in the step of {format_count(asked)} the server held {format_count(served)} and refused more, but later it held "
-        f"{format_count(held)}: it keeps state of earlier steps, or limits their rate, so what it held then is no answer"
+        f"in the step of {format_count(asked)} the server served {format_count(served)} and refused more, but in another it "
+        f"served {format_count(held)}: it keeps state of earlier steps, or limits the rate of connects, so their number is not "
+        "what it limits"
     )
-    return Words(evidence, f"restart the server, then confirm by one soak: asyncli soak -c {held}")
+    return Words(evidence, f"restart the server, then confirm by one soak, with a slower --ramp too: asyncli soak -c {held}")
 
 
 @finding("broker_served_before", "warning")

@@ -54,11 +54,34 @@ def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
     )
 
 
-@finding("processes_excluded", "warning", "run on a quiet host")
+@finding("processes_excluded", "info")
 def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
-    """Processes that are neither the server's nor asyncli's took memory in the ramp. The cost excludes it."""
+    """Processes that are neither the server's nor asyncli's took memory before the first connect, and at the same pace in the
+    hold: it belongs to no connection. The cost excludes what they took in the ramp at that pace.
+    """
     memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
-    return f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp"
+    return (
+        f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp, as they did "
+        "before it and after it"
+    )
+
+
+@finding("processes_rise", "warning", "run on a quiet host, or name these processes with --server-pid if they are the server's")
+def processes_rise(bytes_per_connection: float, freed: bool) -> str:
+    """Processes that are neither the server's nor asyncli's took memory while connections were opened, or some time later,
+    or freed it. They may be a part of the server that holds no connection, or have nothing to do with it: the cost of the
+    whole host, and the residual, reach from the host without that memory to the host with it. ``freed``: they freed it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection"
+    if freed:
+        return (
+            f"processes that are not known as the server's or asyncli's freed {memory}: the interval of the total reaches "
+            "from with their memory to without it"
+        )
+    return (
+        f"processes that are not known as the server's or asyncli's took {memory}, as a part of the server or a stranger "
+        "does: the interval of the total reaches from without their memory to with it"
+    )
 
 
 @finding("shared_memory_rises", "warning")
@@ -70,6 +93,19 @@ def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
     return (
         f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, tmpfs): the server may have written "
         "it, so the interval of its cost includes it"
+    )
+
+
+@finding("reclaimable_rises", "warning")
+def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Memory of the server rose with the connections that the kernel can take back: pages of files that it has mapped, or memory
+    that it has marked as free (MADV_FREE). A host needs it to be fast, not to hold the connections: the interval of the cost
+    reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"of the server's memory, {memory} that rose with the connections are pages of files, or marked as free: the kernel can "
+        "take them back, so the interval of the cost reaches from without them to with them"
     )
 
 

@@ -1,6 +1,7 @@
 """Evidence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
+:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{connections}``,
+``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
 like" without confirmation; ``{known}`` names servers with that default idle time.
 """
 
@@ -25,8 +26,10 @@ _SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c
 _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
+_BOXES = "see firewalls and load balancers between here and the server"
 _NO_RELOAD = "do not reload it while you measure"
-_STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
+_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
+_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots{more_slots}"
 #: The remedy of what ended at one moment for an unknown reason.
@@ -36,12 +39,18 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
     "generator_lost": ("{were} lost with {processes}", "{remedy}"),
-    "not_http": ("{loss}{medians}{when}{reasons}", "{remedy}"),
+    "not_http": ("{connections} answered with something other than HTTP{medians}{when}{reasons}", "{remedy}"),
     "no_longer_http": (
-        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
+        "{connections} answered with something other than HTTP{medians}{when}; until then {before!n} heartbeats had been "
+        "answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": ("{were} ended, because the server broke the protocol{when}: {reasons}", "{remedy}"),
+    "stream_reset": (
+        "{were} given up, because the server reset the stream of a heartbeat{when}: {reasons}",
+        "{remedy}",
+    ),
+    "answer_unread": ("{were} given up, because the server sent {reasons}{when}", "{remedy}"),
     "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error answer (HTTP {statuses}){when}", "{remedy}"),
@@ -80,7 +89,14 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
-        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
+        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{when}}",
+        _SEND_MORE,
+    ),
+    "box_reset_while_open": (
+        f"{_IDLE}: a middle box{{known}} ended them, as the server still has {{kept!n}} of their sockets{{when}}", _SEND_MORE,
+    ),
+    "box_reset_while_counted": (
+        f"{_IDLE}: it looks like a middle box{{known}}, as the server still counts {{kept!n}} of them as open{{when}}",
         _SEND_MORE,
     ),
     "box_forgot": (
@@ -132,10 +148,12 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was restarted: all its processes were replaced",
         "see its log and the service manager's for what restarted it",
     ),
-    "box_reset": (f"{_STILL_COUNTS}a middle box reset them", "see firewalls and load balancers between here and the server"),
+    "box_reset": ("{server} still has {kept!n} of their sockets: a middle box reset them", _BOXES),
+    "box_reset_by_count": (
+        f"{_STILL_COUNTS}looks like a middle box reset them, or {{server}} did and does not count it", f"{_BOXES}, and its log",
+    ),
     "box_seems_reset": (
-        "looks like a middle box that was restarted or lost its table of connections",
-        "see firewalls and load balancers between here and the server",
+        "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
     "worker_ended": (
@@ -143,6 +161,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _CRASH,
     ),
     "reload_by_processes": ("{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD),
+    "reload_or_crash": (
+        "looks like a reload of {server}, or a crash of all its workers: {ended} of its processes ended, and others took their "
+        "place",
+        f"see its log of that moment; {_NO_RELOAD}",
+    ),
     "reload_by_counts": (
         "{likely}{server} was reloaded: its counters continued, and it closed all in order, its status poll too", _NO_RELOAD,
     ),
@@ -177,6 +200,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} sent something on these connections, but no answer to the heartbeat",
         "see what it sends after a heartbeat: another answer, a part of one, or other messages",
     ),
+    "idle_forgotten": (
+        "all of them had been idle for {for_s} or longer, while others were answered, and their heartbeats were acknowledged: "
+        "looks like {server}, or a proxy before it, forgets idle connections and does not close them",
+        "send heartbeats more often (--keepalive below twice that time), or see how long it keeps an idle session",
+    ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
         "idle connections silently{known}",
@@ -201,12 +229,26 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "path or its host was down",
         _WAY,
     ),
+    "part_stood_still": (
+        "no heartbeat was answered, though they were acknowledged and the server's status page answered: looks like a part of "
+        "it, or a proxy before it, stood still",
+        "see its workers and backends, and what is between here and the server",
+    ),
     "page_answered": (
         "no heartbeat was answered, though the server's status page answered: looks like the network path was down",
         _WAY,
     ),
     "server_stalled": (
-        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU", _STOPPED,
+        "a signal or a debugger had stopped {server}: its status page was silent, and its processes used no CPU", _STOPPED,
+    ),
+    "waited_for_something": (
+        "looks like {server} waited for something that blocks all of it: its status page was silent, and its processes used no "
+        "CPU, though no signal had stopped them",
+        _WAITED,
+    ),
+    "stood_still": (
+        "looks like {server} was stopped, or waited for something: its status page was silent, and its processes used no CPU",
+        f"{_STOPPED}; {_WAITED}",
     ),
     "computing": (
         "no heartbeat was answered meanwhile, and {server} used {cores:.2f} cores: looks like it computed something else",
@@ -231,7 +273,6 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "see its load, and middle boxes; a longer --timeout distinguishes late from lost",
     ),
     # Connections that listen.
-    "stopped_speaking": ("{server} was stopped: its processes used no CPU", _STOPPED),
     "others_heard": (
         "others received data meanwhile: looks like {server} forgot these, or a middle box drops them silently",
         "see its error log, and idle timeouts of middle boxes",
@@ -253,7 +294,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
 _FORMS = {
     "backend_ended": ("backend_ended", "backend_restarted"),
     "burst": ("burst", "burst_of_living"),
-    "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
+    "box_reset": (
+        "box_reset", "box_reset_by_count", "box_seems_reset", "box_reset_idle", "box_reset_while_open", "box_reset_while_counted",
+        "box_forgot",
+    ),
     "closed_at_once": ("closed_at_once", "gave_up_on_backend"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
     "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
@@ -261,9 +305,12 @@ _FORMS = {
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
-    "reload": ("reload_by_processes", "reload_by_counts", "reload_by_counters", "likely_reload"),
+    "reload": ("reload_by_processes", "reload_or_crash", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
-    "server_stalled": ("server_stalled", "stopped_speaking", "computing", "nobody_answered", "stopped_here"),
+    "server_stalled": (
+        "server_stalled", "waited_for_something", "stood_still", "part_stood_still", "computing", "nobody_answered",
+        "stopped_here",
+    ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
 }
@@ -273,7 +320,8 @@ CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
 # Values of fields in an explanation without a run, N for a number and T for a time; and those of single forms. A remedy that is
 # made elsewhere is left out.
 _UNSEEN = {
-    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "with a message of the protocol",
+    "loss": "connections ended", "were": "connections were", "connections": "connections",
+    "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
     "processes": "processes of asyncli's own, or with a client host", "statuses": "400 or more",
     "cut": "the client host had itself been silent", "connects": "connects", "segments": "TCP segments were",
@@ -282,7 +330,7 @@ _UNSEEN = {
     "most": "a part",
     **dict.fromkeys(("requests", "asked", "cores", "gap_s"), "N"),
     **dict.fromkeys(("age", "idle", "for_s", "timeout_s"), "T"),
-    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of", "up_to", "reasons"), ""),
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to", "reasons"), ""),
     "remedy": "",
 }  # fmt: skip
 _UNSEEN_IN = {
@@ -323,6 +371,7 @@ class LossDetails(msgspec.Struct, frozen=True):
     since_s: float
     to_s: float
     listens: bool = False
+    protocol: str = "http"
 
     def fill(self, words: Words) -> Words:
         """``words`` with these details."""
@@ -332,9 +381,11 @@ class LossDetails(msgspec.Struct, frozen=True):
         medians = ""
         if self.medians is not None:
             medians = f"; median age {format_duration(self.medians[0])}, idle for {format_duration(self.medians[1])}"
-        were = f"{format_many(self.count, 'connection')} {'was' if self.count == 1 else 'were'}"
+        connections = format_many(self.count, "connection")
+        were = f"{connections} {'was' if self.count == 1 else 'were'}"
+        loss = describe_loss(self.cause, self.count, self.protocol)
         evidence = words.evidence.format(
-            loss=describe_loss(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
+            loss=loss, were=were, connections=connections, age=self.age, idle=self.idle, medians=medians, when=when
         )
         remedy = words.remedy
         for part, text in (_LISTENING if self.listens else _WITH_BEATS).items():
@@ -350,7 +401,9 @@ _WITH_BEATS = {
 }
 _LISTENING = {"{sends}": "", "{or_sends}": ", or have the server send more often", "{or_first}": ""}
 # Filled by :class:`LossDetails`.
-_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when", "sends", "or_sends", "or_first")}
+_LATER = {name: f"{{{name}}}" for name in (
+    "loss", "were", "connections", "age", "idle", "medians", "when", "sends", "or_sends", "or_first",
+)}  # fmt: skip
 
 
 def meanings(code: str) -> list[Words]:

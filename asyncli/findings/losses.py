@@ -6,29 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.findings.protocol_codes import name_of_reset, remedy_of_refusals
+from asyncli.findings.protocol_codes import announced, name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.model.products import product_of
 from asyncli.model.records import HOST_LOST, RESUMED, Finding
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
-#: How connections were lost, by cause.
+#: How connections were lost, by cause; :func:`announced` says how a protocol does it.
 LOSS_WORDS = {
     "reset": "were reset by the server or on the way",
     "closed_idle": "were closed by the server while idle",
     "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
-    "closed_announced": "were ended by the server with 'Connection: close'",
+    "closed_announced": "were ended by the server {announced}",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
-    "protocol_error": "answered with something other than HTTP",
+    "protocol_error": "got no answer that asyncli can read",
     "tls_failed": "were ended by a TLS error",
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for an unknown reason",
 }
-# The same for any protocol.
-_GENERAL = {
-    "closed_announced": "were closed by the server with notice", "heartbeat_timeout": "fell silent",
-    "protocol_error": "broke the protocol",
-}  # fmt: skip
+# The same in short.
+_GENERAL = {"closed_announced": "were closed by the server with notice", "heartbeat_timeout": "fell silent"}
 #: How connects failed, by cause, and the remedy.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
@@ -100,9 +97,9 @@ class Incident(TypedDict):
     others: Sequence[tuple[str, int]]
 
 
-def describe_loss(cause: str, count: int) -> str:
+def describe_loss(cause: str, count: int, protocol: str) -> str:
     """``49,812 connections were closed by the server while idle``."""
-    words = LOSS_WORDS.get(cause, LOSS_WORDS["other"])
+    words = LOSS_WORDS.get(cause, LOSS_WORDS["other"]).format(announced=announced(protocol))
     if count == 1:
         return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
     return f"{format_count(count)} connections {words}"
@@ -159,7 +156,8 @@ def causes(code: str) -> Iterator[str]:
     if code in _MEANS:
         yield _MEANS[code]
     elif code in LOSS_WORDS:
-        yield f"connections {LOSS_WORDS[code]}{f'; of other protocols: {_GENERAL[code]}' if code in _GENERAL else ''}"
+        words = LOSS_WORDS[code].format(announced="with a message of its protocol (HTTP: 'Connection: close', HTTP/2: GOAWAY)")
+        yield f"connections {words}"
     if code in CONNECT_WORDS:
         yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
 
@@ -191,23 +189,26 @@ def failed(
 
 
 @finding("lost_{cause}", "error")
-def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str]) -> Words:
+def lost(
+    cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str], protocol: str = "http"
+) -> Words:
     """Connections lost before the drain by one cause. Each incident is reported once, with its most frequent cause; it is found
     by ages, idle times and requests of the lost connections and by the server's own counts.
     """
-    parts = [_incident(one) for one in incidents]
+    parts = [_incident(one, protocol) for one in incidents]
     if len(incidents) > 1:
         # The common part is not repeated.
-        common = (describe_loss(cause, one["count"]) for one in incidents)
+        common = (describe_loss(cause, one["count"], protocol) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
         parts = [part.replace(words, n, 1) for part, words, n in zip(parts, common, counts, strict=True)]
-        whole = f"{format_many(count, 'connection')} {_GENERAL[cause]}" if cause in _GENERAL else describe_loss(cause, count)
+        in_short = f"{format_many(count, 'connection')} {_GENERAL.get(cause, '')}"
+        whole = in_short if cause in _GENERAL else describe_loss(cause, count, protocol)
         parts = [f"{whole}; of these {'; '.join(parts)}"]
     return Words(parts[0], "; ".join(remedies))
 
 
-def _incident(one: Incident) -> str:
-    others = " and ".join(describe_loss(cause, count) for cause, count in one["others"])
+def _incident(one: Incident, protocol: str) -> str:
+    others = " and ".join(describe_loss(cause, count, protocol) for cause, count in one["others"])
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 

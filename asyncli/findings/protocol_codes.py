@@ -11,11 +11,15 @@ from asyncli.model.protocol_table import (
     BODY_OF_HEAD,
     CUT_ANSWER,
     DATA_OF_HEAD,
+    NOT_HTTP,
     NOT_OFFERED,
     PROTOCOLS,
+    SECOND_ANSWER,
     SPEAKS_HTTP2,
     SPEAKS_TLS,
+    STREAM_RESET,
     STREAMS,
+    UNREAD,
 )
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.
@@ -23,7 +27,7 @@ _CLOSE_CODES = {
     1000: ("normal closure", "see why it closed them"),
     1001: ("going away", "see what stopped or restarted it, or what it deleted"),
     1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
-    1003: ("unsupported data", "see its error log"),
+    1003: ("unsupported data", "see which messages it accepts (--ws-message)"),
     1007: ("invalid payload", "see its error log"),
     1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
     1009: ("message too big", "see its limit of a message's size"),
@@ -32,26 +36,48 @@ _CLOSE_CODES = {
     1012: ("service restart", "see what restarted it"),
     1013: ("try again later", "see its load and its limits"),
     1014: ("bad gateway", "see the proxy's backend"),
+    3000: ("unauthorized", "see the credentials that it requires (--header-file)"),
+    3003: ("forbidden", "see what the login may do, and the Origin that it requires (--header-file)"),
+    3008: ("timeout", "see its timeouts, and use a shorter --keepalive"),
 }
-# Error codes of HTTP/2 (RFC 9113, section 7) that a GOAWAY may have.
+# Error codes of HTTP/2 (RFC 9113, section 7), of GOAWAY and RST_STREAM.
 _ERROR_CODES = {
     0: ("no error", "see what stopped or reloaded it, and its timeouts"),
     1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
     2: ("internal error", "see its error log"),
-    3: ("flow control error", "see its error log"),
+    3: ("flow control error", "see its error log: it found more data from asyncli than it allows"),
     4: ("settings timeout", "see its load, and middle boxes that hold packets back"),
+    5: ("stream closed", "see its error log: a frame of asyncli's came on a stream that it had ended"),
     6: ("frame size error", "see its error log: it did not understand a frame of asyncli's"),
-    7: ("refused stream", "see its limits on streams and requests (nginx: http2_max_concurrent_streams, keepalive_requests)"),
+    7: (
+        "refused stream",
+        "see its limit on streams (nginx: http2_max_concurrent_streams), and its load: it did not process these requests, so "
+        "clients may send them again",
+    ),
     8: ("cancel", "see its error log"),
     9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
+    10: ("connect error", "see its error log, and middle boxes between: asyncli sends no CONNECT"),
     11: ("enhance your calm", "see its limit of pings and requests, and use a longer --keepalive"),
     12: ("inadequate security", "see its TLS cipher suites (RFC 9113, appendix A), or --tls-min 1.3"),
     13: ("HTTP/1.1 required", "leave --http2 out"),
 }
+# Reason codes with which an MQTT server disconnects (MQTT 5, section 3.14.2.1); of others "see its log".
+_DISCONNECTS = {
+    129: "see its log: it did not understand a packet of asyncli's", 130: "see its log: it did not accept a packet of asyncli's",
+    135: "see what the login may do (--mqtt-login-file)", 137: "see its load and its limits",
+    138: "see its list of banned clients",
+    139: "see what stopped or restarted it",
+    141: "see its load, and middle boxes that hold packets back; or use a shorter --keepalive",
+    142: "use other ids (--mqtt-id): another client connected with the same",
+    147: "see its limit of unacknowledged messages", 149: "see its limit of a packet's size",
+    150: "see its limit of messages, and use a longer --keepalive", 151: "see its quotas", 152: "see what its operator did",
+    156: "use the server that its log or its configuration names", 157: "use the server that its log or its configuration names",
+    159: "open connections more slowly (--ramp), or raise its limit", 160: "raise that limit, or hold for less",
+}  # fmt: skip
 #: By protocol: how a server closes a connection, and its codes.
 _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "websocket": ("with a close frame", _CLOSE_CODES),
-    "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
+    "mqtt": ("with a DISCONNECT", {code: (name, _DISCONNECTS.get(code, "see its log")) for code, name in REASONS.items()}),
     "http2": ("with GOAWAY", _ERROR_CODES),
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
@@ -64,7 +90,9 @@ _OF_BROKER = (
     # MQTT 3.1.1 has no code for a Keep Alive that is too long: mosquitto with max_keepalive answers 2 (mosquitto.conf(5)).
     ((2,), "use a shorter --keepalive (-k) if the broker limits it (mosquitto: max_keepalive), or other ids (--mqtt-id)"),
     ((133,), "use other ids (--mqtt-id)"),
-    ((4, 5, 134, 135, 140), "see the login and its rights (--mqtt-login-file)"), ((), _BROKER),
+    ((4, 5, 134, 135, 140), "see the login and its rights (--mqtt-login-file)"),
+    *(((code,), _DISCONNECTS[code]) for code in (138, 139, 142, 156, 157, 159)),
+    ((), _BROKER),
 )  # fmt: skip
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
@@ -86,7 +114,8 @@ _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     # Ends of held streams.
     "END_STREAM": (((), "use a URL whose answer has a body, or does not end"),),
     "RST_STREAM": (
-        *(((code,), _ERROR_CODES[code][1]) for code in (7, 11)),
+        # nginx resets a stream that timed out with 1, one with an error with 2; 0 and 8 say nothing.
+        *(((code,), remedy) for code, (_, remedy) in _ERROR_CODES.items() if code not in (0, 1, 2, 8)),
         ((), "see its timeouts of clients that read nothing (nginx: send_timeout), and its error log"),
     ),
     "status": (((), "use a path that it answers with 200"),),
@@ -104,9 +133,13 @@ _SPOKEN = {
     SPEAKS_HTTP2: "use --http2", SPEAKS_TLS: "use https://",
     BODY_OF_HEAD: "use --method GET; or mend the server, which must send no body in answer to a HEAD (RFC 9110, section 9.3.2)",
     DATA_OF_HEAD: "use --h2-heartbeat ping; or mend the server, which must send no body in answer to a HEAD",
+    SECOND_ANSWER: "see its error log, and middle boxes between: an answer of another request, or one that was sent twice",
     CUT_ANSWER: "see its error log, and a middle box between: the answer ends before the length that it announces",
 }  # fmt: skip
-_BROKEN = {"http": _WITHOUT_CODE["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
+# Those that no specification forbids.
+_TOO_LONG = "see why the server sends so much"
+_RESET_HEARTBEAT = "see its error log of these requests; --h2-heartbeat ping needs no streams"
+_BROKEN = {"tcp": "see whether --send and --expect are right; else see its error log"}
 
 
 def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
@@ -132,13 +165,44 @@ def _without_code(protocol: str) -> str:
 def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) -> str:
     """The remedy where a server broke the protocol: by the most frequent of ``reasons``."""
     most = max(reasons, key=reasons.__getitem__) if reasons else ""
-    return _SPOKEN.get(most) or _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+    kind = kind_of_break(protocol, most)
+    if kind == "stream_reset":
+        code = _code_of_reset(most)
+        return _ERROR_CODES[code][1] if code in _ERROR_CODES and code not in (0, 8) else _RESET_HEARTBEAT
+    if kind == "answer_unread":
+        return _TOO_LONG
+    default = _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+    return _SPOKEN.get(most, _WITHOUT_CODE["http"] if kind == "not_http" else default)
+
+
+#: How what a server sent in place of an answer begins -> the diagnosis.
+_KINDS = {
+    **dict.fromkeys((NOT_HTTP, SPEAKS_HTTP2, SPEAKS_TLS), "not_http"), STREAM_RESET: "stream_reset", UNREAD: "answer_unread",
+}  # fmt: skip
+
+
+def kind_of_break(protocol: str, why: str) -> str:
+    """The diagnosis of a connection that ended because of what the server sent in place of an answer; ``why`` "": unknown."""
+    if not why:
+        return "not_http" if protocol == "http" else "broken_protocol"
+    return next((kind for beginning, kind in _KINDS.items() if why.startswith(beginning)), "broken_protocol")
 
 
 def name_of_reset(why: str) -> str:
     """``RST_STREAM 7`` with the name of its code; other reasons unchanged."""
-    word, _, code = why.partition(" ")
-    return f"{word} {code_of_goodbye('http2', int(code))}" if word == "RST_STREAM" and code else why
+    code = _code_of_reset(why)
+    return why if code is None else why.replace(str(code), code_of_goodbye("http2", code), 1)
+
+
+def _code_of_reset(why: str) -> int | None:
+    """The code of ``RST_STREAM 7``, a reason that may go on."""
+    stated = _STATED.match(why)
+    return int(stated[2]) if stated is not None and stated[1] == STREAM_RESET.strip() and stated[2] else None
+
+
+def announced(protocol: str) -> str:
+    """How a server of this protocol announces that it ends a connection: ``with GOAWAY``."""
+    return "with 'Connection: close'" if protocol == "http" else _GOODBYES.get(protocol, ("with notice", {}))[0]
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:

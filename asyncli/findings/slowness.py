@@ -8,7 +8,11 @@ from asyncli.findings import Words, finding
 from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many, format_share
 
 #: Why no heartbeat was answered.
-NoAnswers = Literal["unacknowledged", "stopped", "computing", "slow", "page_answered", "unknown"]
+NoAnswers = Literal["unacknowledged", "stopped", "waited", "stood_still", "computing", "slow", "page_answered", "unknown"]
+# These reasons say themselves how much CPU was used.
+_TELLS_CPU = ("computing", "stopped", "waited", "stood_still")
+_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
+_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _NETWORK = "see routes, firewalls and links between here and the server"
 
 
@@ -24,8 +28,17 @@ def no_answers(
     reason, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
         "stopped": (
-            f"{server} was stopped: its status page was silent and its processes used no CPU",
-            "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+            f"a signal or a debugger had stopped {server}: its status page was silent and its processes used no CPU",
+            _STOPPED,
+        ),
+        "waited": (
+            f"looks like {server} waited for something that blocks all of it: its status page was silent and its processes used "
+            "no CPU, though no signal had stopped them",
+            _WAITED,
+        ),
+        "stood_still": (
+            f"looks like {server} was stopped, or waited for something: its status page was silent and its processes used no CPU",
+            f"{_STOPPED}; {_WAITED}",
         ),
         "computing": (
             f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something else",
@@ -45,7 +58,7 @@ def no_answers(
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in ("computing", "stopped") else ""
+    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in _TELLS_CPU else ""
     more += f"; {times - 1} more such periods" if times > 1 else ""
     more += f", one about every {format_duration(every_s)}" if every_s is not None else ""
     return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)

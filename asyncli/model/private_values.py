@@ -17,15 +17,13 @@ from asyncli.model.units import shown
 
 #: Replaces a value that may be secret, wherever a plan is shown or recorded.
 MASK = "***"
-_SHORTEST_WORD, _TOGETHER = 4, 6
-_WORD = re.compile(r"[-+/=.~\w]+")
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)")
 # What is sent is masked whole: no rule tells a password from a word (AUTH hunter2, {"token": "x"}).
 _WHOLE = ("mqtt_login", "send", "ws_message")
 _HEADERS = ("headers", "status_headers")
 #: Fields whose values may be secret.
 SECRETS = (*_HEADERS, "urls", "status_url", *_WHOLE)
 _LOGIN = re.compile(r"(?<=://)[^/?#@]*@")
+_SEPARATORS = {"headers": ":", "status_headers": ":", "urls": "?"}
 #: Keys of a plan that name a file whose content leaves this host, for the server or an agent.
 SENT_FILES = ("header_file", "mqtt_login_file", "agent_token_file", "data", "client_cert", "client_key")
 #: Those that a plan keeps by name: a resumed run opens the file again. That of ``data`` must be unchanged (app/resume.py).
@@ -122,51 +120,17 @@ def _kept_back(field: str, value: Any) -> str:
     return f"a run file does not keep {names.get(field, 'the text that it sent')}"
 
 
-class Quotation:
-    """Texts of a peer, without what they repeat of the secrets that asyncli sent: an echo, or "no user hunter2".
-
-    A word of a secret is hidden wherever at least six of its characters stand together, or all of a shorter word: a peer's text
-    may be cut.
-    """
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        words: list[str] = []
-        for field in SECRETS:
-            value = document.get(field) or ()
-            for text in (value,) if isinstance(value, str) else value:
-                words += _secret_words(field, text)
-        self._parts = {word[at : at + _TOGETHER] for word in words for at in range(max(1, len(word) - _TOGETHER + 1))}
-        self._sizes = sorted({len(part) for part in self._parts}, reverse=True)
-
-    def __call__(self, text: str) -> str:
-        """``text`` with ``***`` for what it repeats."""
-        kept: list[str] = []
-        hidden_to = 0
-        for at, character in enumerate(text):
-            repeated = next((size for size in self._sizes if text[at : at + size] in self._parts), 0)
-            if repeated and at >= hidden_to:
-                kept.append(MASK)
-            hidden_to = max(hidden_to, at + repeated)
-            if at >= hidden_to:
-                kept.append(character)
-        return "".join(kept)
-
-    def counts(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Texts -> how many, with those alike added up."""
-        added: dict[str, int] = {}
-        for text, count in counts.items():
-            quoted = self(text)
-            added[quoted] = added.get(quoted, 0) + count
-        return added
-
-
-def _secret_words(field: str, text: str) -> list[str]:
-    """The words of a header's value, of a URL's query, or of a text that is sent."""
-    if field == "status_url":
-        text = "".join(_LOGIN.findall(text))
-    separator = {"headers": ":", "status_headers": ":", "urls": "?"}.get(field)
-    secret = text if separator is None else text.partition(separator)[2]
-    return [word for word in _WORD.findall(_ESCAPE.sub(" ", secret)) if len(word) >= _SHORTEST_WORD]
+def secret_texts(document: Mapping[str, Any]) -> list[str]:
+    """The values of a plan's document that may be secret: of headers, queries and logins, and the texts that are sent."""
+    texts = []
+    for field in SECRETS:
+        value = document.get(field) or ()
+        for text in (value,) if isinstance(value, str) else value:
+            if field == "status_url":
+                texts += _LOGIN.findall(text)
+            else:
+                texts.append(text.partition(_SEPARATORS[field])[2] if field in _SEPARATORS else text)
+    return texts
 
 
 class PrivateValues(msgspec.Struct, forbid_unknown_fields=True):

@@ -59,6 +59,16 @@ SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
 UNASKED = "the heartbeat's answer, though no heartbeat was unanswered"
 #: How a server breaks HTTP that answers a HEAD with the body of a GET (RFC 9110, section 9.3.2), of HTTP/1.1 and of HTTP/2.
 BODY_OF_HEAD, DATA_OF_HEAD = "a body in the answer to a HEAD", "data in the answer to a HEAD"
+#: How a reason begins where what came in place of an answer is not HTTP at all.
+NOT_HTTP = "not a status line: "
+#: How a reason begins where a server sent more than asyncli reads, which no specification forbids.
+UNREAD = "more than asyncli reads: "
+#: How a reason begins where a server reset the stream of a heartbeat, with a code that follows (RFC 9113, section 5.4.2).
+STREAM_RESET = "RST_STREAM "
+#: In place of the reasons beyond those that are counted one by one.
+OTHER_REASONS = "other reasons"
+#: How a server breaks HTTP that answers one request twice.
+SECOND_ANSWER = "a second answer to one request"
 #: How an answer is cut.
 CUT_ANSWER = "closed in the middle of its answer"
 #: How a server of events refuses a stream for good.

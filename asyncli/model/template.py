@@ -99,9 +99,15 @@ class Fields:
         n = self._number(row)
         values: dict[str, object] = {"n": n, "random": self._random}
         if self.columns:
-            text = self._texts[self._ends[n - 1] if n else 0 : self._ends[n]].decode("latin-1")
-            values.update(zip(self.columns, text.split("\0"), strict=True))
+            values.update(zip(self.columns, self._row(n).decode("latin-1").split("\0"), strict=True))
         return values
+
+    def of_data(self, row: int) -> list[str]:
+        """The values of the data's columns; none without data."""
+        return self._row(self._number(row)).decode(errors="replace").split("\0") if self.columns else []
+
+    def _row(self, n: int) -> bytes:
+        return self._texts[self._ends[n - 1] if n else 0 : self._ends[n]]
 
 
 class Filled:

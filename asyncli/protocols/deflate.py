@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from asyncli.model.protocol_table import NOT_OFFERED
+from asyncli.model.protocol_table import NOT_OFFERED, UNREAD
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields
 from asyncli.protocols.grant import shown_bytes
@@ -141,7 +141,7 @@ class _DeflatedFrames(ServerFrames):
                 raise ProtocolError("a message that cannot be inflated") from None
             self._inflated_bytes += len(text)
             if self._inflated_bytes > _MOST_MESSAGE:
-                raise ProtocolError(f"a message that inflates to more than {_MOST_MESSAGE >> 20} MiB")
+                raise ProtocolError(f"{UNREAD}a message that inflates to over {_MOST_MESSAGE >> 20} MiB")
             yield text
             part = inflater.unconsumed_tail
             if not part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
+from asyncli.model.protocol_table import UNREAD
 from asyncli.model.text import oneline
 from asyncli.protocols.http1 import BLANK_LINE, MOST_HEAD_BYTES, fields_of
 from asyncli.protocols.interface import ProtocolError
@@ -44,7 +45,7 @@ class Grant:
         while True:
             end = BLANK_LINE.search(self._head, self._looked)
             if (len(self._head) if end is None else end.end()) > MOST_HEAD_BYTES:
-                raise ProtocolError(f"a head of more than {MOST_HEAD_BYTES} bytes")
+                raise ProtocolError(f"{UNREAD}a head of over {MOST_HEAD_BYTES:,} bytes")
             if end is None:
                 # The last two bytes may begin the blank line.
                 self._looked = max(0, len(self._head) - 2)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.model.protocol_table import BODY_OF_HEAD, SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.protocol_table import BODY_OF_HEAD, NOT_HTTP, SECOND_ANSWER, SPEAKS_HTTP2, SPEAKS_TLS, UNREAD
 from asyncli.model.records import EVENTS, ProtocolCounts
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
@@ -53,7 +53,7 @@ def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
     first = first.removesuffix(b"\r")
     line = _STATUS_LINE.fullmatch(first)
     if line is None:
-        raise ProtocolError(f"not a status line: {first[:80]!r}")
+        raise ProtocolError(f"{NOT_HTTP}{first[:80]!r}")
     if int(line[3]) < 100:
         raise ProtocolError(f"not a status: {int(line[3])}")
     fields: dict[bytes, list[bytes]] = {}
@@ -180,7 +180,7 @@ class Scanner:
                 raise ProtocolError(SPEAKS_HTTP2)
             if _TLS.match(buffer, at):
                 raise ProtocolError(SPEAKS_TLS)
-            raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
+            raise ProtocolError(f"{NOT_HTTP}{bytes(buffer[at : at + 80])!r}")
         end = self._find(BLANK_LINE, "head")
         if end < 0:
             return None
@@ -206,13 +206,13 @@ class Scanner:
         match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
         if match is None:
             if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
-                raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+                raise ProtocolError(f"{UNREAD}a {name} of over {MOST_HEAD_BYTES:,} bytes")
             # The last two bytes may begin a match, which has at most three.
             self._looked = len(self._buffer) - 2
             return -1
         end = match.end()
         if end - self._at > MOST_HEAD_BYTES:
-            raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+            raise ProtocolError(f"{UNREAD}a {name} of over {MOST_HEAD_BYTES:,} bytes")
         return end
 
     def _take_body(self, most: int) -> int:
@@ -313,11 +313,16 @@ class Http1(Protocol):
         if event is None:
             self.partial[row] = scanner
         elif scanner.rest:
-            of_head = self._announced and not scanner.rest.startswith(_HTTP)
-            error = ProtocolError(BODY_OF_HEAD if of_head else "bytes after the response")
+            error = ProtocolError(self._excess(scanner.rest))
             error.answer = event
             raise error
         return event
+
+    def _excess(self, rest: bytes) -> str:
+        """How bytes after a whole answer break the protocol."""
+        if rest.startswith(_HTTP):
+            return SECOND_ANSWER
+        return BODY_OF_HEAD if self._announced else "bytes after the response"
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         if self._streams:

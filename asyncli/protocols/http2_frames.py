@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
-from asyncli.model.protocol_table import DATA_OF_HEAD
+from asyncli.model.protocol_table import DATA_OF_HEAD, SECOND_ANSWER, STREAM_RESET, UNREAD
 from asyncli.model.template import Filled
 from asyncli.model.text import brief
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
@@ -264,11 +264,11 @@ class FrameReader:
             if held:
                 self._lose(stream_id, f"RST_STREAM {code}" if (code := int.from_bytes(payload)) <= _MOST_CODE else "RST_STREAM")
             elif opened:
-                raise ProtocolError(f"RST_STREAM of code {int.from_bytes(payload)} in place of an answer")
+                raise ProtocolError(f"{STREAM_RESET}{int.from_bytes(payload)} in place of an answer")
         elif kind == WINDOW_UPDATE:
             pass
         elif not (held or opened):
-            raise ProtocolError("a frame of a closed stream")
+            raise ProtocolError(SECOND_ANSWER if kind == HEADERS else "a frame of a closed stream")
         elif kind == DATA:
             if stream_id in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
@@ -283,13 +283,16 @@ class FrameReader:
                 raise ProtocolError("a CONTINUATION without HEADERS")
             self._block += payload
             if len(self._block) > MOST_HEAD_BYTES:
-                raise ProtocolError(f"a block of headers of more than {MOST_HEAD_BYTES} bytes")
+                raise ProtocolError(f"{UNREAD}a block of headers of over {MOST_HEAD_BYTES:,} bytes")
             if flags & END_HEADERS:
                 self._take_headers(stream_id, bytes(self._block))
 
     def _take_headers(self, stream_id: int, block: bytes) -> None:
         self._block, status, held = None, status_of(block), self._is_held(stream_id)
         if stream_id not in self.awaited if held else self._status:
+            # Trailers have no :status (RFC 9113, section 8.1).
+            if status:
+                raise ProtocolError(SECOND_ANSWER)
             if not self._ends:
                 raise ProtocolError("trailers that do not end the stream")
         elif status < 100:

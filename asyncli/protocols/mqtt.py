@@ -12,6 +12,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from asyncli.model.mqtt_values import REASONS, topic_and_qos
+from asyncli.model.protocol_table import UNREAD
 from asyncli.model.template import Fields, Filled, Template
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 
@@ -171,7 +172,7 @@ class _Packets:
                     raise
                 raise ProtocolError("PUBLISH that ends before its payload") from None
         if size > _MOST_BYTES:
-            raise ProtocolError(f"{_NAMES[kind]} of {size:,} bytes")
+            raise ProtocolError(f"{UNREAD}{_NAMES[kind]} of {size:,} bytes")
         body = data[begin : require(data, begin + size)]
         if kind == _CONNACK:
             self._connack(body)
@@ -247,7 +248,7 @@ class _Packets:
         if self._five and at < end:
             size, after = varying(data, at)
             if size > _MOST_BYTES:
-                raise ProtocolError(f"PUBLISH with {size:,} bytes of properties")
+                raise ProtocolError(f"{UNREAD}PUBLISH with {size:,} bytes of properties")
             after += size
         if after > end or (self._five and after == at):
             raise ProtocolError("PUBLISH that ends before its payload")

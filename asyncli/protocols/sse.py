@@ -11,7 +11,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from asyncli.core.histogram import Histogram
-from asyncli.model.protocol_table import NO_MORE_EVENTS
+from asyncli.model.protocol_table import NO_MORE_EVENTS, UNREAD
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
@@ -234,7 +234,7 @@ class _Events(Scanner):
         elif name == b"id":
             value = value.removeprefix(b" ")
             if len(value) > _LONGEST_ID:
-                raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
+                raise ProtocolError(f"{UNREAD}an event's id of over {_LONGEST_ID:,} bytes")
             self._id = self._id if b"\0" in value else value
         elif name == b"retry" and len(line) <= _LONGEST_RETRY and (digits := value.removeprefix(b" ")).isdigit():
             self._wait_ms = min(int(digits), _LONGEST_WAIT_MS)
@@ -258,7 +258,7 @@ class _Events(Scanner):
             return
         if line.startswith(b"id:"):
             if len(line) > _LONGEST_ID + len(b"id: "):
-                raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
+                raise ProtocolError(f"{UNREAD}an event's id of over {_LONGEST_ID:,} bytes")
             return
         if line.startswith(b"retry:") and len(line) <= _LONGEST_RETRY:
             return

@@ -46,11 +46,22 @@ class CostRow(NamedTuple):
     ends: int
     hidden: bool
 
+    @property
+    def fixed(self) -> str:
+        """The fixed part; a dash if the slope is too uncertain: what a slope leaves of a level is then a guess."""
+        if self.cost is None or self.cost.half_width > SURE * abs(self.cost.bytes_per_connection):
+            return "-"
+        return self.at(0)
+
     def at(self, held: int) -> str:
-        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden."""
+        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden, or below zero, as no memory is. The
+        residual, a difference of memories, may be."""
         if self.cost is None or self.hidden:
             return "-"
-        each = format_bytes(self.cost.fixed_bytes + held * self.cost.bytes_per_connection)
+        level = self.cost.fixed_bytes + held * self.cost.bytes_per_connection
+        if level < 0 and self.name != "residual":
+            return "-"
+        each = format_bytes(level)
         return f"{self.ends} × {each}" if self.ends > 1 else each
 
 

@@ -8,7 +8,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from asyncli.analysis.constants import FEWEST, MISSED_S, PART
+from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.server_memory import BEFORE, held_before
 from asyncli.analysis.slope import FREED_KEPT, PAGES
 from asyncli.analysis.totals import tested
@@ -36,7 +36,7 @@ class LiveCosts:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in (*COSTS, "others", "alone")}
+        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in (*COSTS, "others")}
         self._before: dict[str, float] = {}
         self._tested = False
         #: A program was seen to accept connections at the server's ports.
@@ -60,7 +60,6 @@ class LiveCosts:
         kinds = {name: value for name, value in read.items() if name in COSTS}
         if read.keys() >= {"server", "generator", "host", "processes"}:
             kinds["others"] = read["processes"] - read["server"] - read["generator"]
-            kinds["alone"] = read["host"] - kinds["others"]
         for name, value in kinds.items():
             self._levels[name].read(t_s, value, held, empty, phase == "hold")
 
@@ -73,10 +72,13 @@ class LiveCosts:
         if 2 * held_before(self._before)[0] >= self._most:
             hidden.add("server")
         found = {name: each for name, one in self._levels.items() if (each := one.each()) is not None and name not in hidden}
-        (others, half), alone = found.pop("others", (0.0, 0.0)), found.pop("alone", None)
-        if "host" in found and others - half > PART * found["host"][0]:
-            del found["host"]
-            found |= {"host": alone} if alone is not None else {}
+        others, half_of_others = found.pop("others", (0.0, 0.0))
+        if "host" in found:
+            # It reaches from the host without other programs' memory to the host with it.
+            total, half = found["host"]
+            found["host"] = total - others / 2, half + (others + half_of_others) / 2
+            if found["host"][1] > SURE * found["host"][0]:
+                del found["host"]
         total, parts = found.get("host", (0.0, 0.0))[0], [found[name] for name in COSTS[:3] if name in found]
         # Each part's memory is in the host's. Most of a host's rise in no part is other programs'.
         unknown = any(self._levels[name].is_read and name not in found for name in ("server", "kernel"))

@@ -47,7 +47,7 @@ def cost_table(
         at_held = row.at(held)
         if level is not None and row.name == "server_user" and not row.hidden:
             at_held = format_bytes(level)
-        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), at_held, r2], strong=total))
+        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.fixed, at_held, r2], strong=total))
     columns = [
         *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
         doc.TableColumn("R²", view=doc.View.PAGE),

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import msgspec
 
 from asyncli.analysis.bottleneck import explained
-from asyncli.analysis.constants import FEWEST
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
+from asyncli.analysis.holders import Holders
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
@@ -18,7 +19,7 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
-from asyncli.analysis.server_memory import at_hold_end
+from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
@@ -56,7 +57,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     reconciliation, disagreements = reconcile(run, totals, known.diagnoses)
     limits = saturation(run, totals)
     steady = of_one_server(run)
-    server, server_findings = _server(steady)
+    server, server_findings = _server(steady, known.costs.holders)
     generator, generator_findings = _generator(steady, totals, is_saturated(limits))
     rate = achieved_per_s(run, totals)
     silent = unheard(run, totals)
@@ -135,7 +136,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *loss_findings.failures(run, totals),
         *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open, run_s=run.end_s),
         *protocol_findings(run, totals, summary.protocol),
-        *loss_findings.lost(known.diagnoses),
+        *loss_findings.lost(known.diagnoses, run.plan.protocol),
         *disagreements,
         *other_clients_found(run),
         *reloads(run),
@@ -210,9 +211,14 @@ def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), at_hold_end(run, metric))
 
 
-def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
-    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in summary_parts.Server.__struct_fields__))
-    missing = [name for name in summary_parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
+def _server(run: Run, holders: Holders) -> tuple[summary_parts.Server, list[Finding]]:
+    read = ("processes", "rss_bytes", "pss_bytes", "cpu_s")
+    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in read))
+    in_all, pss_bytes = memory_in_all(run, holders), server.pss_bytes.hold_end
+    level = at_hold_end(run, in_all)
+    if level is not None and pss_bytes is not None and abs(level - pss_bytes) > WORTH_TELLING * pss_bytes:
+        server.memory_bytes = summary_parts.BeforeAfter(in_all.last(until_s=run.first_connect_s), level)
+    missing = [name for name in read if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
     # Advise to name the server only on this host, and only if it was not found.

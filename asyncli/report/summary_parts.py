@@ -78,16 +78,21 @@ class BeforeAfter(msgspec.Struct):
 
 
 class Server(msgspec.Struct):
-    """Sums over the server's processes; ``cpu_s`` since their start."""
+    """Sums over the server's processes; ``cpu_s`` since their start. ``memory_bytes``: with what PSS does not have (huge pages,
+    swap, programs that hold the connections in its place); absent where that is hardly anything.
+    """
 
     processes: BeforeAfter
     rss_bytes: BeforeAfter
     pss_bytes: BeforeAfter
     cpu_s: BeforeAfter
+    memory_bytes: BeforeAfter | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def memory(self) -> tuple[BeforeAfter, str]:
         """The memory that is known, and its kind."""
+        if self.memory_bytes is not msgspec.UNSET:
+            return self.memory_bytes, "PSS"
         return (self.pss_bytes, "PSS") if self.pss_bytes.hold_end is not None else (self.rss_bytes, "RSS")
 
 

@@ -106,11 +106,17 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(failed("no_descriptors")), "host", "descriptors", True),
         (seen(failed("no_ports")), "host", "local_ports", True),
         (seen(level(host__available_bytes=1e9)), "host", "memory", True),
-        (seen(level(server__group_limit_bytes=50e6, server__group_bytes=49e6)), "server", "memory_limit", True),
+        (seen(level(server__group_limit_bytes=50e6, server__group_bytes=49e6)), "server", "memory_limit", False),
         (seen(codes=("idle_reuse",)), "server", "slots", True),
         (seen(codes=("idle_reuse",), certain=False), "server", "slots", False),
         (seen(rising("status.accepts", 100), rising("status.handled", 80)), "server", "slots", True),
-        (seen(level(server__descriptors=1020.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
+        (seen(level(server__descriptors=1024.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
+        # Some were left: a limit of its own fits too, and what it did to the lost connections comes first.
+        (seen(level(server__descriptors=987.0, server__descriptors_limit=1024.0)), "server", "descriptors", False),
+        (
+            seen(level(server__descriptors=987.0, server__descriptors_limit=1024.0), lost("reset", 15), codes=("closed_at_once",), certain=False),
+            "server", "closed_at_once", False,
+        ),
         (seen(codes=("worker_crash",)), "server", "worker_crash", True),
         (seen(*SERVER_CPU, slow=SLOW), "server", "cpu", True),
         # Also if it uses all CPUs of the host, and asyncli hardly any.

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bottleneck import Bottleneck
-from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Search, Tried, bracket, next_count, prediction, verdict
+from asyncli.analysis.capacity import (
+    TRIES,
+    Bracket,
+    Outcome,
+    Search,
+    Tried,
+    bracket,
+    moved_limit,
+    next_count,
+    prediction,
+    verdict,
+)
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.model.exit_status import exit_status
 from asyncli.report.capacity_report import Step, with_lifetime_limit
@@ -101,6 +112,17 @@ def timed(asked: int, served: int) -> Tried:
 )
 def test_next_count(steps: list[Tried], count: int | None) -> None:
     assert next_count(SEARCH, steps) == count
+
+
+def test_a_server_that_refuses_what_it_served_before_has_no_limit_of_their_number() -> None:
+    # A limit of the rate of connects: 1,542 were served at once, then 1,031 are not.
+    steps = [tried(1000), Tried(2000, "failed", True, 1542, refused=True), Tried(1031, "failed", True, 907, refused=True)]
+    assert next_count(SEARCH, steps[:2]) is not None
+    assert next_count(SEARCH, steps) is None
+    assert verdict(SEARCH, steps)[0] == "stopped"
+    # The number may be the limit of what is lost later, or by chance.
+    for last in (Tried(1031, "failed", True, 1031), Tried(1031, "failed", True, 907, chance=True, refused=True)):
+        assert moved_limit([*steps[:2], last]) is None
 
 
 @given(

@@ -455,27 +455,6 @@ def test_a_host_that_grows_mostly_by_other_programs_has_no_cost(of: Callable[...
     assert analyse(threads).costs.host_total is not None
 
 
-@pytest.mark.parametrize("of", [a_run, short])
-@pytest.mark.parametrize(("root", "times"), [(True, 10), (False, 10)])
-def test_memory_of_other_processes_is_excluded(of: Callable[..., Run], root: bool, times: int) -> None:
-    """Nor is what they took in what is left over, or still in use."""
-    run = of(20_000, hold_s=15.0, slab=root, processes=True)
-    quiet, unread = analyse(run).costs, costs(of(20_000, hold_s=15.0, slab=root))
-    assert (quiet.host_total, quiet.residual) == (unread.host_total, unread.residual)
-    most = 0.0
-    for sample in run.samples:
-        most = max(most, sample.values.get("status.active", 1.0) - 1.0)
-        for name in ("host.used_bytes", "host.processes_bytes"):
-            sample.values[name] += times * HOST * most
-    busy = analyse(run).costs
-    (found,) = [one for one in busy.findings if one.code == "processes_excluded"]
-    assert found.fields["bytes_per_connection"] == pytest.approx(times * HOST, rel=0.05)
-    assert busy.host_total.bytes_per_connection == pytest.approx(quiet.host_total.bytes_per_connection, rel=0.01)
-    assert busy.host_total.half_width == pytest.approx(quiet.host_total.half_width, rel=0.2)
-    assert (busy.residual is None) is (quiet.residual is None)
-    assert busy.residue.host_total == pytest.approx(quiet.residue.host_total, abs=1e6)
-
-
 @pytest.mark.parametrize("grown", [1, 9])
 @pytest.mark.parametrize("unread", [("kernel.socket",), ("server.pss", "server.rss")])
 def test_without_root_most_of_a_host_may_be_in_no_part(unread: tuple[str, ...], grown: int) -> None:

@@ -17,7 +17,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 from asyncli.report.analyses import analyse
-from asyncli.report.format import with_error
+from asyncli.report.format import CostRow, with_error
 from asyncli.report.run_costs import cost_table
 from asyncli.report.summary import summarise
 
@@ -33,6 +33,15 @@ def of_a_thousand(**options: Any) -> Run:
 
 def into_hold(run: Run, seconds: float) -> float:
     return run.phases[2].start_s + seconds
+
+
+def with_few_left(run: Run, left: int, after_s: float) -> Run:
+    """All but so many connections end at an instant of the hold."""
+    for t_s, tick in run.ticks:
+        if into_hold(run, after_s) < t_s:
+            tick.held = min(tick.held, left)
+            tick.held_at_drain = min(tick.held_at_drain, left)
+    return run
 
 
 def noted(found: Costs) -> dict[str, float]:
@@ -101,32 +110,24 @@ def test_a_leak_becomes_no_cost() -> None:
 
 def test_the_level_is_of_those_that_are_held() -> None:
     """Half of the connections end, then the others take memory: theirs, not that of a thousand."""
-    run = of_a_thousand()
-    middle = into_hold(run, 10.0)
-    for t_s, tick in run.ticks:
-        if middle < t_s:
-            tick.held = min(tick.held, 500)
-            tick.held_at_drain = min(tick.held_at_drain, 500)
+    run = with_few_left(of_a_thousand(), 500, 10.0)
     raised(run, 500 * LATE, *MEMORY, since_s=into_hold(run, 20.0))
     assert costs(run).server_user.ci95[1] > LATE
     # What is kept of those that ended is no cost of the others.
-    kept = of_a_thousand()
-    for t_s, tick in kept.ticks:
-        if middle < t_s:
-            tick.held = min(tick.held, 500)
+    kept = with_few_left(of_a_thousand(), 500, 10.0)
     assert costs(kept).server_user.half_width < SERVER / 2
 
 
 def test_few_that_are_left_have_no_level() -> None:
-    run = of_a_thousand()
-    middle = into_hold(run, 20.0)
-    for t_s, tick in run.ticks:
-        if middle < t_s:
-            tick.held = min(tick.held, 3)
-            tick.held_at_drain = min(tick.held_at_drain, 3)
-    found = costs(run)
+    found = costs(with_few_left(of_a_thousand(), 3, 20.0))
     assert found.server_user.ci95[1] < 2 * SERVER
     assert noted(found) == {}
+
+
+def test_two_levels_with_few_that_are_left_are_unknown() -> None:
+    """The server keeps memory of those that ended: divided by three, it would be 340 times the cost."""
+    found = costs(with_few_left(of_a_thousand(interval_s=0.005, hold_s=15.0, status=False), 3, 3.0))
+    assert (found.server_user, found.generator_user, "server_user" in found.unknown) == (None, None, True)
 
 
 def test_a_limit_on_such_a_cost_is_undecided() -> None:
@@ -157,18 +158,6 @@ def test_the_prediction_has_coverage(kind: str, least: float) -> None:
     # A point ahead changes nothing of the line.
     assert regress(rows, ahead).slope == regress(rows).slope
     assert regress(rows, ahead).half == pytest.approx(regress(rows).half, rel=1e-6)
-
-
-def test_two_levels_with_hardly_any_left_are_unknown() -> None:
-    """The server keeps memory of those that ended: divided by three, it would be 340 times the cost."""
-    run = of_a_thousand(interval_s=0.005, hold_s=15.0, status=False)
-    middle = into_hold(run, 3.0)
-    for t_s, tick in run.ticks:
-        if middle < t_s:
-            tick.held = min(tick.held, 3)
-            tick.held_at_drain = min(tick.held_at_drain, 3)
-    found = costs(run)
-    assert (found.server_user, found.generator_user, "server_user" in found.unknown) == (None, None, True)
 
 
 def test_asyncli_on_one_connection_has_no_cost() -> None:
@@ -218,3 +207,12 @@ def test_the_rest_of_a_server_with_a_thread_each_is_its_own() -> None:
     for sample in run.samples:
         sample.values["server.threads"] = 2.0 + sample.values.get("status.active", 0.0)
     assert "residual_large" not in {one.code for one in analyse(run).costs.findings}
+
+
+def test_no_memory_is_below_zero() -> None:
+    """A cost halfway in a wide interval leads below zero at no connections."""
+    cost = Cost(60_000.0, (30_001.0, 89_999.0), -7e6, "", 9)
+    total, rest = (CostRow(name, name, cost, 1, hidden=False) for name in ("host_total", "residual"))
+    assert (total.at(0), total.at(1000)) == ("-", format_bytes(53e6))
+    # A difference of memories may be.
+    assert rest.at(0) == format_bytes(-7e6)

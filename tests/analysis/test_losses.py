@@ -513,7 +513,9 @@ def read_seldom(every_s: int) -> Scene:
         (burst().sampled(AFTER, status_active=1.0, status_connects=2.0), ("reload", True)),
         (unread(burst().sampled(AFTER, status_active=1.0, status_connects=2.0)), ("reload", False)),
         # Its ended processes were counted.
-        (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("reload", True)),
+        (burst().sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=2.0, status_active=1.0), ("reload", True)),
+        # Without a page that counts down, all its workers may have crashed.
+        (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("reload", False)),
         # Announced closes belong to the reload; one late reading does not mean that the server ended.
         (
             burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(AFTER, status_active=1.0, status_connects=2.0),
@@ -521,7 +523,8 @@ def read_seldom(every_s: int) -> Scene:
         ),
         (burst().sampled(AFTER, status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None), ("reload", True)),
         # nginx still counts the connections of a killed worker.
-        (burst(480), ("worker_crash", True)),
+        (burst(480), ("worker_crash", False)),
+        (burst(480).sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=1.0), ("worker_crash", True)),
         (unread(burst(480)), ("worker_crash", False)),
         (burst(480).sampled(EVERY, status_active=None), ("worker_ended", False)),
         (burst(480).sampled(AFTER, status_active=HELD - 480 + 1.0), ("worker_ended", False)),
@@ -564,8 +567,12 @@ def read_seldom(every_s: int) -> Scene:
         (read_seldom(4), ("burst", False)),
         (read_seldom(4).sampled(range(58, 90), server_processes=None), ("server_restarted", True)),
         (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0), ("burst", False)),
-        # Reset connections that the server still counts were reset by a middle box.
-        (burst(cause="reset"), ("box_reset", True)),
+        # Reset connections of which the server still has the sockets were reset by a middle box.
+        (burst(cause="reset").sampled(EVERY, server_sockets=HELD), ("box_reset", True)),
+        # By its own count alone it may have reset them itself, and not counted down.
+        (burst(cause="reset"), ("box_reset", False)),
+        (burst(200, cause="reset").sampled(EVERY, server_sockets=HELD).sampled(AFTER, server_sockets=HELD - 200.0), ("worker_crash", False)),
+        (burst(cause="reset").sampled(EVERY, server_sockets=HELD).sampled(AFTER, server_sockets=0.0), ("burst", False)),
         (burst(cause="reset").sampled(AFTER, status_active=1.0), ("box_reset", False)),
         (burst(100).sampled(AFTER, status_active=901.0), ("burst", False)),
         (Scene().die(400, "closed_idle", EVER), ("unexplained", False)),
@@ -650,13 +657,25 @@ def test_a_box_that_drops_silently() -> None:
     for second, tick in scene.ticks.items():
         tick.held = HELD - min(200, max(0, (second - 10) * 2))
     assert codes_of(scene) == [("silent_drop", True)]
+    # What is dropped on the way is not acknowledged.
+    for tick in scene.ticks.values():
+        tick.acknowledged = sum(dead.count for dead in tick.deaths.values())
+    assert codes_of(scene) == [("silent_drop", False)]
+    assert "forgets idle connections" in only(scene).evidence
 
 
 def test_a_stopped_server() -> None:
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     assert codes_of(scene) == [("path_cut", False)]
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
+    assert codes_of(scene) == [("server_stalled", False)]
+    assert "stopped, or waited for something" in only(scene).evidence
+    # The state of its processes tells a stop from a wait.
+    scene.sampled(EVERY, server_stopped=0.0)
+    assert "waited for something that blocks all of it" in only(scene).evidence
+    scene.sampled(range(52, 80), server_stopped=3.0)
     assert codes_of(scene) == [("server_stalled", True)]
+    assert "a signal or a debugger had stopped" in only(scene).evidence
     scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert codes_of(scene) == [("server_stalled", False)]
 
@@ -682,7 +701,7 @@ def test_a_server_that_answers_later_was_stopped() -> None:
     scene = unanswered(silent(500, range(60, 63), between(1, 30)), 50, 61)
     # It answers the waiting heartbeats.
     scene.ticks[62].answered = 900
-    scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
+    scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0, server_stopped=1.0)
     assert codes_of(scene) == [("server_stalled", True)]
 
 

@@ -47,7 +47,12 @@ def test_a_stopped_server_and_a_cut_path() -> None:
                 del sample.values[name]
             sample.values["server.cpu_s"] = 9.0
     (still,) = stalls(run)
-    assert still.fields["why"] == "stopped"
+    assert still.fields["why"] == "stood_still"
+    for why, stopped in (("waited", 0.0), ("stopped", 1.0)):
+        for sample in run.samples:
+            sample.values["server.stopped"] = stopped
+        (still,) = stalls(run)
+        assert still.fields["why"] == why
     run.environment["local"] = False
     for sample in run.samples:
         sample.values["tcp.RetransSegs"] = max(0.0, min(sample.t_s - 30, 5.0)) * 10

@@ -316,20 +316,20 @@ def loss_findings_of(cause: str, every: list[Deaths]) -> list[Finding]:
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
     run = bare_run(ticks, plan=plan)
-    return loss_findings.lost(diagnose(run, fold(run)))
+    return loss_findings.lost(diagnose(run, fold(run)), "http")
 
 
 def test_an_incident_of_several_causes_is_reported_once() -> None:
     reload = partial(Diagnosis, code="reload", evidence="a reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
     other = Diagnosis("reset", "lifetime", 3, "an age", "mend it", False, 7.0, 8.0, 2)
     idle, reset = reload("closed_idle", count=90), reload("reset", count=2)
-    (only,) = loss_findings.lost([idle, reset])
+    (only,) = loss_findings.lost([idle, reset], "http")
     (incident,) = only.fields["incidents"]
     assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [["reset", 2]])
     # Another incident of that cause has its own finding, and so have losses without an incident.
-    both = loss_findings.lost([idle, other, reset])
+    both = loss_findings.lost([idle, other, reset], "http")
     assert [(one.code, one.fields["count"]) for one in both] == [("lost_closed_idle", 90), ("lost_reset", 3)]
-    (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)])
+    (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)], "http")
     assert (reset_alone.fields["count"], len(reset_alone.fields["incidents"])) == (5, 2)
 
 
@@ -398,7 +398,7 @@ def test_losses_with_a_host_name_that_host() -> None:
     ):
         judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
         run = bare_run([(1.0, of.whole)], findings=found)
-        (finding,) = loss_findings.lost(diagnose(run, fold(run)))
+        (finding,) = loss_findings.lost(diagnose(run, fold(run)), "http")
         assert judgement.verdict == "invalid"
         for judgements in (judgement.why, finding.evidence):
             assert all(name in judgements for name in hosts)
@@ -586,6 +586,15 @@ def test_a_run_stopped_by_the_user() -> None:
     assert "the end" not in judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped]).why
     assert judged(60, False, stopped) == ("invalid", stopped.evidence)
     assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
+    # As many were open as asked for, but none was held.
+    early = [msgspec.structs.replace(stopped, fields={"phase": phase}) for phase in (None, "baseline", "ramp", "hold", "resume")]
+    assert [judged(100, True, one)[0] for one in early] == ["invalid", "invalid", "invalid", "passed", "passed"]
+    assert [judged(60, True, one)[0] for one in early] == ["invalid", "invalid", "invalid", "failed", "failed"]
+    of_ramp = [early[2]]
+    lost = judge(PLAN, totals(98, 100, {"reset": 2}), saturated=False, complete=True, findings=of_ramp)
+    allowed = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=of_ramp, limited=["connections.held"])
+    assert (lost.verdict, allowed.verdict) == ("failed", "invalid")
+    assert all(stopped.evidence in one.why for one in (lost, allowed))
     # The run was resumed, so that was not its end.
     verdict, why = judged(100, True, stopped, cut, resumed)
     assert (verdict, why in (stopped.evidence, cut.evidence)) == ("passed", False)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import itertools
 import json
 import os
 import signal
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from programs import SHORT, Program, contents, held, here, serving, speaking
@@ -136,6 +140,44 @@ def test_a_text_that_the_server_repeats_is_not_kept_and_is_given_again(tmp_path:
         done = here(tmp_path, "soak", f"tcp://{place}", *wrong, "--out", "wrong.db", "--json", "wrong.json")
     assert SECRET not in done.out + done.err
     assert files_with_secrets(tmp_path) == []
+
+
+#: How a server may repeat a text.
+FORMS: tuple[Callable[[str], str], ...] = (
+    str, str.upper, lambda text: quote(text, safe=""), lambda text: base64.b64encode(text.encode()).decode(), lambda text: text.encode().hex(),
+)  # fmt: skip
+
+
+async def repeats(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """It answers each line well, but its third with an error that repeats what it was sent, each connection in another form."""
+    for number in itertools.count(1):
+        token = (await reader.readline()).decode().strip().removeprefix("AUTH ")
+        if not token:
+            break
+        form = FORMS[int(token.partition("+")[0].removeprefix("user")) % len(FORMS)]
+        writer.write(b"+OK\r\n" if number < 3 else f"-ERR no {form(token)}\r\n".encode())
+    writer.close()
+
+
+def test_values_of_data_that_a_server_repeats_are_in_no_record(tmp_path: Path) -> None:
+    folder = tmp_path / "told"
+    folder.mkdir()
+    tokens = [f"user{number}+{SECRET}/{number}" for number in range(10)]
+    (tmp_path / "rows.csv").write_text("token\n" + "".join(f"{token}\n" for token in tokens))
+    asked = ("--send", r"AUTH {token}\r\n", "--expect", r"+OK\r\n", "--data", str(tmp_path / "rows.csv"))
+    with speaking(repeats) as place:
+        done = here(
+            folder, "soak", f"tcp://{place}", *asked, "-c", "10", "-k", "2", *SHORT[:4], "--hold", "4", "--no-reopen",
+            "--out", "run.db", "--json", "run.json", "--html", "run.html",
+        )  # fmt: skip
+    assert done.status == 99, done
+    broken = json.loads((folder / "run.json").read_text())["protocol"]["broken"]
+    # All ten are one reason.
+    assert list(broken.values()) == [10], broken
+    (folder / "printed.txt").write_text(done.out + done.err)
+    for path in folder.iterdir():
+        content = path.read_bytes().lower()
+        assert not [token for token in tokens for form in FORMS if form(token).lower().encode() in content], path
 
 
 def test_a_run_file_that_someone_changed_gets_no_secret(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_the_kernels_own_counts_exclude_free_objects_of_each_cpu(tmp_path: Path)
     values = MemoryReader(proc=tmp_path, links=lambda: LINKS).read_slabs().values
     known = {"TCP": 60 * 2368, "TCPv6": 0, "sock_inode_cache": 95 * 832, "filp": 500 * 192, "dentry": 53508 * 192}
     assert {name: values[f"kernel.slab.{name}"] for name in known} == known
+    assert values["kernel.files_bytes"] == (500 - 95) * 192
     free = [(11 * 8, 83 / 143), (11 * 8, 1), (14 * 4, 171 / 266), (27, 67 / 567)]
     free += [(11, 1780 / 2816), (366, 404 / 46848), (11, 32 / 352), (13, 198 / 832)]
     pages = sum(pages * share for pages, share in free)

@@ -74,3 +74,12 @@ async def test_an_unknown_page_is_quoted_and_a_redirect_not_followed(answer: byt
     assert message.startswith(f"status page {server.url}: ")
     assert said in message
     assert (message.isprintable(), len(message) < 300, server.requests) == (True, True, 1)
+
+
+async def test_what_an_unknown_page_repeats_of_its_login_is_hidden() -> None:
+    with serving(answer=page("no me:tiger-4711", "403 No tiger-4711")) as server:
+        reader = StatusReader(f"http://me:tiger-4711@127.0.0.1:{server.port}/status")
+        with pytest.raises(PeerError) as caught:
+            await reader.read()
+        await reader.close()
+    assert ("***" in str(caught.value), "tiger" in str(caught.value)) == (True, False)

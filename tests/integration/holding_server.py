@@ -1,8 +1,9 @@
 """HTTP servers that hold their connections' memory in strange places: python holding_server.py MODE BYTES [SOCKET]
 
 ``plain``: in the process that listens. ``handover``: in another process, which gets the sockets. ``twice_forked``: in a child of a
-child for each connection. ``shared_memory``: in a file in memory, which nobody maps. ``backend``: a WebSocket application at the
-Unix socket SOCKET. It prints its port, and ends when its standard input does.
+child for each connection. ``shared_memory``: in a file in memory, which nobody maps. ``helper``: in the process that listens,
+and as much again in a daemon of the server's that has no socket of theirs and is told of each through a pipe. ``backend``: a
+WebSocket application at the Unix socket SOCKET. It prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 kept: list[object] = []
 # Open as long as the process.
 in_memory = tempfile.TemporaryFile(dir="/dev/shm") if MODE == "shared_memory" else None  # noqa: SIM115
+told, tell = os.pipe()
+
+
+def take_memory() -> None:
+    if MODE == "helper":
+        os.write(tell, b"x")
+    if in_memory is not None:
+        in_memory.write(os.urandom(BYTES))
+        in_memory.flush()
+    else:
+        kept.append(os.urandom(BYTES))
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    if in_memory is None:
-        kept.append(os.urandom(BYTES))
-    else:
-        in_memory.write(os.urandom(BYTES))
-        in_memory.flush()
+    take_memory()
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while await reader.readuntil(b"\r\n\r\n"):
             writer.write(ANSWER)
@@ -112,6 +120,15 @@ def orphan() -> bool:
     return True
 
 
+def take_when_told() -> None:
+    """Take memory for each byte from the pipe, until the server ends."""
+    os.close(tell)
+    rename("helper")
+    while connections := os.read(told, 4096):
+        kept.extend(os.urandom(BYTES) for _ in connections)
+    os._exit(0)
+
+
 def accept_for_others() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     here, there = socket.socketpair()
@@ -141,5 +158,7 @@ def accept_for_others() -> None:
 if MODE in ("handover", "twice_forked"):
     accept_for_others()
 else:
+    if MODE == "helper" and orphan():
+        take_when_told()
     end_with_stdin()
     asyncio.run(listen())

@@ -285,7 +285,7 @@ def a_status_page_that_is_gone(folder: Path) -> Told:
 
 
 SILENT = ("--timeout", "1", "--no-reopen")
-plain("a_box_that_drops_idle_connections_silently", "silent_drop", certain=True, box=("silent", 2.0), more=SILENT, hold="5", keepalive="8")
+plain("a_box_that_drops_idle_connections_silently", "silent_drop", certain=False, share=0.6, box=("silent", 2.0), more=SILENT, hold="5", keepalive="8")
 plain("a_box_that_resets_what_it_has_forgotten", "box_reset", certain=False, box=("reset_at_data", 2.0), hold="4", keepalive="8")
 plain("a_box_that_resets_idle_connections", "box_reset", certain=True, box=("reset", 2.0), keepalive="40")
 plain("a_box_that_closes_idle_connections", "idle_timeout", certain=False, box=("close", 2.0), keepalive="40")
@@ -347,7 +347,7 @@ boxed("a_slow_line", "answers_in_part", "heartbeat_timeout", becomes(bytes_per_s
 boxed("answers_that_stop_halfway", "answers_in_part", "heartbeat_timeout", becomes(spoilt="half"), becomes(spoilt=None), *IMPATIENT)
 boxed("answers_cut_short", "cut_short", "closed_awaiting", becomes(spoilt="half_and_close"), becomes(spoilt=None))
 boxed("garbage", "", "protocol_error", becomes(spoilt="garbage"), becomes(spoilt=None))
-boxed("a_cut_and_back", "path_cut", "heartbeat_timeout", becomes(cut=True), becomes(cut=False), *IMPATIENT)
+boxed("a_cut_and_back", "server_stalled", "heartbeat_timeout", becomes(cut=True), becomes(cut=False), *IMPATIENT)
 boxed("a_table_that_is_lost", "box_reset", "reset", MiddleBox.forget_all, becomes(), certain=True)
 
 

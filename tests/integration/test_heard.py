@@ -166,6 +166,23 @@ def test_a_body_in_answer_to_a_head_is_named(tmp_path: Path, pause_s: float) -> 
     assert "--method GET" in diagnosis["remedy"]
 
 
+ANSWERS_THAT_ARE_HTTP = {"/twice": OK + OK, "/long": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n"}
+
+
+def test_an_answer_that_is_http_is_not_told_as_something_else(tmp_path: Path) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            writer.write(ANSWERS_THAT_ARE_HTTP[request.split()[1].decode()])
+            await writer.drain()
+        writer.close()
+
+    with speaking(client) as address:
+        urls = [f"http://{address}{path}" for path in ANSWERS_THAT_ARE_HTTP]
+        here(tmp_path, "soak", *urls, *SHORT, "-c", "40", "--hold", "0.5", "--no-reopen", "--force", "--out", "run.db", "--quiet")
+    as_written(report(tmp_path, "run.db"), "test_an_answer_that_is_http_is_not_told_as_something_else")
+
+
 def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(3):

@@ -25,7 +25,7 @@ from asyncli.engine.worker import new_net
 from asyncli.lab import choose
 from asyncli.model.plan import Layer, build_plan
 from asyncli.model.records import Tick
-from asyncli.protocols.http2_frames import GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
+from asyncli.protocols.http2_frames import CONTINUATION, GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
 
 N = 40
 
@@ -135,6 +135,9 @@ STRANGE = {
     # The same bytes at each: right for the first stream alone.
     "/same": frame(HEADERS, 5, 1, b"\x88"),
     "/reset": frame(RST_STREAM, 0, 1, struct.pack(">I", 7)),
+    # An answer, and a GOAWAY without an error behind it.
+    "/bye": frame(HEADERS, 5, 1, b"\x88") + frame(GOAWAY, 0, 0, struct.pack(">II", 1, 0)),
+    "/long": frame(HEADERS, 1, 1, b"\x88") + frame(CONTINUATION, 0, 1, bytes(16_000)) * 5,
     "/ping": frame(PING, 0, 0, b"whatever"),
     "/mute": b"",
 }
@@ -173,17 +176,20 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
     assert (done.status in (99, 4), done.err) == (True, ""), done
     summary = report(tmp_path, "run.db")
     counts, protocol = summary["connections"], summary["protocol"]
-    assert counts["deaths"] == {"protocol_error": 40, "closed_announced": 10, "heartbeat_timeout": 10}
-    assert (counts["held"], counts["opened"], counts["failures"]) == (20, 80, {})
+    assert counts["deaths"] == {"protocol_error": 50, "closed_announced": 20, "heartbeat_timeout": 10}
+    assert (counts["held"], counts["opened"], counts["failures"]) == (20, 100, {})
     assert protocol["goodbyes"] == {"11": 10}
     assert protocol["broken"] == {
         "a push, though our SETTINGS disable it": 10,
         "a header of the dynamic table, which was not granted": 10,
-        "RST_STREAM of code 7 in place of an answer": 10,
-        "a frame of a closed stream": 10,
+        "RST_STREAM 7 in place of an answer": 10,
+        "a second answer to one request": 10,
+        "more than asyncli reads: a block of headers of over 65,536 bytes": 10,
     }
     assert summary["heartbeats"]["by_status"].keys() == {"200", "204"}
-    assert summary["heartbeats"]["by_status"]["200"] == 10
+    assert summary["heartbeats"]["by_status"]["200"] == 20
+    kinds = {one["code"]: one["count"] for one in summary["diagnoses"] if one["cause"] == "protocol_error"}
+    assert kinds == {"broken_protocol": 30, "stream_reset": 10, "answer_unread": 10}
     fault_table.require_as_written("test_what_servers_of_http2_should_not_do_has_each_its_cause", summary)
 
 

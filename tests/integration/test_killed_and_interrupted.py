@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import fault_table
 import pytest
 from programs import SHORT, Program, codes, held, recorded, report, told, until
 
@@ -108,7 +109,7 @@ def test_the_original_usage_holds_until_one_signal_drains_reports_and_passes(tmp
     assert (tmp_path / "run.json").exists()
 
 
-@pytest.mark.parametrize(("phase", "status", "verdict"), [("baseline", 3, "untested"), ("ramp", 99, "failed")])
+@pytest.mark.parametrize(("phase", "status", "verdict"), [("baseline", 3, "untested"), ("ramp", 4, "invalid")])
 def test_one_signal_before_the_hold_ends_by_the_verdict(
     tmp_path: Path, nginx: LabNginx, phase: str, status: int, verdict: str
 ) -> None:
@@ -129,6 +130,17 @@ def test_one_signal_before_the_hold_ends_by_the_verdict(
     assert summary["reconciliation"]["agrees"] is not False
     if phase == "baseline":
         assert (summary["connections"]["opened"], summary["reconciliation"]["accepts_delta"]) == (0, 0)
+
+
+def test_a_signal_in_the_ramp_does_not_pass_though_all_are_open(tmp_path: Path, nginx: LabNginx) -> None:
+    asked = ["soak", nginx.url, *SHORT, "-c", "100", "--plateaus", "1", "--plateau-rest", "1m", "--hold", "1", "--out", "run.db", "--quiet"]
+    with Program(tmp_path, *asked) as program:
+        program.until(lambda: held(tmp_path) == 100, "all are open")
+        program.signal(signal.SIGTERM)
+        done = program.wait()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, summary["run"]["verdict"]) == (4, "invalid")
+    fault_table.require_as_written("test_a_signal_in_the_ramp_does_not_pass_though_all_are_open", summary)
 
 
 def test_the_second_signal_stops_at_once(tmp_path: Path, nginx: LabNginx) -> None:

@@ -184,16 +184,16 @@ def test_frames_with_heads_as_heartbeats(data: bytes, event: Event) -> None:
         (frame(HEADERS, WHOLE, 3, b""), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b\x88"), "headers without a :status"),
         (frame(HEADERS, WHOLE, 3, b"\x08\x022x"), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x08\x04200"), "a block of headers that is cut"),
         (frame(HEADERS, WHOLE, 3, b"\x88\x7f\xff\xff\xff\xff\xff\xff\x01"), "a block of headers with a number that does not end"),
-        (frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a closed stream"), (frame(HEADERS, WHOLE, 5, b"\x88"), "a frame of a stream that was never opened"),
-        (frame(HEADERS, WHOLE, 2, b"\x88"), "a frame of a stream that was never opened"), (frame(RST_STREAM, 0, 3, b"\0\0\0\7"), "RST_STREAM of code 7 in place of an answer"),
+        (frame(HEADERS, WHOLE, 1, b"\x88"), "a second answer to one request"), (frame(DATA, 0, 1), "a frame of a closed stream"), (frame(HEADERS, WHOLE, 5, b"\x88"), "a frame of a stream that was never opened"),
+        (frame(HEADERS, WHOLE, 2, b"\x88"), "a frame of a stream that was never opened"), (frame(RST_STREAM, 0, 3, b"\0\0\0\7"), "RST_STREAM 7 in place of an answer"),
         (frame(PUSH_PROMISE, 4, 3, bytes(4)), "a push, though our SETTINGS disable it"), (frame(CONTINUATION, 4, 3, b"\x88"), "a CONTINUATION without HEADERS"),
         (frame(HEADERS, END_STREAM, 3, b"\x88") + PONG, "a block of headers that another frame interrupts"), (frame(HEADERS, WHOLE | 8, 3, b"\2\x88"), "shorter than its padding"),
         (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3, b"ok"), "data in the answer to a HEAD"), (frame(DATA, END_STREAM, 3), "data before the headers"),
-        (frame(HEADERS, END_HEADERS, 3, b"\x88") * 2, "trailers that do not end the stream"), (frame(HEADERS, WHOLE, 3, b"\x08\x03103"), "a stream that ends with 103"),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") * 2, "a second answer to one request"), (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(HEADERS, WHOLE, 3, b"\x88"), "a second answer to one request"), (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(HEADERS, END_HEADERS, 3, b"\0\1a\1b"), "trailers that do not end the stream"), (frame(HEADERS, WHOLE, 3, b"\x08\x03103"), "a stream that ends with 103"),
         (frame(PING, 0, 0, b"short"), "a frame of type 6 of a wrong length or stream"), (frame(SETTINGS, 0, 1), "of a wrong length or stream"), (frame(DATA, 0, 0), "of a wrong length or stream"),
         (frame(SETTINGS, 0, 0, b"12345"), "SETTINGS that are cut"), (frame(SETTINGS, ACK, 0, bytes(6)), "an acknowledgement with SETTINGS in it"), (frame(GOAWAY, 0, 0, bytes(7)), "a GOAWAY that is cut"),
         (frame(WINDOW_UPDATE, 0, 0, bytes(4)), "a WINDOW_UPDATE of 0"), (frame(DATA, 0, 3, bytes(16_385)), "a frame of more than 16384 bytes"),
-        (frame(HEADERS, 0, 3, b"\x88") + frame(CONTINUATION, 0, 3, bytes(16_000)) * 5, "a block of headers of more than 65536 bytes"),
+        (frame(HEADERS, 0, 3, b"\x88") + frame(CONTINUATION, 0, 3, bytes(16_000)) * 5, "more than asyncli reads: a block of headers of over 65,536 bytes"),
     ],
 )  # fmt: skip
 def test_what_a_server_may_not_send(data: bytes, why: str) -> None:
@@ -409,7 +409,7 @@ def test_a_row_is_held_once_its_streams_are_answered(answers: bytes, lost: dict[
     ("data", "why"),
     [
         (frame(DATA, 0, 1), "data before the headers"), (answer(1) + frame(DATA, 0, 1, b"x"), "data beyond its window"), (answer(7), "a frame of a stream that was never opened"),
-        (answer(1) * 2, "trailers that do not end the stream"), (answer(1, b""), "headers without a :status"), (answer(1, flags=0) + answer(3), "a block of headers that another frame interrupts"),
+        (answer(1) * 2, "a second answer to one request"), (answer(1, b""), "headers without a :status"), (answer(1, flags=0) + answer(3), "a block of headers that another frame interrupts"),
         (goaway(0, 5), "GOAWAY 0"),
     ],
 )  # fmt: skip

@@ -157,7 +157,7 @@ def test_an_id_too_long_for_a_head() -> None:
     for cut in (1, 5_000):
         protocol, text = granted(), chunk(b"id: " + b"9" * 4_097)
         parts = [text[at : at + cut] for at in range(0, len(text), cut)]
-        with pytest.raises(ProtocolError, match=r"^an event's id of more than 4096 bytes$"):
+        with pytest.raises(ProtocolError, match=r"^more than asyncli reads: an event's id of over 4,096 bytes$"):
             list(map(protocol.feed, [0] * len(parts), parts, [False] * len(parts)))
 
 

@@ -105,7 +105,7 @@ def test_bytes_after_the_head_are_not_lost() -> None:
         (HEAD + b"Sec-WebSocket-Extensions: permessage-deflate\r\n", "an extension that was not offered"),
         (HEAD + b"Sec-WebSocket-Protocol: mqtt\r\n", "a subprotocol that was not offered"),
         (b"SSH-2.0-x\r\n", "not a status line: b'SSH-2.0-x'"),
-        (b"HTTP/1.1 101 x\r\n" + b"x" * 70_000, "a head of more than 65536 bytes"),
+        (b"HTTP/1.1 101 x\r\n" + b"x" * 70_000, "more than asyncli reads: a head of over 65,536 bytes"),
     ],
 )
 def test_an_upgrade_is_refused(head: bytes, why: str) -> None:

@@ -152,7 +152,11 @@ def losing(run: Run) -> None:
         (lambda run: raised(run, 0.0, "server.pss_bytes", "host.used_bytes", per_s=3e6), {"kernel", "generator"}),
         (reusing, {"kernel", "generator"}),
         (lambda run: raised(run, 0.0, "host.used_bytes", each=40_000.0), {"server", "kernel", "generator"}),
-        (lambda run: raised(run, 0.0, "host.used_bytes", "host.processes_bytes", each=40_000.0), {*COSTS}),
+        (
+            lambda run: raised(run, 0.0, "host.used_bytes", "host.processes_bytes", each=40_000.0),
+            {"server", "kernel", "generator"},
+        ),
+        (lambda run: raised(run, 0.0, "host.used_bytes", "host.processes_bytes", each=5000.0), {*COSTS}),
         (losing, set()),
         (lambda run: [setattr(tick, "answered", 0) for _, tick in run.ticks], set()),
     ],

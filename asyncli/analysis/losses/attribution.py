@@ -16,7 +16,7 @@ from asyncli.model.run import Run
 # First what the run or the server confirms, then single numbers of the lost connections, then when they ended.
 _MECHANISMS = (
     recorded.generator_lost,
-    recorded.not_http,
+    recorded.unreadable,
     recorded.tls_error,
     recorded.goodbye,
     recorded.http_error,
@@ -72,7 +72,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     incidents: dict[Reason, int] = {}
     for (cause, why), claimed in table.attributions.items():
         incident = incidents.setdefault(why, len(incidents) + 1)
-        evidence, remedy, _ = claimed.words(why, listens=run.plan.listens)
+        evidence, remedy, _ = claimed.words(why, listens=run.plan.listens, protocol=run.plan.protocol)
         found.append(
             Diagnosis(cause, why.code, claimed.count, evidence, remedy, why.certain, claimed.from_s, claimed.to_s, incident)
         )

@@ -12,8 +12,9 @@ import math
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
-from asyncli.analysis.losses.server_evidence import Evidence
+from asyncli.analysis.losses.server_evidence import Evidence, StillOpen
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.analysis.shared_host import is_proxy
@@ -171,16 +172,14 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     if found.counters_restarted:
         form = "likely_reload" if found.restarted is None else "reload_by_counters"
         return reason("reload", form, certain=found.restarted is False, server=name)
-    # How many the server still counts.
+    # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
+    if not found.ended and not announced and _reset_before_it(burst, found):
+        return _reset_by_a_box(name, found.still_open(burst.count))
+    # A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them.
     kept = min(found.excess or 0, burst.count)
-    if 2 * kept >= burst.count and not announced:
-        # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
-        if 2 * resets >= burst.count and share_awaiting(burst.of("reset")) < 0.5 and not found.ended:
-            return reason("box_reset", certain=True, server=name, kept=kept)
-        # After a reload nginx no longer counts them.
-        if found.ended or (found.ended is None and (not all_of_them or workers == 1)):
-            of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
-            return reason("worker_crash", certain=direct, server=name, kept=kept, of=of)
+    if 2 * kept >= burst.count and not announced and (found.ended or (found.ended is None and (not all_of_them or workers == 1))):
+        of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
+        return reason("worker_crash", certain=direct and bool(found.ended), server=name, kept=kept, of=of)
     if all_of_them:
         if _refused_after(table, burst):
             return reason("server_ended", "connects_refused", server=name)
@@ -188,7 +187,10 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             return reason("server_ended", "page_never_again", server=name)
         # A single worker may also have crashed.
         if found.ended and 1 < workers <= found.ended:
-            return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
+            # Nginx counts down what a reload closes, and not what a crash does: that was looked at above.
+            if direct and found.excess is not None:
+                return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
+            return reason("reload", "reload_or_crash", server=name, ended=found.ended)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 return reason("reload", "reload_by_counts", certain=direct, server=name)
@@ -197,28 +199,45 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
         return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)
-    return reason("box_reset", "box_seems_reset") if 2 * resets >= burst.count and all_of_them else _unknown(table, "burst")
+    if 2 * resets >= burst.count and all_of_them and found.open_sockets is None:
+        return reason("box_reset", "box_seems_reset")
+    return _unknown(table, "burst")
 
 
 def _by_living_processes(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     """The reason where the server's processes all went on: they did it, something behind them, or a middle box before them."""
-    resets, name = unclaimed(burst.of("reset")), table.server.label
-    kept = min(found.excess or 0, burst.count)
-    reset_before_it = 2 * resets >= burst.count and share_awaiting(burst.of("reset")) < 0.5
-    if reset_before_it and 2 * kept >= burst.count:
-        return reason("box_reset", certain=True, server=name, kept=kept)
+    name = table.server.label
+    if _reset_before_it(burst, found):
+        return _reset_by_a_box(name, found.still_open(burst.count))
     if found.counters_restarted:
         return reason("backend_ended", "backend_restarted")
     if _passes_on(table, burst):
         return reason("backend_ended", server=table.server.name or name)
-    if reset_before_it and burst.all_of_them:
+    # A box that lost its table tells the server nothing, whose sockets would still be open.
+    if _mostly_idle_resets(burst) and burst.all_of_them and found.open_sockets is None:
         return reason("box_reset", "box_seems_reset")
     return _unknown(table, "burst_of_living")
 
 
+def _mostly_idle_resets(burst: Burst) -> bool:
+    """Whether most were reset while no heartbeat awaited an answer."""
+    resets = burst.of("reset")
+    return 2 * unclaimed(resets) >= burst.count and share_awaiting(resets) < 0.5
+
+
+def _reset_before_it(burst: Burst, found: Evidence) -> bool:
+    """Whether most were reset while idle, and the server still has most of them: the reset came on the way."""
+    return _mostly_idle_resets(burst) and found.still_open(burst.count).are_most
+
+
+def _reset_by_a_box(name: str, kept: StillOpen) -> Reason:
+    form = "box_reset" if kept.by_kernel else "box_reset_by_count"
+    return reason("box_reset", form, certain=kept.by_kernel, server=name, kept=kept.count)
+
+
 def _passes_on(table: LossTable, burst: Burst) -> bool:
     """Whether the server holds a connection to a backend for each of ours: by its descriptors, else by its name."""
-    has_backends = is_proxy(table.run, burst.from_s)
+    has_backends = is_proxy(table.run, holders_of(table.run), burst.from_s)
     if has_backends is None:
         return table.server.name.lower() in _PROXIES
     return has_backends

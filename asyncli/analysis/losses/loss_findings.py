@@ -39,7 +39,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     return found
 
 
-def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
     """A finding for each cause of losses with its diagnoses; an incident of several causes is reported with the most frequent."""
     by_incident: dict[int, list[Diagnosis]] = {}
     for place, one in enumerate(diagnoses):
@@ -51,7 +51,7 @@ def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
     for cause, incidents in by_cause.items():
         remedies = dict.fromkeys(one.remedy for ones in incidents for one in ones)
         count = sum(ones[0].count for ones in incidents)
-        found.append(losses.lost(cause, count, [_incident(*ones) for ones in incidents], list(remedies)))
+        found.append(losses.lost(cause, count, [_incident(*ones) for ones in incidents], list(remedies), protocol))
     return found
 
 

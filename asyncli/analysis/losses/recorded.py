@@ -6,13 +6,13 @@ import math
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
-from asyncli.analysis.losses.table import ENDED, LossTable, reason, unclaimed
+from asyncli.analysis.losses.table import ENDED, LossTable, Reason, reason, unclaimed
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
-from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
+from asyncli.findings.protocol_codes import kind_of_break, name_of_reset, remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, remedy_of_reasons
-from asyncli.model.protocol_table import BODY_OF_HEAD
+from asyncli.model.protocol_table import OTHER_REASONS, UNREAD
 from asyncli.model.records import ProtocolCounts
 
 #: The code of losses by a suspension of this machine, which do not count against the server.
@@ -28,21 +28,34 @@ def generator_lost(table: LossTable) -> None:
     table.claim(table.of("generator_lost"), found)
 
 
-def not_http(table: LossTable) -> None:
-    """Claim what ended because an answer was not HTTP, or broke the agreed protocol."""
-    if not (cells := table.of("protocol_error")):
+def unreadable(table: LossTable) -> None:
+    """Claim what ended because of what the server sent in place of an answer: by its kind, the most frequent last."""
+    cells, protocol = table.of("protocol_error"), table.plan.protocol
+    if not cells:
         return
-    broken = (table.totals.whole.protocol or ProtocolCounts()).broken
-    reasons, remedy = by_reason(broken), remedy_of_broken(table.plan.protocol, broken)
-    if table.plan.protocol == "http" and BODY_OF_HEAD not in broken:
-        # Files of older versions have no reasons.
-        reasons = reasons and f": {reasons}"
-        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
-        form = "no_longer_http" if before else ""
-        found = reason("not_http", form, certain=True, reasons=reasons, before=before, remedy=remedy)
-    else:
-        found = reason("broken_protocol", certain=True, reasons=reasons, remedy=remedy)
-    table.claim(cells, found)
+    kinds: dict[str, dict[str, int]] = {}
+    for why, count in (table.totals.whole.protocol or ProtocolCounts()).broken.items():
+        if why != OTHER_REASONS:
+            kinds.setdefault(kind_of_break(protocol, why), {})[why] = count
+    # Files of older versions have no reasons.
+    *rarer, most = sorted(kinds, key=lambda kind: sum(kinds[kind].values())) or [kind_of_break(protocol, "")]
+    for kind in rarer:
+        found = _unreadable(table, kind, kinds[kind])
+        for cell in cells:
+            broken = (cell.tick.protocol or ProtocolCounts()).broken
+            table.claim([cell], found, count=sum(count for why, count in broken.items() if why in kinds[kind]))
+    table.claim(cells, _unreadable(table, most, kinds.get(most, {})))
+
+
+def _unreadable(table: LossTable, kind: str, broken: dict[str, int]) -> Reason:
+    reasons = by_reason({name_of_reset(why.removeprefix(UNREAD)): count for why, count in broken.items()})
+    remedy = remedy_of_broken(table.plan.protocol, broken)
+    if kind != "not_http":
+        return reason(kind, certain=True, reasons=reasons, remedy=remedy)
+    from_s = min(cell.from_s for cell in table.of("protocol_error"))
+    before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, from_s))
+    form = "no_longer_http" if before else ""
+    return reason(kind, form, certain=True, reasons=reasons and f": {reasons}", before=before, remedy=remedy)
 
 
 def tls_error(table: LossTable) -> None:

@@ -9,7 +9,8 @@ import statistics
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
-from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, STATUS_LIMIT
+from asyncli.analysis.slope import plus
+from asyncli.model.metrics import CLOCK_SUSPENDED_S, SERVER_SOCKETS, SERVER_SOCKETS_ELSEWHERE, SILENT, STATUS_LIMIT
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets, metrics_of
 
@@ -38,8 +39,11 @@ class Evidence(msgspec.Struct):
     lived: bool = False
     #: Reconnects of our poller.
     reconnected: int | None = None
-    #: By how much more than before its count of connections exceeds ours; None while that fluctuates.
+    #: By how much more than before its own count of connections exceeds ours; None while that fluctuates. A server may forget to
+    #: count down.
     excess: int | None = None
+    #: The same by its sockets, which the kernel of its host counts: these are open.
+    open_sockets: int | None = None
     #: The status page was silent, and had answered before. None if TLS with it failed.
     silent: bool | None = None
     #: The page stayed silent to the end of the hold.
@@ -49,11 +53,34 @@ class Evidence(msgspec.Struct):
     #: Its processes used no CPU time; and the cores that they used.
     still: bool | None = None
     cores: float | None = None
+    #: A signal or a debugger had stopped a process of it.
+    halted: bool | None = None
 
     @property
-    def stopped(self) -> bool:
-        """The status page was silent, and the processes used no CPU."""
+    def stood_still(self) -> bool:
+        """The status page was silent, and the processes used no CPU: they were stopped, or waited for something."""
         return bool(self.silent and self.still)
+
+    def still_open(self, count: int) -> StillOpen:
+        """How many of ``count`` lost connections the server still has."""
+        by_kernel = self.open_sockets is not None
+        beyond = self.open_sockets if self.open_sockets is not None else self.excess or 0
+        return StillOpen(max(0, min(beyond, count)), count, by_kernel)
+
+
+class StillOpen(msgspec.Struct, frozen=True):
+    """Of ``of`` lost connections the server still has ``count``: by the kernel's list of its sockets (``by_kernel``), else by its
+    own count, which may be wrong.
+    """
+
+    count: int
+    of: int
+    by_kernel: bool
+
+    @property
+    def are_most(self) -> bool:
+        """Whether the server was not told of at least half of the losses."""
+        return self.count > 0 and 2 * self.count >= self.of
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -110,13 +137,14 @@ class ServerEvidence:
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
         # Instants of samples, with or without the status page.
         self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
-        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s")}
+        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s", "stopped")}
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
+        self._sockets = _sockets_of_server(run)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         #: (When this machine woke from a suspension, how long it was), in s.
@@ -153,7 +181,8 @@ class ServerEvidence:
             some_stayed = found.ended is not None and before is not None and found.ended < before
             found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
-        found.excess = self._excess(from_s, to_s, count)
+        found.excess = self._excess(active, from_s, to_s, count)
+        found.open_sockets = self._excess(self._sockets, from_s, to_s, count)
         if active.last(from_s) is not None and not self._page_untrusted:
             found.silent = self._silent(from_s, to_s)
             found.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
@@ -165,6 +194,8 @@ class ServerEvidence:
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
             spent_s = used.values[-1] - used.values[0]
             found.still, found.cores = spent_s <= _STILL_S, spent_s / (used.t_s[-1] - used.t_s[0])
+        stopped = self._server["stopped"].between(from_s, to_s).values
+        found.halted = max(stopped) > 0 if stopped else None
         return found
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
@@ -189,9 +220,9 @@ class ServerEvidence:
         after = counter.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
         return None if before is None or not after else max(0, round(after[-1] - before))
 
-    def _excess(self, from_s: float, to_s: float, count: int) -> int | None:
+    def _excess(self, counted: Series, from_s: float, to_s: float, count: int) -> int | None:
         def beyond(low_s: float, high_s: float) -> list[float]:
-            return [value - self.held(t_s) for t_s, value in self._status["active"].between(low_s, high_s).rows()]
+            return [value - self.held(t_s) for t_s, value in counted.between(low_s, high_s).rows()]
 
         # Losses are replaced within a second, and page and tick are up to a second apart.
         # A page that is read in the drain counts what is left.
@@ -205,6 +236,15 @@ class ServerEvidence:
             statistics.median(abs(one - before) for one in parts[0]), statistics.median(abs(one - after) for one in parts[1])
         )
         return None if off > count / 4 else round(after - before)
+
+
+def _sockets_of_server(run: Run) -> Series:
+    """The server's ends of connections, at our ports and at its others: a box before it on its host has those at our ports."""
+    sockets, elsewhere = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_ELSEWHERE)
+    if not any(sockets.values):
+        # The server is in another network namespace.
+        return Series()
+    return plus(sockets, [elsewhere]) if elsewhere else sockets
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:

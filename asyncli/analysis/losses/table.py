@@ -88,7 +88,7 @@ class Attribution:
         """The ends (s) of the seconds with these losses."""
         return {cell.to_s for cell, *_ in self._parts}
 
-    def words(self, reason: Reason, *, listens: bool) -> Words:
+    def words(self, reason: Reason, *, listens: bool, protocol: str) -> Words:
         """The reason's words, filled for these losses. ``listens``: the connections send no heartbeats."""
         medians = None
         if "{medians}" in reason.words.evidence:
@@ -96,7 +96,7 @@ class Attribution:
             age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
             medians = None if age is None or idle is None else (age, idle)
         spans = self._span("age_s"), self._span("idle_s")
-        details = LossDetails(self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens)
+        details = LossDetails(self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens, protocol)
         return details.fill(reason.words)
 
     def _span(self, field: Field) -> str:

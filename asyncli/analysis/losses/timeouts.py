@@ -123,10 +123,12 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     if cause == "reset":
         cells = table.of(cause)
         count = unclaimed(cells)
-        excess = table.server.about(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells), count).excess or 0
-        kept = min(excess, count) if excess >= max(FEWEST, count / 2) else 0
-        counted = f"; the server still counts {format_count(kept)} of them as open, so it was not told" if kept else ""
-        return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
+        from_s, to_s = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
+        kept = table.server.about(from_s, to_s, count).still_open(count)
+        if not kept.are_most or kept.count < FEWEST:
+            return reason("box_reset", "box_reset_idle", event=event, low=low, high=high)
+        form = "box_reset_while_open" if kept.by_kernel else "box_reset_while_counted"
+        return reason("box_reset", form, certain=kept.by_kernel, event=event, low=low, high=high, kept=kept.count)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
     whose = known_idle(low, high, upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
-from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
+from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence, StillOpen
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
@@ -106,8 +106,9 @@ def _stretches(table: LossTable) -> list[list[LossCell]]:
 def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
     """Why listening connections received nothing."""
     server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
-    if server.about(max(since_s, 0.0), to_s, unclaimed(cells)).stopped:
-        return reason("server_stalled", "stopped_speaking", certain=True, server=server.label)
+    found = server.about(max(since_s, 0.0), to_s, unclaimed(cells))
+    if found.stood_still:
+        return _stood_still(found, server.label)
     # A connection that opens receives a handshake, which is no event.
     heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s) if not tick.opened)
     return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.label)
@@ -127,10 +128,7 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
-        kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
-        counts = f", and {server.label} still counts {format_count(kept)} of them as open" if kept else ""
-        for_s = loss_causes.in_seconds(edge)
-        return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
+        return _silent_when_idle(table, cells, found.still_open(count), edge)
     if count < FEWEST:
         return None
     # Where a packet in p is lost, at most p^3 of the heartbeats get no answer within three tries: others are sent again and
@@ -150,6 +148,35 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     return None
 
 
+def _silent_when_idle(table: LossTable, cells: list[LossCell], kept: StillOpen, edge: float) -> Reason:
+    """Why those that had been idle for ``edge`` seconds or longer got no answer, while others did.
+
+    What is dropped on the way is not acknowledged. What is acknowledged has reached a kernel: the server's, or that of a proxy.
+    """
+    server, for_s = table.server.label, loss_causes.in_seconds(edge)
+    if 2 * _of_ticks(cells, "acknowledged") >= kept.of:
+        return reason("silent_drop", "idle_forgotten", server=server, for_s=for_s)
+    counts = ""
+    if kept.are_most and kept.by_kernel:
+        counts = f", and {server} still has {format_count(kept.count)} of their sockets"
+    elif kept.are_most:
+        counts = f", and {server} still counts {format_count(kept.count)} of them as open"
+    return reason("silent_drop", certain=bool(counts), low=edge, high=edge + 1, for_s=for_s, counts=counts)
+
+
+def _stood_still(found: Evidence, name: str) -> Reason:
+    """The server's processes used no CPU and its status page was silent: a signal had stopped them, or they waited."""
+    forms: dict[NoAnswers, str] = {"stopped": "", "waited": "waited_for_something", "stood_still": "stood_still"}
+    return reason("server_stalled", forms[how_it_stood_still(found)], certain=found.halted is True, server=name)
+
+
+def how_it_stood_still(found: Evidence) -> Literal["stopped", "waited", "stood_still"]:
+    """By the state of the server's processes; "stood_still" where it was not read."""
+    if found.halted is None:
+        return "stood_still"
+    return "stopped" if found.halted else "waited"
+
+
 def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason | None:
     """Why none of the heartbeats was answered that were sent when these were ``asked``; None where it is no silence of all:
     these connections were never answered, and others were before."""
@@ -164,21 +191,27 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
     why = why_silent(table.server, found, sent, unacknowledged)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(segments, "TCP segment"))
-    if why == "stopped":
-        return reason("server_stalled", certain=True, server=name)
+    if found.stood_still:
+        return _stood_still(found, name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=name)
     if why == "computing":
         return reason("server_stalled", why, server=name, cores=found.cores)
+    # A handshake needs only the kernel. So neither a page that answers nor what it counts of requests, which may be of connections
+    # given up in the queue, tells of those that nobody has accepted.
+    never = table.server.local and _without_answer(cells)
+    if never and any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s):
+        return None
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
-    # A handshake needs only the kernel, so a page that answers does not tell of connections that nobody has accepted.
-    if table.server.local and _without_answer(cells):
-        answered = any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s)
-        return None if answered else _never(table, "never_")
+    if never:
+        return _never(table, "never_")
     if why == "page_answered":
+        # What was acknowledged has reached a kernel behind the path: the server's, or that of a proxy.
+        if 2 * _of_ticks(cells, "acknowledged") >= count:
+            return reason("server_stalled", "part_stood_still")
         return reason("path_cut", why)
     return reason("server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name)
 
@@ -212,8 +245,8 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledge
     """
     if unacknowledged:
         return "unacknowledged"
-    if found.stopped:
-        return "stopped"
+    if found.stood_still:
+        return how_it_stood_still(found)
     # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds shows half of that.
     if found.cores is not None and 2 * found.cores >= 1:
         return "computing"
