@@ -199,7 +199,7 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
         return reason("answered_otherwise", server=name)
     if why == "computing":
         return reason("server_stalled", why, server=name, cores=found.cores)
-    # A handshake needs only the kernel. So neither a page that answers nor what it counts of requests, which may be of connections
+    # A handshake needs only the kernel. So neither a page that answers nor its count of requests, some of connections that were
     # given up in the queue, tells of those that nobody has accepted.
     never = table.server.local and _without_answer(cells)
     if never and any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s):
