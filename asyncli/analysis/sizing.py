@@ -49,8 +49,9 @@ class SizedLimit(msgspec.Struct, frozen=True):
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """The answer. ``total_bytes`` and ``ci95``: on one host, None where a part is unknown. ``host_bytes``: memory of a host, of
-    which a tenth stays free. ``hosts`` and ``hosts_ci95``: how many of these; None where unknown, or where not even one fits.
+    """The answer. ``total_bytes`` and ``ci95``: on one host, None where a part or the residual is unknown. ``host_bytes``: memory
+    of a host, of which a tenth stays free. ``hosts`` and ``hosts_ci95``: how many of these; None where unknown, or where not even
+    one fits; without the residual ``hosts`` are the fewest.
     """
 
     connections: int
@@ -66,6 +67,9 @@ class Sizing(msgspec.Struct, frozen=True):
     limits: tuple[SizedLimit, ...]
     #: The most bytes on one host where a part is hidden; None where the total is known, or a part has no bound.
     at_most_bytes: float | None = None
+    #: The least bytes on one host where all parts are known but the residual is not, and why it is not ("": it is).
+    at_least_bytes: float | None = None
+    rest_unknown: str = ""
 
     @property
     def unknown(self) -> list[SizedPart]:
@@ -78,19 +82,26 @@ def size(costs: Costs, forecast: Forecast, *, connections: int, measured: int, h
     parts = _parts(costs, connections)
     total = _Sum.of(parts, costs, connections)
     hosts, bounds = _hosts(total, host_bytes)
+    rest_unknown = ""
+    if costs.residual is None:
+        # A cache or a database may work for the server: the parts are the least that it takes.
+        rest_unknown = costs.unknown.get("residual", "it was not measured")
+        hosts, bounds = None if bounds is None else bounds[0], None
     share = math.ceil(connections / hosts) if hosts else connections
     return Sizing(
         connections=connections,
         measured=measured,
         factor=connections / measured if measured else math.inf,
         parts=parts,
-        total_bytes=None if total is None else total.at(connections),
-        ci95=None if total is None else (total.low(connections), total.high(connections)),
+        total_bytes=None if total is None or rest_unknown else total.at(connections),
+        ci95=None if total is None or rest_unknown else (total.low(connections), total.high(connections)),
         host_bytes=host_bytes,
         hosts=hosts,
         hosts_ci95=bounds,
         limits=_limits(forecast.ceilings, share),
         at_most_bytes=_at_most(parts, costs, connections) if total is None else None,
+        at_least_bytes=total.low(connections) if total is not None and rest_unknown else None,
+        rest_unknown=rest_unknown,
     )
 
 
@@ -116,13 +127,14 @@ def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPa
 
 
 def _at_most(parts: Sequence[SizedPart], costs: Costs, connections: int) -> float | None:
+    if costs.residual is None:
+        return None
     most = 0.0
     for part in parts:
         if part.ci95 is None:
             return None
         most += part.ci95[1]
-    rest = 0.0 if costs.residual is None else max(0.0, costs.residual.ci95[1])
-    return most + rest * connections
+    return most + max(0.0, costs.residual.ci95[1]) * connections
 
 
 class _Sum(msgspec.Struct, frozen=True):

@@ -41,6 +41,9 @@ def in_a_sentence(sizing: Sizing, server: str, path: str) -> str:
     """``1,000,000 clients: 18.7 GB ± 0.4 on the server (14.8 GB in nginx, 3.9 GB in the server's kernel). Hosts of 64 GB:
     one.``"""
     clients = format_many(sizing.connections, "client")
+    if sizing.at_least_bytes is not None:
+        parts = ", ".join(_named(part, server) for part in sizing.parts)
+        return f"{clients}: at least {format_bytes(sizing.at_least_bytes)} on the server ({parts}). {_hosts(sizing, path)}"
     if sizing.total_bytes is None or sizing.ci95 is None:
         known = [_named(part, server) for part in sizing.parts if part.bytes is not None]
         unknown = [f"{_bound(part)} {_place(part, server)} ({part.why})" for part in sizing.unknown]
@@ -83,6 +86,8 @@ def _hosts(sizing: Sizing, path: str) -> str:
     if sizing.host_bytes is None:
         return f"How many hosts: asyncli size {path} -c {sizing.connections} --memory 64G."
     size = format_bytes(sizing.host_bytes)
+    if sizing.hosts is not None and sizing.hosts_ci95 is None:
+        return f"Hosts of {size}: at least {format_count(sizing.hosts)}."
     if sizing.hosts is None or sizing.hosts_ci95 is None:
         return f"A host of {size} is too small for the server alone."
     least, most = sizing.hosts_ci95
@@ -99,6 +104,11 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
         found.append(
             f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory goes on as "
             f"it did. A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
+        )
+    if sizing.at_least_bytes is not None:
+        found.append(
+            f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a cache or a database that works "
+            "for the server is not in it. A slower ramp and a quiet host would show it."
         )
     if summary.run.verdict != "passed":
         verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
@@ -122,7 +132,10 @@ def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
     total = ["-", "-"]
     if sizing.total_bytes is not None and sizing.ci95 is not None:
         total = [format_bytes(sizing.total_bytes), _interval(sizing.ci95)]
-    rows.append(doc.TableRow("in all, with the residual in the interval", ["", "", *total], strong=True))
+    in_all = "in all, with the residual in the interval"
+    if sizing.at_least_bytes is not None:
+        in_all, total = "in all, without the residual", [f"at least {format_bytes(sizing.at_least_bytes)}", "-"]
+    rows.append(doc.TableRow(in_all, ["", "", *total], strong=True))
     columns = doc.numbers("a connection", "fixed", f"at {format_count(sizing.connections)}", "95 % interval")
     return doc.DataTable("Memory on the server", columns, rows, kind="stack")
 
