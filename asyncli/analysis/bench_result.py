@@ -20,13 +20,14 @@ from asyncli.findings.tls import by_reason
 from asyncli.model.benchplan import BenchPlan, BenchRun
 from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
-from asyncli.model.units import format_count, format_duration, format_rate
+from asyncli.model.units import format_count, format_duration, format_rate, format_share
 
 RULE = (
     "passed: every request was answered below status 400 (a --fail-if on a status replaces that for it), or in flight at the end "
     f"for not much longer than answers took; failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or "
-    f"was busy for more than {MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, "
-    f"or other programs used more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
+    f"was busy for more than {format_share(MOST_CPU_SHARE)} of the time while the server used less than "
+    f"{format_share(BUSY_SERVER_CORES)} of a core, or other programs used more than {format_share(MOST_OF_OTHERS)} of this "
+    "host's busy CPUs; untested: nothing was answered"
 )
 
 

@@ -26,7 +26,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import FAR, Check, Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
-from asyncli.model.units import format_bytes, format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many, format_share
 
 #: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
 RESERVE = PART
@@ -153,7 +153,7 @@ class _Room(msgspec.Struct, frozen=True):
         """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-            why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"
+            why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
             return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} B, {why}")
         return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
 
@@ -168,7 +168,7 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
         return _Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
     of = "the memory" if total else "that"
-    less = f"less a reserve of {format_bytes(reserve)} ({RESERVE:.0%} of {of})"
+    less = f"less a reserve of {format_bytes(reserve)} ({format_share(RESERVE)} of {of})"
     return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
@@ -233,6 +233,9 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
         # What is behind the server is needed too, and unknown.
         return None
+    if rest is None:
+        # Other programs may work for the server: a cache, a database.
+        return Ceiling("server_memory", None, None, "a server with as much memory: what is left over of a connection is unknown")
     ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
     server, kernel_bytes = server_memory(before, costs.holders)[0], before.series(metrics.KERNEL_SOCKET_BYTES)
@@ -242,7 +245,7 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     own = user.bytes_per_connection + behind + in_kernel
     # The errors may be correlated: add them.
     half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
-    residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
+    residual, most = max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"

@@ -75,12 +75,13 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         server=run.place.server_name, others_hold=_others_hold_sockets(run),
     )  # fmt: skip
     if not math.isfinite(start):
-        return result, [counts.reconciliation_unknown("nothing_connected", [])]
+        return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
     result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
         of_plan = {"status_url": run.plan.status_url, "baseline": run.plan.baseline_s}
         lacks = [name for name, planned in of_plan.items() if not planned]
-        return result, [counts.reconciliation_unknown("no_page", lacks), *_divergence_findings(result.divergences, context)]
+        findings = [counts.reconciliation_unknown("no_page", lacks, context.server)]
+        return result, [*findings, *_divergence_findings(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     every = compared(client, pages, start, stop)
@@ -96,10 +97,11 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         )
     if not pages.comparable or active is None:
         why: Unknown = "page_silent" if pages.comparable else "page_tells_nothing"
-        return result, [counts.reconciliation_unknown(why, []), *restarts, *_divergence_findings(result.divergences, context)]
+        findings = [counts.reconciliation_unknown(why, [], context.server), *restarts]
+        return result, [*findings, *_divergence_findings(result.divergences, context)]
     if _page_of_new_processes(run, pages):
         result.divergences = [one for one in result.divergences if one.from_s < pages.restarted_s[0]]
-        findings = [counts.reconciliation_unknown("page_of_new_processes", []), *restarts]
+        findings = [counts.reconciliation_unknown("page_of_new_processes", [], context.server), *restarts]
         return result, [*findings, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]

@@ -23,7 +23,9 @@ _NOT_THE_SERVERS = frozenset({"ports", "generator", "memory", "server_host"})
 
 
 class SizedPart(msgspec.Struct, frozen=True):
-    """Bytes of a part with all connections and their 95 % interval, None where unknown, with the reason in ``why``."""
+    """Bytes of a part with all connections and their 95 % interval, None where unknown, with the reason in ``why``. A part that
+    noise hides has an interval, from zero on, and no bytes.
+    """
 
     name: PartName
     bytes_per_connection: float | None
@@ -62,6 +64,8 @@ class Sizing(msgspec.Struct, frozen=True):
     hosts: int | None
     hosts_ci95: tuple[int, int] | None
     limits: tuple[SizedLimit, ...]
+    #: The most bytes on one host where a part is hidden; None where the total is known, or a part has no bound.
+    at_most_bytes: float | None = None
 
     @property
     def unknown(self) -> list[SizedPart]:
@@ -86,6 +90,7 @@ def size(costs: Costs, forecast: Forecast, *, connections: int, measured: int, h
         hosts=hosts,
         hosts_ci95=bounds,
         limits=_limits(forecast.ceilings, share),
+        at_most_bytes=_at_most(parts, costs, connections) if total is None else None,
     )
 
 
@@ -102,10 +107,22 @@ def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPa
     if cost is None:
         return SizedPart(name, None, None, None, None, costs.unknown.get(name, "it was not measured"))
     if not is_measured(costs, name):
-        return SizedPart(name, None, None, None, None, "its interval reaches zero: noise or other programs hide it")
+        at_most = times * (max(0.0, cost.fixed_bytes) + cost.ci95[1] * connections)
+        bounds = (0.0, at_most) if cost.ci95[1] > 0 else None
+        return SizedPart(name, None, None, None, bounds, "its interval reaches zero: noise or other programs hide it")
     each, fixed = times * cost.bytes_per_connection, times * max(0.0, cost.fixed_bytes)
     low, high = (fixed + times * end * connections for end in cost.ci95)
     return SizedPart(name, each, fixed, fixed + each * connections, (low, high))
+
+
+def _at_most(parts: Sequence[SizedPart], costs: Costs, connections: int) -> float | None:
+    most = 0.0
+    for part in parts:
+        if part.ci95 is None:
+            return None
+        most += part.ci95[1]
+    rest = 0.0 if costs.residual is None else max(0.0, costs.residual.ci95[1])
+    return most + rest * connections
 
 
 class _Sum(msgspec.Struct, frozen=True):

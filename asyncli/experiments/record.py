@@ -23,7 +23,7 @@ Verdict = Literal["holds", "holds in part", "mostly refuted", "does not hold", "
 #: Their meaning; see :mod:`asyncli.experiments.judging`.
 VERDICTS = (
     "holds: shown in every case; holds in part: in some; does not hold: the opposite is shown in every case; mostly refuted: in "
-    "more than half, and the claim in none; cannot say: none of these. Shown: the rounds' whole 95% interval is on that side of "
+    "more than half, and the claim in none; cannot say: none of these. Shown: the rounds' whole 95 % interval is on that side of "
     "the rule; with one or two rounds, or a zero among them, the range of values, 1.5 times wider on each side."
 )
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
 import msgspec
 
 from asyncli.model.records import Finding, Severity
-from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
+from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_share
 
 P = ParamSpec("P")
 _CLAUSE_END = re.compile(r"(?<=[.;])\s+(?=[A-Z`])")
@@ -33,13 +33,15 @@ class Words(NamedTuple):
 
 
 class _Formatter(string.Formatter):
-    """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant."""
+    """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant, ``{x!p}`` a share."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         return _CONVERSIONS[conversion](value) if conversion else value
 
 
-_CONVERSIONS: dict[str, Callable[[float], str]] = {"n": format_count, "b": format_bytes, "d": format_duration, "c": format_clock}
+_CONVERSIONS: dict[str, Callable[[float], str]] = {
+    "n": format_count, "b": format_bytes, "d": format_duration, "c": format_clock, "p": format_share,
+}  # fmt: skip
 _FORMATTER = _Formatter()
 
 

@@ -10,7 +10,7 @@ from asyncli.findings.generator import BENCH_AGAIN
 from asyncli.findings.losses import allowed_by, remedy_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.model.records import Severity
-from asyncli.model.units import format_count, format_duration, format_many, format_rate
+from asyncli.model.units import format_count, format_duration, format_many, format_rate, format_share
 
 _ERROR_LOG = "see the server's error log"
 # The sentence names this many processes of a program.
@@ -146,7 +146,7 @@ def unanswered_at_end(count: int, of: int, longest_s: float, slowest_s: float | 
 
 def _ours(workers: int, busy: float) -> str:
     ours = f"asyncli's {workers} processes were" if workers > 1 else "asyncli's process was"
-    return f"{ours} busy for {busy:.0%} of the time"
+    return f"{ours} busy for {format_share(busy)} of the time"
 
 
 @finding("both_busy", "info")
@@ -154,7 +154,7 @@ def both_busy(workers: int, busy: float, server_cores: float) -> str:
     """asyncli's processes were fully busy, and so was a core of the server: either may be the limit. ``busy``: the share of
     asyncli's cores.
     """
-    return f"{_ours(workers, busy)}, the server for {server_cores:.0%} of a core: either may be the limit on this host"
+    return f"{_ours(workers, busy)}, the server for {format_share(server_cores)} of a core: either may be the limit on this host"
 
 
 @finding("generator_saturated_cpu", "error", "use more --workers, or a --rate below this one to see the server's latency")
@@ -162,7 +162,7 @@ def saturated_cpu(workers: int, busy: float, server_cores: float | None) -> str:
     """asyncli's processes were fully busy and the server was not: the bench measured asyncli. ``busy``: the share of
     asyncli's cores.
     """
-    theirs = "" if server_cores is None else f", the server for {server_cores:.0%} of a core"
+    theirs = "" if server_cores is None else f", the server for {format_share(server_cores)} of a core"
     return f"{_ours(workers, busy)}{theirs}: the server can do more"
 
 
@@ -177,7 +177,7 @@ def host_busy(
     """
     shares = f"asyncli used {generator_cores:.2f}" + ("" if server_cores is None else f", the server {server_cores:.2f}")
     cores = f"{shares}, and other programs {others_cores:.2f} ({'; '.join(map(_taker, takers))})"
-    evidence = f"{min(1.0, busy_cores / cpus):.0%} of this host's {format_many(cpus, 'CPU')} was busy: {cores}"
+    evidence = f"{format_share(min(1.0, busy_cores / cpus))} of this host's {format_many(cpus, 'CPU')} was busy: {cores}"
     wrong = "latencies may be too high" if reached else "the rate may be too low, and latencies too high"
     if before:
         severity: Severity = "warning" if ours_busy else "error"

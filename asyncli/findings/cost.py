@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_bytes, format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many, format_share
 
 #: The method of a cost that is no slope begins so: memory in the hold less memory before the first connection, divided by the
 #: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.
@@ -221,6 +221,6 @@ def _moved(name: str, moved: Sequence[Moved]) -> str:
     numbers = ", ".join(str(one["plateau"]) for one in moved)
     most = max(moved, key=lambda one: abs(one["bytes"]))
     share = most["share"]
-    climb = f", {abs(share):.0%} of the climb to it" if share is not None and abs(share) < 10 else ""
+    climb = f", {format_share(abs(share))} of the climb to it" if share is not None and abs(share) < 10 else ""
     on = "plateau" if len(moved) == 1 else "plateaus"
     return f"of {COST_NAMES[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
 from asyncli.findings.cost import SURE
-from asyncli.model.units import format_bytes, format_count, format_duration
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 
 # A rate is extrapolated to so many times the examined part at most.
 _FARTHEST = 100
@@ -73,8 +73,8 @@ def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: b
     """
     unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
-        return Words(f"{unknown}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
+        return Words(f"{unknown}: hold too short: {format_many(points, 'point')}, {wanted} needed", "hold longer (--hold)")
     return Words(
-        f"{unknown}: samples or connections are missing: {points} points, {wanted} needed",
+        f"{unknown}: samples or connections are missing: {format_many(points, 'point')}, {wanted} needed",
         "see the other findings for what was lost or not read",
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import resume_with
-from asyncli.model.units import format_clock, format_count, format_duration, format_many
+from asyncli.model.units import format_clock, format_count, format_duration, format_many, format_share
 
 #: What to do about a bench with missing parts.
 BENCH_AGAIN = "find out what stopped or ended them, then run again; report it as a bug if it repeats"
@@ -259,5 +259,5 @@ def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
     """The generator used nearly all of its cores, so its work was delayed: it was the limit. A warning if it was in the ramp
     only, whose pace alone is in doubt then.
     """
-    used = f"asyncli used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})"
+    used = f"asyncli used {format_share(share)} of {cores} cores in the {phase} (bound {format_share(bound)})"
     return Words(f"{used}; {_DOUBTS_PACE}", severity="warning") if phase == "ramp" else Words(used)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_clock
+from asyncli.model.units import format_clock, format_share
 
 
 @finding("host_busy", "warning")
@@ -17,8 +17,8 @@ def host_busy(
     when = f"from {format_clock(span_s[0])} to {format_clock(span_s[1])}"
     more = f" (the longest of {times} times)" if times > 1 else ""
     evidence = (
-        f"this host's {cpus} CPUs were {min(1.0, busy_cores / cpus):.0%} busy {when}{more}, {others_cores:.1f} of them with "
-        "other programs or guests (steal)"
+        f"this host's {cpus} CPUs were {format_share(min(1.0, busy_cores / cpus))} busy {when}{more}, {others_cores:.1f} of them "
+        "with other programs or guests (steal)"
     )
     if before:
         return Words(f"{evidence}: latencies include it", "stop those programs, or use quiet hosts")
@@ -39,7 +39,7 @@ def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words
     did = "opened" if others > 0 else "closed"
     who = "other programs, or the server as a proxy (unknown)," if perhaps_proxy else "other programs"
     return Words(
-        f"{who} {did} {abs(others):,} sockets on {host} while our connections took {ours:,}: the memory of the kernel, "
+        f"{who} {did} {abs(others):,} sockets on {host} while asyncli's connections took {ours:,}: the memory of the kernel, "
         f"of {host} in all and the residual include theirs",
         f"run again while no other program on {host} opens connections",
     )
@@ -51,6 +51,6 @@ def upstream_sockets(host: str, ours: int, others: int) -> Words:
     drain, and the server took two descriptors for each connection, like a proxy with a backend. ``others``: how many more.
     """
     return Words(
-        f"{others:,} other sockets on {host} were opened and closed with our {ours:,}, those of a proxy to its backend: the "
-        f"kernel's cost is per socket of all these, and the cost of {host} in all includes them"
+        f"{others:,} other sockets on {host} were opened and closed with asyncli's {ours:,}, those of a proxy to its backend: "
+        f"the kernel's cost is per socket of all these, and the cost of {host} in all includes them"
     )

@@ -56,7 +56,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "http_error": ("{loss} after an error answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
     "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
-    "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),
+    "client_cut": ("{loss} ({timeout_s!d}); {cut}", "{remedy}"),
     # Timers and limits.
     "keepalive_off": (
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
@@ -165,6 +165,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
+    # Its count alone does not tell them apart.
+    "worker_crash_or_proxy": (
+        f"{_STILL_COUNTS}looks like a worker of it crashed or was killed, or a proxy before it ended them and kept its own "
+        "connections to it",
+        f"{_CRASH}; and the log of a proxy or a middle box between here and {{server}}",
+    ),
+    "worker_or_backend_ended": (
+        "looks like one of {workers} workers of {server} ended with its connections, or one of as many servers behind it",
+        f"{_CRASH}; if it passes connections on, see the servers behind it",
+    ),
     "worker_ended": (
         "{likely}{ended!n} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
         _CRASH,
@@ -176,7 +186,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         f"see its log of that moment; {_NO_RELOAD}",
     ),
     "reload_by_counts": (
-        "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
+        "{likely}{server} was reloaded: its counters continued, and it closed all in order, its status poll too", _NO_RELOAD,
     ),
     "reload_by_counters": ("{server} was reloaded: its counters restarted, and its main process stayed", _NO_RELOAD),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
@@ -236,7 +246,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "send heartbeats more often (--keepalive below twice that time), or raise its timeout",
     ),
     "packets_lost": (
-        "others were answered, but {again!n} heartbeats ({share:.0%}) only after they had been sent again: packets were lost on "
+        "others were answered, but {again!n} heartbeats ({share!p}) only after they had been sent again: packets were lost on "
         "the way",
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
@@ -288,7 +298,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "see what stopped it (SIGSTOP, a debugger, a frozen cgroup), or what it waits for (a lock, a disk, a long computation)",
     ),
     "answers_in_part": (
-        "answers were incomplete ({part:.0%} came on average): looks like a slow line, or a middle box that holds "
+        "answers were incomplete ({part!p} came on average): looks like a slow line, or a middle box that holds "
         "answers back",
         "see the bandwidth and middle boxes between here and the server",
     ),
@@ -307,7 +317,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "have the server send something more often (an event, a comment), or use a longer --silence",
     ),
     "cut_short": (
-        "{loss}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
+        "{loss}, after a part of it had come ({part!p} on average): looks like a middle box that cuts answers off, "
         "or a worker that ended while it wrote{when}",
         "see middle boxes between here and the server, and its error log",
     ),
@@ -343,6 +353,7 @@ _FORMS = {
     ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
+    "worker_crash": ("worker_crash", "worker_crash_or_proxy"), "worker_ended": ("worker_ended", "worker_or_backend_ended"),
 }
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.
@@ -547,4 +558,4 @@ def unanswered(why: Words, timeout_s: float, times: int = 1, every_s: float | No
     """``why`` with the timeout of the heartbeats, and how many ``times`` it happened, if regularly ``every_s``."""
     several = f", {times} times" if times > 1 else ""
     several += f", about every {format_duration(every_s)}" if every_s is not None else ""
-    return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{several}{{when}}", why.remedy)
+    return Words(f"{{loss}} ({format_duration(timeout_s)}); {why.evidence}{several}{{when}}", why.remedy)

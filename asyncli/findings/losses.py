@@ -259,7 +259,7 @@ def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
     ((status, count),) = by_status.items()
     # The next step above, so that chance does not cross it.
     share = 1 if 100 * count < of else min(100, 5 * (20 * count // max(1, of) + 1))
-    return f"; to allow up to {share}%: --fail-if '{what}.by_status.{status} > {share}%'"
+    return f"; to allow up to {share} %: --fail-if '{what}.by_status.{status} > {share}%'"
 
 
 @finding("status_errors", "error")

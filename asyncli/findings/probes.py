@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
 from asyncli.findings.losses import remedy_of_statuses
-from asyncli.model.units import format_clock, format_duration
+from asyncli.model.units import format_clock, format_duration, format_share
 
 _ERROR_LOGS = "see its error log and the kernel's for what ended it"
 
@@ -29,7 +29,7 @@ def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> s
     """A probe is read less often than once a second, because it takes much CPU. ``budget``: the share of a core it may use."""
     return (
         f"reading {probe} takes {format_duration(cost_s)} of CPU, so it is read every {format_duration(period_s)} (budget: "
-        f"{budget:.1%} of a core)"
+        f"{format_share(budget, 1)} of a core)"
     )
 
 

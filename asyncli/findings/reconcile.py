@@ -7,9 +7,9 @@ from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.losses import settings
-from asyncli.model.products import STATUS_PAGES
+from asyncli.model.products import STATUS_PAGES, product_of
 from asyncli.model.records import Finding, Severity
-from asyncli.model.units import format_clock, format_count
+from asyncli.model.units import format_clock, format_count, format_many
 
 Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"]
 
@@ -51,10 +51,10 @@ _SEE_OTHERS = "see the other findings for why"
 #: The two counts of each pair, the one that can fall behind first.
 _NAMES = {
     "asked": ("the connections held", "those asked for"),
-    "held": ("the server's active count", "ours"),
-    "accepts": ("the server's count of accepts", "the connections we opened"),
+    "held": ("the server's active count", "asyncli's"),
+    "accepts": ("the server's count of accepts", "the connections that asyncli opened"),
     "handled": ("the server's count of handled connections", "its accepts"),
-    "requests": ("the server's count of requests", "our answers and polls"),
+    "requests": ("the server's count of requests", "asyncli's answers and polls"),
 }
 _BEHIND = {
     "asked": "see the losses, the failed connects and the ramp's lateness for why",
@@ -93,7 +93,7 @@ def _differ(pair: str, by: int) -> str:
 
 def _stale(killed: int, before: int) -> str:
     known = [f"{killed:,} of a worker that was killed"] if killed else []
-    known += [f"{before:,} from before our first connect (lost in an earlier run, or others')"] if before else []
+    known += [f"{before:,} from before asyncli's first connect (lost in an earlier run, or others')"] if before else []
     return f"it still counts {' and '.join(known)}; nginx forgets those of a killed worker only when it is restarted"
 
 
@@ -141,7 +141,7 @@ def parted(
 @finding("reconcile_held", "error")
 def reconcile_held(held: int, active: int, since: Since | None, addresses: int, beyond: Beyond) -> Words:
     """At the hold's end client and server count different numbers of connections. A warning if the server counts more."""
-    evidence = f"the client holds {held:,} connections, the server {active:,}{_since(since)}"
+    evidence = f"the client holds {format_many(held, 'connection')}, the server {active:,}{_since(since)}"
     if active > held:
         return Words(evidence, _beyond(beyond), "warning")
     remedy = (
@@ -158,12 +158,12 @@ def reconcile_accepts(
     """The client opened another number of connections than the server accepted. ``silent``: those that were never answered, if
     they explain it: when the last packet of a handshake is lost, only the client has a connection.
     """
-    evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{_since(since)}"
+    evidence = f"the client opened {format_many(opened, 'connection')}, the server accepted {accepts:,}{_since(since)}"
     if accepts > opened:
         return Words(evidence, _OTHER_CLIENTS, "warning")
     remedy = f"they wait in its listen queue: {_DESCRIPTORS}".format_map(settings(server))
     if silent:
-        evidence += f"; {silent:,} of ours were never answered"
+        evidence += f"; {silent:,} of these were never answered"
         remedy = f"the network may have lost the last packet of their handshakes; else {remedy}"
     return Words(evidence, *_behind(addresses, "warning" if silent else "error", remedy))
 
@@ -171,7 +171,8 @@ def reconcile_accepts(
 @finding("reconcile_handled", "error")
 def reconcile_handled(accepts: int, handled: int, since: Since | None, server: str) -> Words:
     """The server accepted connections for which it had no free slot."""
-    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: the rest found no free slot{_since(since)}"
+    accepted = format_many(accepts, "connection")
+    evidence = f"the server accepted {accepted} and handled {handled:,}: the rest found no free slot{_since(since)}"
     return Words(evidence, _SLOTS.format_map(settings(server)))
 
 
@@ -218,7 +219,7 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
         remedy = "a server that restarts loses what it counted after its last status page"
     parts = []
     for one in apart:
-        before = f"{format_count(one['before'])} were there before our first connect, " if one["before"] else ""
+        before = f"{format_count(one['before'])} were there before its first connect, " if one["before"] else ""
         parts.append(f"{_differ(one['pair'], one['by'])} ({before}up to {format_count(one['flight'])} were in flight)")
     return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
 
@@ -235,12 +236,20 @@ def counters_restarted(at_s: Sequence[float], counter: str, before: float, after
     )
 
 
+def _way_to_a_page(server: str) -> str:
+    """How the page of ``server`` ("": unknown) is read."""
+    page = STATUS_PAGES.get(product_of(server), "")
+    if server and not page:
+        return f"asyncli reads status pages of {', '.join(STATUS_PAGES)}, and none of {server}"
+    return f"name its status page ({page or ', '.join(STATUS_PAGES)}) with --status-url"
+
+
 @finding("reconciliation_unknown", "info")
-def reconciliation_unknown(why: Unknown, lacks: Sequence[str]) -> Words:
+def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> Words:
     """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a status page and a baseline, those
     that were not planned.
     """
-    ways = {"status_url": f"name its status page ({', '.join(STATUS_PAGES)}) with --status-url", "baseline": "plan a --baseline"}
+    ways = {"status_url": _way_to_a_page(server), "baseline": "plan a --baseline"}
     reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
         "no_page": ("no status page from before the ramp", ", and ".join(ways[one] for one in lacks) or _SEE_OTHERS),

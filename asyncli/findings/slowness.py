@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many
+from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many, format_share
 
 #: Why no heartbeat was answered.
 NoAnswers = Literal["unacknowledged", "stopped", "waited", "stood_still", "computing", "slow", "page_answered", "unknown"]
@@ -91,7 +91,7 @@ def packets_sent_again(
     them; or the server's host sent as much again, counted for all its programs, while so many answers were late. ``here``:
     asyncli's sockets did.
     """
-    when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {share:.0%} of"
+    when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
     if here:
         what = f"asyncli's connections sent {format_many(count, 'TCP segment')} again {when} their requests"
     else:

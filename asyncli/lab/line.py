@@ -17,6 +17,7 @@ from typing import NamedTuple
 from asyncli.lab import child, compiler
 from asyncli.lab.network import REMEDY, Network, ip
 from asyncli.model.errors import HostError
+from asyncli.model.units import format_share
 
 NEAR, FAR = "near", "far"
 #: The addresses on the line.
@@ -38,7 +39,7 @@ class Quality(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, {self.lost:.1%} lost"
+        return f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, {format_share(self.lost, 1)} lost"
 
 
 @contextlib.asynccontextmanager

@@ -212,6 +212,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
 
 
+def format_share(share: float, decimals: int = 0) -> str:
+    """``0.793`` -> ``"79 %"``: a number and its unit, as everywhere."""
+    return f"{100 * share:,.{decimals}f} %"
+
+
 def tenth_more(count: float) -> int:
     """``count`` and a tenth of it, rounded up: 1.1 is no binary number, so 1.1 * 100,000 alone would become 110,001."""
     return math.ceil(round(1.1 * count, 6))

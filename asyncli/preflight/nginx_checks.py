@@ -181,7 +181,7 @@ def _closed(plan: Plan, have: float, detail: str, *, first: bool = False) -> tup
         # The exponent: how many gaps began by then, the renewal function of uniform gaps.
         share = sum(1 - (1 - odds) ** (1 if first else max(1, 2 / 3 + 2 * x / (1 + each))) for x in ages if x > 0) / len(ages)
     lost = format_count(int(float(f"{share * plan.connections:.2g}")))
-    detail += f"; {100 * odds:.3g}% of the gaps are longer than {format_duration(have)}, and nginx closes their connections: "
+    detail += f"; {100 * odds:.3g} % of the gaps are longer than {format_duration(have)}, and nginx closes their connections: "
     detail += f"about {lost} of {format_count(plan.connections)} {'in the end' if age is None else 'by the end of the hold'}"
     return "short" if (1 - share) ** plan.connections <= math.exp(-_CERTAIN) else "warn", detail
 

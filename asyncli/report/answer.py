@@ -5,17 +5,28 @@ from __future__ import annotations
 import shlex
 
 from asyncli.analysis.drift import in_words
+from asyncli.analysis.slope import Cost
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
-from asyncli.model.text import oneline
+from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.units import format_many
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.format import about, about_to, capitalised, ceiling, interval_bytes, is_unknown, with_error, with_streams
-from asyncli.report.summary import Summary
+from asyncli.report.format import (
+    about,
+    about_to,
+    bytes_each,
+    capitalised,
+    ceiling,
+    interval_bytes,
+    is_unknown,
+    with_error,
+    with_streams,
+)
+from asyncli.report.summary import CostPart, Summary
 
 # An interval beyond this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
@@ -51,14 +62,14 @@ def why_with_worst(summary: Summary) -> str:
     finding = worst(summary)
     if finding is None or finding.severity != "error":
         return summary.why
-    return f"{summary.why}; but {oneline(finding.evidence).partition('; ')[0]}"
+    return f"{summary.why}; but {first_part(oneline(finding.evidence), '; ')}"
 
 
-def one_line(summary: Summary) -> str:
-    """The verdict and the cost in one line. An error beside a pass is told with it."""
+def one_line(summary: Summary, *, warnings: bool = False) -> str:
+    """The verdict and the cost in one line. An error beside a pass is told with it; with ``warnings`` these are too."""
     finding = worst(summary)
     line = f"{summary.verdict}: {summary.why}"
-    if finding is not None and finding.severity == "error":
+    if finding is not None and (warnings or finding.severity == "error"):
         line = f"{summary.verdict} {beside_pass(summary)}: {why_with_worst(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
@@ -97,7 +108,7 @@ def answer(summary: Summary) -> str:
     cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened != 0 and summary.verdict == "untested":
         # The reason without its numbers, which the verdict has just given.
-        return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
+        return f"Cost per connection unknown: {first_part(summary.why, ':')}."
     if unknown := _server_unknown(summary):
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"
@@ -111,12 +122,12 @@ def answer(summary: Summary) -> str:
     places = (
         (cost.server_user, f"in {server_name(summary)}{moves}"),
         (cost.behind or None, f"in {' and '.join(cost.behind_programs or [])} behind it"), (cost.kernel, f"in the kernel {ends}"),
-        (cost.generator_user, "in asyncli"), (rest, "left over"),
+        (cost.generator_user, "in asyncli"), (rest, _left_over(rest)),
     )  # fmt: skip
     # With the rest, the parts add up to the total.
     adds_up = total is not None and rest is not None
     parts = [
-        f"{with_error(one, adds_up * (cost.ends if one is cost.kernel else 1))} {place}"
+        f"{with_error(one, _times_in_total(cost, one) if adds_up else 0)} {place}"
         for one, place in places
         if one is not None and (adds_up or not is_unknown(one))
     ]
@@ -152,6 +163,20 @@ def answer(summary: Summary) -> str:
     if summary.connections.held and known is not None:
         return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
     return "Cost per connection unknown: no connections were held."
+
+
+def _times_in_total(cost: CostPart, part: Cost) -> int:
+    """How often ``part`` is in the total; 0 of one below zero, which is no part of it."""
+    if part is cost.residual and part.bytes_per_connection < 0:
+        return 0
+    return cost.ends if part is cost.kernel else 1
+
+
+def _left_over(rest: Cost | None) -> str:
+    """Memory is not left over below zero: then the parts are more than the total, within its error."""
+    if rest is None or rest.bytes_per_connection >= 0:
+        return "left over"
+    return f"left over (the parts exceed the total by {bytes_each(-rest.bytes_per_connection)}, which is within its error)"
 
 
 def _server_unknown(summary: Summary) -> str:

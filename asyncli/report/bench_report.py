@@ -168,6 +168,6 @@ def _times(found: BenchResult) -> list[doc.Block]:
 def _percentiles(found: BenchResult) -> list[doc.Block]:
     if not found.percentiles_ms:
         return []
-    columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]
+    columns = [doc.TableColumn(f"{name} %") for name in found.percentiles_ms]
     rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
     return [doc.DataTable("  answered within", columns, rows, "Share of the requests answered within", width=0)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_count, format_duration, format_many
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many, format_share
 from asyncli.report import document as doc
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, cut, drawn_alone, sheet
 from asyncli.report.format import digits
@@ -66,7 +66,7 @@ def amount(value: float, unit: Unit) -> str:
     if unit == "B":
         return format_bytes(value)
     if unit == "share":
-        return f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
+        return f"{format_share(value, 1)}" if 0 < value < 0.1 else f"{format_share(value)}"
     if unit == "/s" or abs(value) >= 1000 or (not unit and value == int(value)):
         return format_count(value)
     return digits(value)

@@ -11,7 +11,7 @@ from asyncli.analysis.slope import unmeasured
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
-from asyncli.model.units import format_bytes, format_count
+from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report.answer import headroom, memory_name
 from asyncli.report.format import (
@@ -60,7 +60,8 @@ def cost_table(
 def cost_section(summary: Summary) -> doc.Section:
     where, server = sides(summary.environment), memory_name(summary)
     rows = cost_rows(summary.cost, server, where)
-    methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
+    known = [(row.label, row.cost) for row in rows if row.cost is not None]
+    methods = [(label, f"{cost.method}; {format_many(cost.points, 'point')}.") for label, cost in known]
     blocks: list[doc.Block] = []
     if methods:
         blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak or 0, server_level(summary)))

@@ -16,7 +16,7 @@ from asyncli.model.records import Deaths, Environment
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
-from asyncli.report.answer import server_name
+from asyncli.report.answer import server_name, with_remedy
 from asyncli.report.format import bytes_each, count_or_unknown, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
 
@@ -233,7 +233,10 @@ def counts_section(summary: Summary) -> doc.Section:
         counted = [f"{format_count(ours)} {what}" for ours, theirs, what in both if ours is not None and theirs is not None]
         how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]
         blocks.append(_line(f"Counts {how}", ", ".join(counted)))
-    blocks.append(doc.Bullets([divergence_in_words(one) for one in r.divergences], view=doc.View.PAGE))
+    if r.divergences:
+        blocks.append(doc.Bullets([divergence_in_words(one) for one in r.divergences], view=doc.View.PAGE))
+    if not blocks and (unknown := summary.finding("reconciliation_unknown")) is not None:
+        blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=doc.View.PAGE))
     return doc.Section("counts", "Counts compared", blocks, tight=True)
 
 

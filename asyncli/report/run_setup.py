@@ -44,20 +44,44 @@ def _setting(key: str, value: Any) -> str:
     return fact(key, value)
 
 
+# Facts whose keys are no words.
+_FACTS = {
+    "nofile_soft": "descriptors per process, soft limit", "nofile_hard": "descriptors per process, hard limit",
+    "nproc": "processes of the user", "nr_open": "most of these limits (fs.nr_open)",
+    "file_max": "open files of all programs (fs.file-max)", "files_open": "open files now", "port_low": "lowest local port",
+    "port_high": "highest local port", "ports_reserved": "reserved of these", "tcp_tw_reuse": "net.ipv4.tcp_tw_reuse",
+    "somaxconn": "net.core.somaxconn", "syn_backlog": "net.ipv4.tcp_max_syn_backlog", "conntrack_count": "tracked connections",
+    "conntrack_max": "most of these (nf_conntrack_max)", "tcp_mem_pages": "net.ipv4.tcp_mem, pages", "page_bytes": "page",
+    "epoll_watches": "fs.epoll.max_user_watches", "memory_total": "memory", "cgroup_memory_limit": "memory limit of the cgroup",
+    "cgroup_memory_used": "memory used in the cgroup", "pids_limit": "processes, limit of the cgroup",
+    "pids_used": "processes in the cgroup", "threads_max": "threads of all programs (kernel.threads-max)",
+    "cpu_quota": "CPUs, limit of the cgroup", "sockets_used": "sockets in use", "tcp_inuse": "TCP sockets in use",
+    "tcp_tw": "sockets in TIME_WAIT", "tcp_used_pages": "pages in TCP buffers", "superuser": "root", "cpus": "CPUs",
+    "cpu_model": "CPU", "memory_bytes": "memory", "local": "server on this host", "wall_start": "started, by the wall clock",
+    "wall_s": "wall clock", "monotonic_s": "monotonic clock", "boot_id": "boot", "time_ns": "time namespace",
+    "network": "network namespace", "pid": "process", "exe": "program", "hidden": "hidden (of another user)",
+}  # fmt: skip
 _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
 
 
 def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Section:
     where = summary.environment
-    single = [(key.replace("_", " "), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
-    blocks: list[doc.Block] = [doc.pairs("Host", [row for row in single if row[0] not in _KINDS], doc.FULL)]
+    single = [
+        (_label(key), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping) and key not in _KINDS
+    ]
+    blocks: list[doc.Block] = [doc.pairs("Host", single, doc.FULL)]
     for key, value in where.items():
         if isinstance(value, Mapping) and value:
-            facts = [(name if "." in name else name.replace("_", " "), fact(name, one)) for name, one in value.items()]
+            facts = [(_label(name), fact(name, one)) for name, one in value.items()]
             blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ").capitalize()), facts, doc.FULL))
     if checks:
         blocks.append(doc.Folded("Preflight", checks_table(checks)))
     return doc.Section("environment", "Environment", blocks)
+
+
+def _label(key: str) -> str:
+    """The name of a fact; a kernel setting's is its own."""
+    return _FACTS.get(key) or (key if "." in key else key.replace("_", " "))
 
 
 # Numbers that users copy into plans or commands have no commas.
@@ -76,10 +100,12 @@ def fact(key: str, value: Any) -> str:
         if isinstance(value, float):
             return f"{value:,.10g}"
         return str(value) if key in _NAMES or abs(value) < 10_000 else f"{value:,d}"
+    if key == "kernel" and isinstance(value, list | tuple):
+        return ".".join(map(str, value))
     if isinstance(value, list | tuple):
         return ", ".join(fact("", one) for one in value) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {fact('', one)}" for name, one in value.items()) or "none"
+        return ", ".join(f"{_FACTS.get(name, name)} {fact(name, one)}" for name, one in value.items()) or "none"
     return oneline(str(value)) or "empty"
 
 

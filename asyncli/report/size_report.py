@@ -38,12 +38,14 @@ def size_document(sizing: Sizing, summary: Summary, path: str) -> doc.Document:
 
 
 def in_a_sentence(sizing: Sizing, server: str, path: str) -> str:
-    """``1,000,000 clients: 18.7 GB ± 0.4 on the server (14.8 GB in nginx, 3.9 GB in its kernel). Hosts of 64 GB: one.``"""
+    """``1,000,000 clients: 18.7 GB ± 0.4 on the server (14.8 GB in nginx, 3.9 GB in the server's kernel). Hosts of 64 GB:
+    one.``"""
     clients = format_many(sizing.connections, "client")
     if sizing.total_bytes is None or sizing.ci95 is None:
         known = [_named(part, server) for part in sizing.parts if part.bytes is not None]
-        unknown = [f"unknown {_place(part, server)} ({part.why})" for part in sizing.unknown]
-        return f"{clients}: {', '.join([*known, *unknown])}."
+        unknown = [f"{_bound(part)} {_place(part, server)} ({part.why})" for part in sizing.unknown]
+        in_all = "" if sizing.at_most_bytes is None else f"at most {format_bytes(sizing.at_most_bytes)} on the server: "
+        return f"{clients}: {in_all}{', '.join([*known, *unknown])}."
     parts = ", ".join(_named(part, server) for part in sizing.parts)
     total = f"{with_interval(sizing.total_bytes, sizing.ci95)} on the server ({parts})"
     return f"{clients}: {total}. {_hosts(sizing, path)}"
@@ -64,12 +66,17 @@ def with_interval(total: float, ci95: tuple[float, float]) -> str:
     return f"{text} ± {math.ceil(half / step) * step:,.{digits}f}" if unit else text
 
 
+def _bound(part: SizedPart) -> str:
+    """What is known of a part without a number."""
+    return "unknown" if part.ci95 is None else f"at most {format_bytes(part.ci95[1])}"
+
+
 def _named(part: SizedPart, server: str) -> str:
     return f"{or_bytes(part.bytes)} {_place(part, server)}"
 
 
 def _place(part: SizedPart, server: str) -> str:
-    return {"server_user": f"in {server}", "behind": "behind it", "kernel": "in its kernel"}[part.name]
+    return {"server_user": f"in {server}", "behind": "behind it", "kernel": "in the server's kernel"}[part.name]
 
 
 def _hosts(sizing: Sizing, path: str) -> str:
@@ -105,7 +112,8 @@ def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
     rows = []
     for part in sizing.parts:
         if part.bytes is None or part.bytes_per_connection is None or part.ci95 is None:
-            rows.append(doc.TableRow(_place(part, server), ["-", "-", "-", "-"]))
+            interval = "-" if part.ci95 is None else _interval(part.ci95)
+            rows.append(doc.TableRow(_place(part, server), ["-", "-", "-", interval]))
             continue
         each = f"{part.bytes_per_connection:,.0f} B"
         half = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"

@@ -520,6 +520,12 @@ def unread(scene: Scene) -> Scene:
     return scene
 
 
+def test_the_count_of_a_server_alone_does_not_tell_a_crash_from_a_proxy() -> None:
+    remote = burst(480).sampled(EVERY, server_processes=None, server_cpu_s=None)
+    (found,) = unread(remote).found()
+    assert (found.code, found.certain, "proxy" in found.evidence, "proxy" in found.remedy) == ("worker_crash", False, True, True)
+
+
 def refusing(scene: Scene) -> Scene:
     for second in range(60, 63):
         scene.ticks[second].failures = {"refused": 300}
@@ -870,7 +876,7 @@ def test_incomplete_answers(cause: str, code: str) -> None:
         tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
         tick.spoke = sum(one.count for one in tick.deaths.values())
     assert codes_of(scene) == [(code, False)]
-    assert "40%" in only(scene).evidence
+    assert "40 %" in only(scene).evidence
     # Without the bytes it is not.
     for tick in scene.ticks.values():
         tick.bytes_received = 200 * tick.answered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from synthetic_run import FIXED, KERNEL_END, REST, SERVER, a_run, without
 
@@ -57,3 +58,15 @@ def test_an_unknown_part_has_its_reason_and_leaves_no_total() -> None:
     assert part.why
     assert (found.total_bytes, found.hosts) == (None, None)
     assert {one.name: one.bytes is not None for one in found.parts} == {"server_user": False, "kernel": True}
+
+
+def test_a_part_that_noise_hides_has_an_upper_bound_and_the_whole_too() -> None:
+    run = a_run(100_000, hold_s=10.0, noise=0.1)
+    known = costs(run)
+    known.server_user = msgspec.structs.replace(known.server_user, bytes_per_connection=50.0, ci95=(-30.0, 134.0))
+    found = size(known, forecast(run, known)[0], connections=MILLION, measured=100_000, host_bytes=64e9)
+    (part,) = found.unknown
+    assert (part.bytes, part.ci95) == (None, (0.0, pytest.approx(known.server_user.fixed_bytes + 134.0 * MILLION)))
+    kernel = next(one for one in found.parts if one.name == "kernel")
+    assert found.total_bytes is None
+    assert found.at_most_bytes == pytest.approx(part.ci95[1] + kernel.ci95[1] + max(0.0, known.residual.ci95[1]) * MILLION)

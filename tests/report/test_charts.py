@@ -21,7 +21,7 @@ from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
 from asyncli.report.figures import drawing as draw
-from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, slopes
+from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, shares_left_out, slopes
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
@@ -158,6 +158,13 @@ def test_cost_bar_adds_up_to_the_total(rest: float) -> None:
     said = [one.get_text() for one in texts(cost_parts(costs, server="nginx"))]
     assert f"{total:,.0f} B in all, ± 10" in said
     assert "kernel, 2 ends 8,000 B" in said
+
+
+def test_parts_that_are_not_in_the_bar_are_named() -> None:
+    hidden = Cost(52.0, (-30.0, 134.0), 0.0, "", 9)
+    costs = Costs(server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=hidden)
+    assert shares_left_out(costs, server="nginx") == ["asyncli (hidden)"]
+    assert shares_left_out(Costs(server_user=a_cost(1000.0)), server="nginx") == []
 
 
 @pytest.mark.parametrize("costs", [Costs(host_total=a_cost(100.0)), Costs(residual=a_cost(-5.0))])

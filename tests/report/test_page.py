@@ -17,11 +17,12 @@ from synthetic_run import a_run
 from asyncli import __version__
 from asyncli.model.records import STOPPED, Finding, Phase
 from asyncli.model.run import Run
+from asyncli.report import document as doc
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, doubts, headroom
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.pictures import pictures
-from asyncli.report.run_report import render
+from asyncli.report.run_report import render, run_document
 from asyncli.report.summary import Summary, summarise
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -214,3 +215,10 @@ def test_title_of_a_run_stopped_in_its_ramp_has_no_hold() -> None:
     run.findings = [Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5 s into the ramp of 20 s")]
     title = re.search("<title>(.*)</title>", made(run)[0])
     assert re.fullmatch(r"[\d,]+ connections on \S+, stopped by the user: failed", title[1])
+
+
+def test_counts_that_are_unknown_have_their_reason_in_their_section() -> None:
+    run = a_run(2000, status=False)
+    sections = {one.id: one for one in run_document(summarise(run), "").sections}
+    (reason,) = [block for block in sections["counts"].blocks if isinstance(block, doc.Paragraph)]
+    assert "--status-url" in str(reason)

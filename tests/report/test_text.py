@@ -154,3 +154,12 @@ def test_the_first_lines_agree_with_what_follows(per_s: float, verdict: str) -> 
     # Growth comes before the cost that includes it.
     assert [one.role for one in said].index("answer") == (verdict == "grows")
     assert any(in_words(drift) in plain(one.words) for one in said) == (verdict != "too_short")
+
+
+def test_what_is_left_over_is_not_below_zero_in_a_sentence() -> None:
+    summary = summarise(a_run(20_000))
+    summary.cost.residual = msgspec.structs.replace(summary.cost.residual, bytes_per_connection=-30.0, ci95=(-100.0, 40.0))
+    said = answer(summary)
+    assert "at most 40 B left over" in said
+    assert "exceed" in said
+    assert "-30 B" not in said

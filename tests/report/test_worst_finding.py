@@ -58,3 +58,10 @@ def test_of_another_verdict_the_reason_stands_alone() -> None:
     run.plan = msgspec.structs.replace(run.plan, fail_if=("drift.server_user > 1kB/h",))
     summary = summarise(run)
     assert (summary.verdict, worst(summary), why_with_worst(summary)) == ("failed", None, summary.why)
+
+
+def test_one_line_of_watch_has_the_warnings_too() -> None:
+    summary = summarise(a_run(2000))
+    summary.findings = [Finding("host_busy", "warning", "busy"), Finding("other", "warning", "else")]
+    assert one_line(summary).startswith("passed: ")
+    assert one_line(summary, warnings=True).startswith(f"passed {beside_pass(summary)}: ")

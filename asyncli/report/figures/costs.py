@@ -152,16 +152,29 @@ def _of_kernel(costs: Costs) -> str:
 
 def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     """(Label, colour, bytes) of each known part of a connection on this host."""
-    parts = (
+    return [
+        (label, color, times * one.bytes_per_connection)
+        for name, label, color, times in _parts(costs, server)
+        if (one := getattr(costs, name)) is not None and is_measured(costs, name)
+    ]
+
+
+def shares_left_out(costs: Costs, *, server: str) -> list[str]:
+    """The parts that were read and are not in :func:`cost_shares`, each with why: ``asyncli (hidden)``."""
+    return [
+        f"{label} ({unmeasured(*one.ci95)})"
+        for name, label, *_ in _parts(costs, server)
+        if (one := getattr(costs, name)) is not None and not is_measured(costs, name)
+    ]
+
+
+def _parts(costs: Costs, server: str) -> Sequence[tuple[str, str, str, int]]:
+    """(Field, label, colour, times) of each part of a connection on this host."""
+    return (
         ("server_user", server, "server", 1), ("behind", ", ".join(costs.behind_programs), "violet", 1),
         ("kernel", _of_kernel(costs), "kernel", costs.ends), ("generator_user", "asyncli", "ours", 1),
         ("residual", "left over", "rest", 1),
     )  # fmt: skip
-    return [
-        (label, color, times * one.bytes_per_connection)
-        for name, label, color, times in parts
-        if (one := getattr(costs, name)) is not None and is_measured(costs, name)
-    ]
 
 
 def known_total(costs: Costs) -> Cost | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.counts import asked_over_time
 from asyncli.analysis.drift import MetricName, in_words, medians
 from asyncli.model.run import Run
@@ -12,12 +13,30 @@ from asyncli.model.units import format_count, format_duration
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import memory_name
 from asyncli.report.document import Picture
-from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_shares, drift_lines, known_total, slopes
+from asyncli.report.figures.costs import (
+    Slope,
+    cost_lines,
+    cost_parts,
+    cost_shares,
+    drift_lines,
+    known_total,
+    shares_left_out,
+    slopes,
+)
 from asyncli.report.figures.drawing import each
 from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
 from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import count_or_unknown, memory_labels, with_streams
 from asyncli.report.summary import Summary
+
+
+def _parts_caption(costs: Costs, server: str) -> str:
+    caption = "Memory in bytes"
+    if known_total(costs):
+        caption += "; the bar over it is the total's 95 % interval"
+    if left_out := shares_left_out(costs, server=server):
+        caption += f"; not in it: {', '.join(left_out)}"
+    return f"{caption}."
 
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
@@ -32,7 +51,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "parts",
             f"What one connection{held} is made of",
-            "Memory in bytes; the bar over it is the total's 95 % interval." if known_total(costs) else "Memory in bytes.",
+            _parts_caption(costs, server),
             lambda style: cost_parts(costs, server=server, style=style),
             lambda: _parts_alt(analyses, server),
             section="cost", first=True,
