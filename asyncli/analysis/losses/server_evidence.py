@@ -92,7 +92,7 @@ class StillOpen(msgspec.Struct, frozen=True):
         return self.count > 0 and 2 * self.count >= self.of
 
 
-class Acceptance(NamedTuple):
+class Reception(NamedTuple):
     """Whether the server had accepted connections that it never answered, and how many waited in its listen queue, by the
     kernel's list of its sockets; "unknown" where that was not read, or does not tell.
     """
@@ -180,17 +180,17 @@ class ServerEvidence:
         """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's included; 0 where unknown."""
         return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
 
-    def acceptance(self, spans: Sequence[tuple[float, float]], count: int) -> Acceptance:
+    def acceptance(self, spans: Sequence[tuple[float, float]], count: int) -> Reception:
         """Whether the server had accepted ``count`` connections, by each reading in the ``spans`` in which they waited."""
         queued = [value for span in spans for value in self._waiting.between(*span).values]
         taken = [row for span in spans for row in self._accepted.between(*span).rows()]
         if not queued or not taken:
-            return Acceptance("unknown")
+            return Reception("unknown")
         if min(queued) >= NEARLY_ALL * count:
-            return Acceptance("waiting", round(min(queued)))
+            return Reception("waiting", round(min(queued)))
         # Those of other clients, or an end that the kernel has dropped, would not add up.
         add_up = all(abs(value - self.held(t_s)) <= PART * count for t_s, value in taken)
-        return Acceptance("accepted" if max(queued) <= PART * count and add_up else "unknown")
+        return Reception("accepted" if max(queued) <= PART * count and add_up else "unknown")
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
         """The evidence for the time in which ``count`` connections were lost."""

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
-from asyncli.analysis.losses.server_evidence import Acceptance, Evidence, ServerEvidence, StillOpen
+from asyncli.analysis.losses.server_evidence import Reception, Evidence, ServerEvidence, StillOpen
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
@@ -243,7 +243,7 @@ def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
     return reason("never_accepted", f"{others}accepted", server=label, name=name)
 
 
-def _acceptance(table: LossTable, cells: list[LossCell]) -> Acceptance:
+def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
     """By readings of the kernel's list between two seconds in which these connections, or as many of them as at once, waited."""
     rows = table.run.ticks_between(cells[0].from_s - table.timeout_s, cells[-1].to_s)
     count = min(unclaimed(cells), max((tick.awaiting for _, tick in rows), default=0))
