@@ -68,9 +68,9 @@ def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
 
 @finding("processes_rise", "warning", "run on a quiet host, or name these processes with --server-pid if they are the server's")
 def processes_rise(bytes_per_connection: float, freed: bool) -> str:
-    """Processes that are neither the server's nor asyncli's took memory while connections were opened, or some time later, or
-    ``freed`` it. They may be a part of the server that holds no connection, or have nothing to do with it: the cost of the whole
-    host, and the residual, reach from the host without that memory to the host with it.
+    """Processes that are neither the server's nor asyncli's took memory while connections were opened, or some time later,
+    or freed it. They may be a part of the server that holds no connection, or have nothing to do with it: the cost of the
+    whole host, and the residual, reach from the host without that memory to the host with it. ``freed``: they freed it.
     """
     memory = f"{bytes_per_connection:,.0f} B a connection"
     if freed:

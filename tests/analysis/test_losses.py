@@ -713,7 +713,7 @@ def test_a_box_that_drops_silently() -> None:
     for tick in scene.ticks.values():
         tick.acknowledged = sum(dead.count for dead in tick.deaths.values())
     assert codes_of(scene) == [("silent_drop", False)]
-    assert "forgets idle connections" in only(scene).evidence
+    assert "forgets idle" in only(scene).evidence
 
 
 def test_a_stopped_server() -> None:
@@ -721,13 +721,13 @@ def test_a_stopped_server() -> None:
     assert codes_of(scene) == [("path_cut", False)]
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
     assert codes_of(scene) == [("server_stalled", False)]
-    assert "stopped, or waited for something" in only(scene).evidence
+    assert "stopped, or" in only(scene).evidence
     # The state of its processes tells a stop from a wait.
     scene.sampled(EVERY, server_stopped=0.0)
-    assert "waited for something that blocks all of it" in only(scene).evidence
+    assert "blocks all" in only(scene).evidence
     scene.sampled(range(52, 80), server_stopped=3.0)
     assert codes_of(scene) == [("server_stalled", True)]
-    assert "a signal or a debugger had stopped" in only(scene).evidence
+    assert "a debugger" in only(scene).evidence
     scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert codes_of(scene) == [("server_stalled", False)]
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
-from asyncli.analysis.losses.server_evidence import Reception, Evidence, ServerEvidence, StillOpen
+from asyncli.analysis.losses.server_evidence import Evidence, Reception, ServerEvidence, StillOpen
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
@@ -199,12 +199,15 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
         return reason("answered_otherwise", server=name)
     if why == "computing":
         return reason("server_stalled", why, server=name, cores=found.cores)
+    # A handshake needs only the kernel. So neither a page that answers nor its count of requests, some of connections that were
+    # given up in the queue, tells of those that nobody has accepted.
+    never = table.server.local and _without_answer(cells)
+    if never and any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s):
+        return None
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
-    # A handshake needs only the kernel, so a page that answers does not tell of connections that nobody has accepted.
-    if table.server.local and _without_answer(cells):
-        answered = any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s)
-        return None if answered else _never(table, cells, "never_")
+    if never:
+        return _never(table, cells, "never_")
     if why == "page_answered":
         # What was acknowledged has reached a kernel behind the path: the server's, or that of a proxy.
         if 2 * _of_ticks(cells, "acknowledged") >= count:
