@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, REACHED
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
 from asyncli.analysis.losses.table import ENDED
+from asyncli.analysis.losses.unanswered import answered_within_us
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
@@ -60,8 +61,10 @@ _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+#: Bottlenecks of a server that serves a number of connections, and the others not at all.
+UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once"})
 #: Bottlenecks by which a server refuses connections beyond a number.
-REFUSING = frozenset({"handshake_refused", "slots", "descriptors", "closed_at_once", "http_error"})
+REFUSING = frozenset({"handshake_refused", "slots", "descriptors", "closed_at_once", "http_error", "own_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
@@ -131,6 +134,17 @@ class AnalysedRun(msgspec.Struct, frozen=True):
     def silent(self) -> int:
         """How many connections and connects got no answer in time."""
         return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
+
+    @property
+    def spared_others(self) -> bool:
+        """Whether nearly all that was lost was never answered, and what was answered took less than half of the timeout. A host
+        that is busy is late for all, and the longer the wait the fewer: a number that is served ends at once.
+        """
+        whole, limit_us = self.totals.whole, 0.5e6 * self.run.plan.timeout_s
+        never = sum(dead.requests.counts.get(bucket(0), 0) for cause in _SILENT if (dead := whole.deaths.get(cause)))
+        if never < max(FEWEST, NEARLY_ALL * (whole.lost + sum(whole.failures.values()))):
+            return False
+        return bool(whole.answered) and all(answered_within_us(tick, 0.99) < limit_us for _, tick in self.run.ticks)
 
     def overflowed(self) -> int:
         """How many of our connects met a full listen queue."""
@@ -215,7 +229,7 @@ _OF_A_FULL_SERVER = frozenset({
     "reconcile_handled",
 })  # fmt: skip
 # Diagnoses of connections that a full server never served, or closed for others.
-_UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once", "idle_reuse", "server_slow"})
+_OF_OTHERS = UNSERVED | {"idle_reuse", "server_slow"}
 
 
 def explained(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
@@ -225,7 +239,7 @@ def explained(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> li
         return list(findings)
     full = {*_OF_A_FULL_SERVER}
     for cause in {diagnosis.cause for diagnosis in diagnoses}:
-        if all(diagnosis.code in _UNSERVED for diagnosis in diagnoses if diagnosis.cause == cause):
+        if all(diagnosis.code in _OF_OTHERS for diagnosis in diagnoses if diagnosis.cause == cause):
             full.add(f"lost_{cause}")
     return [
         msgspec.structs.replace(finding, remedy=limit.remedy) if finding.code in full and not counts_ahead(finding) else finding
@@ -254,7 +268,9 @@ def _findings(side: Side, codes: Set[str], seen: AnalysedRun) -> Iterator[Bottle
 
 
 def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    """All CPUs of a shared host were busy, and asyncli or the server was late because of it."""
+    """All CPUs of a shared host were busy, and asyncli or the server was late because of it: answers came late, or connects and
+    first heartbeats waited as others did.
+    """
     cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
@@ -264,6 +280,8 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     was_late = is_saturated(seen.saturation) or has_late_ramp(seen.saturation)
     # A heartbeat without an answer counts as slow.
     slow = seen.slow and not seen.silent()
+    if seen.spared_others:
+        return
     if was_late or (slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
         others = 0.0 if server is None else busy - server - ours
@@ -273,7 +291,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
     for one in seen.saturation:
-        if is_saturated([one]) or has_late_ramp([one]):
+        if is_saturated([one]) or (has_late_ramp([one]) and not seen.spared_others):
             yield Bottleneck("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
     # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least half of the latency.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))

@@ -41,7 +41,8 @@ class Tried(msgspec.Struct, frozen=True):
 
     ``chance``: it may not repeat: this host was late, or the server was reloaded or ended. ``timed``: it failed by what looks
     like a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one,
-    or 0. ``refused``: it failed because the server refused those beyond ``served``.
+    or 0. ``refused``: it failed because the server refused those beyond ``served``. ``shared``: there is evidence against the
+    server or the network too.
     """
 
     asked: int
@@ -53,6 +54,12 @@ class Tried(msgspec.Struct, frozen=True):
     lived_s: float = 0.0
     ended_s: float = 0.0
     refused: bool = False
+    shared: bool = False
+
+    @property
+    def is_undecided(self) -> bool:
+        """This host was late or busy, which may not be the reason why the count was not held."""
+        return self.outcome == "ours" and self.chance and self.shared
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -184,6 +191,8 @@ def verdict(
         return "stopped", f"asyncli could not continue: {broken}"
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
+    if last.is_undecided:
+        return "invalid", f"at {last.asked:,} this host was busy or late, but the limit may be the server's"
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:

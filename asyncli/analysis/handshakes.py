@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -16,6 +17,7 @@ from asyncli.findings import losses, server, tls
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.model.run import Run
+from asyncli.model.tcp_values import MOST_KINDS
 from asyncli.model.units import instant_of
 
 # RFC 9325, section 4.5.
@@ -179,6 +181,27 @@ def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetTyp
     return StreamsPart(run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost)
 
 
+# Simple and bulk errors of RESP (the Redis serialization protocol: "-ERR", "-OOM", "!21"), -ERR of NATS and POP3 (RFC 1939), and
+# those of memcached's protocol.txt. A negative number is none.
+_ERRORS = re.compile(r"""b['"](?:-[A-Z]{2,}|!\d|(?:CLIENT_|SERVER_)?ERROR\b)""")
+
+
+def _kinds_of_answers(counts: ProtocolCounts, answered: int) -> Iterator[Finding]:
+    """What kinds of answers came, where any was accepted."""
+    first, others = list(counts.first_answers), counts.other_answers
+    if not first or not answered:
+        return
+    usual = answered - sum(others.values())
+    wrong = {sample: count for sample, count in others.items() if _ERRORS.match(sample)}
+    if all(map(_ERRORS.match, first)):
+        wrong[first[0]] = wrong.get(first[0], 0) + usual
+    if wrong:
+        right = next((sample for sample in (*first, *others) if not _ERRORS.match(sample)), "")
+        yield server.answers_look_like_errors(sum(wrong.values()), answered, max(wrong, key=lambda one: wrong[one]), right)
+    elif others and len(others) < MOST_KINDS:
+        yield server.answers_differ(sum(others.values()), answered, first[0], max(others, key=lambda one: others[one]))
+
+
 def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
     counts = totals.whole.protocol or ProtocolCounts()
     if run.plan.protocol == "http" and counts.first_answers:
@@ -193,6 +216,7 @@ def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.Uns
         yield server.not_accepted(totals.whole.opened, totals.acceptance.known)
     if counts.unasked and totals.whole.answered:
         yield server.answers_unproven(counts.unasked, totals.whole.answered)
+    yield from _kinds_of_answers(counts, totals.whole.answered)
     retry_s = counts.retry_s
     if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
         yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)

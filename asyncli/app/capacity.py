@@ -67,7 +67,7 @@ from asyncli.model.units import format_bytes, format_count, format_duration, for
 from asyncli.model.values import MOST_CONNECTIONS
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.host_checks import host_checks
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit, with_own_limit
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
@@ -273,10 +273,10 @@ class CapacitySearch:
             step.outcome = "stopped"
             refused = step.gave_way[0].code == "refused"
             self._end(f"nothing answered in the step of {format_count(count)}", listens=rest.listens() and not refused)
-        self.steps.append(step)
+        self.steps = with_own_limit([*self.steps, step])
         self._environment, self._server = results.records.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.prediction))
-        self._say(step_line(step))
+        self._say(step_line(self.steps[-1]))
 
 
 class _Guard(NoObserver):

@@ -86,6 +86,7 @@ class Recorder:
         counts.broken = quoted(counts.broken)
         counts.farewells = quoted(counts.farewells)
         counts.first_answers = quoted(counts.first_answers)
+        counts.other_answers = quoted(counts.other_answers)
         counts.streams_lost = quoted(counts.streams_lost)
 
     def _check_writer(self, writer: RunWriter) -> None:

@@ -262,7 +262,10 @@ class HeldConnections:
         tick.tcp, self._tcp = self._tcp, TcpCounts()
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
-            counts = ProtocolCounts(broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers)
+            counts = ProtocolCounts(
+                broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers,
+                other_answers=counts.other_answers,
+            )  # fmt: skip
         if self._counts_words or counts != ProtocolCounts():
             tick.protocol, self._counts = counts, ProtocolCounts()
         return tick

@@ -79,6 +79,11 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{steps} steps lost connections at the same age, {age_s!d}: looks like an age limit of the server or of a middle box",
         "raise that limit",
     ),
+    "own_limit": (
+        "{steps} steps of {asked!n} held the same number, {held!n}: this host was busy or late, but not for the same number each "
+        "time; {why}",
+        "{remedy}",
+    ),
     "unknown": ("{losses}", "see the report of that step"),
     "preflight": ("this host can open no more (preflight): {short}", "{remedy}"),
 }  # fmt: skip
@@ -98,7 +103,8 @@ _UNSEEN = {
     "cpus": "N", "busy": "nearly all", "shares": "with asyncli, the server and other programs", "late_s": "most",
     "whole_s": "that time", "killed": "processes", "errors": "a status of 400 or more", "why": "the report says why",
     "short": "a limit is too low", "steps": "several", "age_s": "T", "times": "at times", "refused": "some",
-    "timeouts": "some", "accepted": "some", "started": "them", **dict.fromkeys(("also", "cores"), ""),
+    "timeouts": "some", "accepted": "some", "started": "them", "asked": "a count", "held": "N",
+    **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip
 _UNSEEN_IN = {
     "busy_workers": {"busy": "the"},

@@ -215,6 +215,22 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "never_answered": ("no heartbeat was answered: {server} accepted, shook hands, and did not answer", _ANSWERS),
     "others_answered": ("others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS),
+    "never_left_waiting": (
+        "no heartbeat was answered: {server} has not accepted them, and {waiting!n} connections waited in its listen queue",
+        _LISTENS,
+    ),
+    "others_left_waiting": (
+        "others were answered, these never: {server} has not accepted them, and {waiting!n} connections waited in its listen "
+        "queue",
+        _LISTENS,
+    ),
+    "never_answered_though_accepted": (
+        "no heartbeat was answered: {server} had accepted them (its listen queue was empty), and did not answer", _ANSWERS,
+    ),
+    "others_answered_though_accepted": (
+        "others were answered, these never: {server} had accepted them (its listen queue was empty), and did not answer",
+        f"see its limits on connections{{more_slots}}; {_ANSWERS}",
+    ),
     "answered_otherwise": (
         "{server} sent something on these connections, but no answer to the heartbeat",
         "see what it sends after a heartbeat: another answer, a part of one, or other messages",
@@ -320,8 +336,11 @@ _FORMS = {
     "closed_at_once": ("closed_at_once", "gave_up_on_backend"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
     "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
-    "keepalive_off": ("keepalive_off", "http_1_0"), "never_accepted": ("never_accepted", "others_accepted"),
-    "never_answered": ("never_answered", "others_answered"),
+    "keepalive_off": ("keepalive_off", "http_1_0"),
+    "never_accepted": ("never_accepted", "others_accepted", "never_left_waiting", "others_left_waiting"),
+    "never_answered": (
+        "never_answered", "others_answered", "never_answered_though_accepted", "others_answered_though_accepted",
+    ),
     "not_http": ("not_http", "no_longer_http"),
     "lifetime": ("lifetime", "lifetime_at_one_idle_time"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
@@ -349,7 +368,7 @@ _UNSEEN = {
     "cut": "the client host had itself been silent", "connects": "connects", "segments": "TCP segments were",
     "whose": "the default of a known server or middle box", "again": "some", "share": "a part of all", "part": "a part",
     "ended": "some", "workers": "the", "kept": "some", "before": "some", "at_s": "some instant", "slots": "fewer",
-    "most": "a part",
+    "most": "a part", "waiting": "some",
     **dict.fromkeys(("requests", "asked", "cores", "gap_s"), "N"),
     **dict.fromkeys(("age", "idle", "for_s", "timeout_s"), "T"),
     **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to", "reasons"), ""),

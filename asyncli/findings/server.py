@@ -222,6 +222,27 @@ def answers_unproven(unasked: int, answered: int) -> Words:
     return Words(evidence, f"{echo}; else an --expect that only the answer matches")
 
 
+_SAY_WHICH = "say which answer is right, such as the usual one: --expect 'BYTES' or --expect '/REGEX/'"
+
+
+@finding("answers_look_like_errors", "warning")
+def answers_look_like_errors(count: int, answered: int, error: str, usual: str) -> Words:
+    """Any answer was accepted, and these begin as errors of RESP (redis), memcached, NATS and POP3 do: ``-`` and a word in
+    capital letters, ``ERROR``, ``CLIENT_ERROR`` or ``SERVER_ERROR``. ``error``: one of them; ``usual``: another answer, or "".
+    """
+    beside = f", beside {usual}" if usual else ""
+    evidence = f"{count:,} of {answered:,} answers look like errors: {error}{beside}; without --expect any answer is accepted"
+    return Words(evidence, f"{_SAY_WHICH}; see the server's log")
+
+
+@finding("answers_differ", "info", _SAY_WHICH)
+def answers_differ(count: int, answered: int, first: str, other: str) -> str:
+    """Any answer was accepted, and these begin with another word than the first one. Numbers are alike, and nothing is said of
+    answers that begin in many ways.
+    """
+    return f"{count:,} of {answered:,} answers begin otherwise than the first one, {first}: such as {other}"
+
+
 @finding("event_stream", "warning", "hold the streams: --protocol sse")
 def event_stream() -> str:
     """Answers have the type text/event-stream: its clients hold one answer open, while heartbeats ask for a new one each."""

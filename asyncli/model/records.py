@@ -213,6 +213,9 @@ class ProtocolCounts(msgspec.Struct):
     farewells: dict[str, Count] = msgspec.field(default_factory=dict)
     #: If every answer is accepted: how the first one of each worker begins -> how many. Of HTTP: :data:`EVENTS`, if it is.
     first_answers: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: If every answer is accepted: of those that begin otherwise than the first one of the worker, how the first of each kind
+    #: begins -> how many.
+    other_answers: dict[str, Count] = msgspec.field(default_factory=dict)
     #: Complete messages that the server sent by itself, and their bytes without framing.
     messages: Count = 0
     message_bytes: Count = 0

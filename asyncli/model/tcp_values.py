@@ -15,6 +15,8 @@ from asyncli.model.values import parse_text
 NONCE_FIELD = f"{{{NONCE}}}"
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.|$)", re.DOTALL)
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
+#: Answers that begin in more ways vary by nature, such as random or binary ones.
+MOST_KINDS = 8
 # The second is lower: a pattern's time may grow with the square of a line's length.
 _LONGEST_ANSWER, _LONGEST_LINE = 65_536, 4096
 

@@ -12,13 +12,12 @@ from asyncli.model.protocol_table import UNASKED
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.tcp_values import NONCE_FIELD, Expected, asks_for_nonce, parse_expected
 from asyncli.model.template import Fields, Filled, same_for_all
+from asyncli.protocols.answer_kinds import SHOWN_BYTES, AnswerKinds
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.nonces import Nonces
 
 if TYPE_CHECKING:
     from asyncli.protocols.settings import TcpSettings
-
-_SHOWN_BYTES = 40
 
 
 class Tcp(Protocol):
@@ -34,8 +33,9 @@ class Tcp(Protocol):
         self._repeats = asks_for_nonce(settings.expect)
         self._greeting = parse_expected(settings.greeting) if settings.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
-        # If any answer is right, the first one is reported, for the user to check.
+        # If any answer is right, the first one is reported, for the user to check, and those of other kinds are counted.
         self._unreported, self._first = settings.expect == "any", b""
+        self._kinds = AnswerKinds() if settings.expect == "any" else None
         # What is awaited, and the bytes so far.
         self.partial: dict[int, tuple[Expected, bytes]] = {}
 
@@ -78,11 +78,16 @@ class Tcp(Protocol):
             self.partial[row] = (expected, received)
             return None
         if self._unreported and not greeting:
-            self._unreported, self._first = False, received[:_SHOWN_BYTES]
+            self._unreported, self._first = False, received[:SHOWN_BYTES]
+            if self._kinds is not None:
+                self._kinds.begin(received)
         if greeting:
             return Event(0, True, kind=ESTABLISHED)
+        # Those of another kind are not taken for the usual answer, so that each comes here and is counted.
+        kinds = self._kinds
+        own = self._repeats or (kinds is not None and not received.startswith(kinds.usual) and kinds.is_other(received))
         # More bytes in the same read belong to it, but for another answer.
-        event = Event(0, True, kind=ANSWER, rest=received[end:], own=self._repeats)
+        event = Event(0, True, kind=ANSWER, rest=received[end:], own=own)
         if expected.exact:
             self._note_unasked(expected, received[end:], event)
         return event
@@ -110,3 +115,5 @@ class Tcp(Protocol):
         if self._first:
             counts.first_answers[repr(self._first)] = 1
             self._first = b""
+        if self._kinds is not None:
+            counts.other_answers = self._kinds.take()

@@ -16,13 +16,15 @@ from asyncli.analysis.bottleneck import (
     REFUSING,
     RELOADED,
     TIMERS,
+    UNSERVED,
     AnalysedRun,
     Bottleneck,
     Side,
     find_bottlenecks,
     served_most,
 )  # fmt: skip
-from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
+from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Prediction, Search, Tried, Verdict
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import errors
@@ -97,7 +99,11 @@ class Step(msgspec.Struct, omit_defaults=True):
         chance |= self.outcome == "failed" and bool(self.gave_way) and self.gave_way[0].is_incident
         timed = self.outcome == "failed" and first in TIMERS
         refused = first in REFUSING
-        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s, refused)
+        # Slow answers are what a busy host shows; what else the server did may be its own limit.
+        shared = any(one.side != "host" and one.code != "slow" for one in self.gave_way)
+        return Tried(
+            self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s, refused, shared,
+        )  # fmt: skip
 
 
 class Capacity(msgspec.Struct):
@@ -185,6 +191,26 @@ def with_lifetime_limit(steps: Sequence[Step]) -> list[Step]:
     return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
 
 
+def with_own_limit(steps: Sequence[Step]) -> list[Step]:
+    """``steps``, with the server's limit in place of this host's lateness where all tries of a count held the same number, and
+    the server did not serve the others: what is late by chance is not late for the same number twice."""
+    last = steps[-1]
+    tries = [one for one in steps if one.asked == last.asked and one.outcome == "ours" and one.tried.chance]
+    limits = [next((way for way in one.gave_way if way.code in REFUSING | UNSERVED), None) for one in tries]
+    apart = max((one.held for one in tries), default=0) - min((one.held for one in tries), default=0)
+    if len(tries) < TRIES or None in limits or not 0 < last.held < last.asked or apart > WORTH_TELLING * last.asked:
+        return list(steps)
+    failed = {}
+    for one, limit in zip(tries, limits, strict=True):
+        assert limit is not None
+        fields = {"steps": len(tries), "asked": one.asked, "held": last.held, "why": limit.evidence, "remedy": limit.remedy}
+        words = words_of("own_limit", **fields)
+        ways = [Bottleneck("server", "own_limit", words.evidence, words.remedy, limit.certain)]
+        ways += [way for way in one.gave_way if way is not limit]
+        failed[id(one)] = msgspec.structs.replace(one, outcome="failed", why=words.evidence, gave_way=ways)
+    return [failed.get(id(one), one) for one in steps]
+
+
 def one_line(found: Capacity) -> str:
     return oneline(f"{found.verdict}: {sentence(found)}")
 
@@ -244,7 +270,9 @@ def _bottlenecks(found: Capacity) -> list[doc.Block]:
         return []
     first, *others = found.gave_way
     likely = "" if first.certain or first.side == "unknown" else " (likely)"
-    what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
+    either = found.verdict == "invalid" and found.steps and found.steps[-1].tried.is_undecided
+    side = "this host or the server" if either else _SIDES[first.side]
+    what = f"{side}: {first.code.replace('_', ' ')}{likely}"
     lines = [(oneline(first.evidence), ""), *([(f"remedy: {oneline(first.remedy)}", "dim")] if first.remedy else [])]
     lines += [(f"also: {oneline(one.evidence)}", "") for one in others]
     return [

@@ -12,6 +12,7 @@ from asyncli.analysis.bottleneck import AnalysedRun, Bottleneck, find_bottleneck
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
+from asyncli.findings import generator
 from asyncli.model.records import Deaths, Finding, TcpCounts, Tick, TlsCounts
 from asyncli.model.run import Run
 
@@ -19,13 +20,14 @@ Change = Callable[[Run], None]
 SLOW = "a heartbeat in a hundred took 3.00 s or longer"
 
 
-def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> AnalysedRun:
+def seen(*changes: Change, slow: str = "", late: bool = False, late_ramp: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> AnalysedRun:
     run = a_run(2000, hold_s=20, **of_run)
     for _, tick in run.ticks if slow else ():
         tick.latency_us = spread(1_000_000, tick.sent)
     for change in changes:
         change(run)
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats were late", "more --workers")] if late else []
+    saturation += [generator.ramp_late(0.4, 0.05, 900.0, 1000.0)] if late_ramp else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
     return AnalysedRun(run, fold(run), diagnoses, saturation, slow)
 
@@ -80,6 +82,12 @@ def answered(status: int, count: int) -> Change:
     return lambda run: run.ticks[4][1].by_status.update({status: count})
 
 
+def waits(run: Run) -> None:
+    """Answers came after six seconds of the timeout of ten."""
+    for _, tick in run.ticks:
+        tick.latency_us = spread(6_000_000, tick.answered)
+
+
 STOLEN = (rising("host.cpu_busy_s", 1.96, 0.0), rising("server.cpu_s", 0.1), rising("generator.cpu_s", 0.05))
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
@@ -100,6 +108,12 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(*STOLEN, slow=SLOW), "host", "both_busy", True),
         # They explain slow answers, not silence.
         (seen(*STOLEN, lost("heartbeat_timeout", 9), slow=SLOW, codes=("never_accepted",)), "server", "never_accepted", True),
+        # Who was never answered, while others were in time, met no busy host; who waits as long as others do may have.
+        (seen(*CPUS, lost("heartbeat_timeout", requests=0), codes=("never_accepted",), certain=False), "server", "never_accepted", False),
+        (seen(*CPUS, lost("heartbeat_timeout", requests=0), waits, codes=("never_accepted",), certain=False), "host", "both_busy", True),
+        (seen(*CPUS, lost("heartbeat_timeout", requests=0), lost("reset", 100), codes=("never_accepted",)), "host", "both_busy", True),
+        (seen(lost("heartbeat_timeout", requests=0), late_ramp=True, codes=("never_accepted",), certain=False), "server", "never_accepted", False),
+        (seen(lost("heartbeat_timeout", requests=2), late_ramp=True, codes=("never_accepted",), certain=False), "host", "ramp_late", True),
         (seen(late=True), "host", "beats", True),
         # Lateness for lack of CPU is reported as busy CPUs.
         (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),

@@ -25,7 +25,7 @@ from asyncli.analysis.capacity import (
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.model.exit_status import exit_status
-from asyncli.report.capacity_report import Step, with_lifetime_limit
+from asyncli.report.capacity_report import Step, with_lifetime_limit, with_own_limit
 
 SEARCH = Search(1000, 100_000, 0.05)
 
@@ -165,6 +165,47 @@ def test_one_age_in_all_steps_is_a_limit(code: str, certain: bool, ages: tuple[f
     made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"outcome": "failed", "crossed": [], "gave_way": [Bottleneck("server", code, "", "", certain)]}
     found = with_lifetime_limit([Step(**{**made, "ended_s": age_s}) for age_s in ages])
     assert {one.gave_way[0].code for one in found} == {"lifetime" if limit else code}
+
+
+BUSY = Bottleneck("host", "both_busy", "the CPUs were busy", "")
+
+
+def late(held: int, asked: int = 800, *more: Bottleneck, first: Bottleneck = BUSY) -> Step:
+    """A step in which this host was busy, and the server showed ``more``."""
+    made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"crossed": [], "why": first.evidence}
+    return Step(**{**made, "asked": asked, "outcome": "ours", "answered": held, "held": held, "served": held, "gave_way": [first, *more]})
+
+
+MUTE, SLOW, MEMORY = Bottleneck("server", "never_answered", "never answered", "see its limits"), Bottleneck("server", "slow", "slow", ""), Bottleneck("host", "memory", "", "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "own"),
+    [
+        ([late(494, 800, MUTE), late(494, 800, MUTE)], True),
+        ([late(494, 800, MUTE), late(497, 800, MUTE)], True),
+        # Once may be chance; another number is; and what is slow has no number.
+        ([late(494, 800, MUTE)], False), ([late(494, 800, MUTE), late(560, 800, MUTE)], False), ([late(494, 800, SLOW), late(494, 800, SLOW)], False),
+        ([late(494, 900, MUTE), late(494, 800, MUTE)], False), ([late(800, 800, MUTE), late(800, 800, MUTE)], False),
+        ([late(0, 800, MUTE), late(0, 800, MUTE)], False),
+        # Another host would have had the memory.
+        ([late(494, 800, MUTE, first=MEMORY), late(494, 800, MUTE, first=MEMORY)], False),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_held_twice_is_the_servers_limit(steps: list[Step], own: bool) -> None:
+    found = with_own_limit(steps)
+    assert {(one.outcome, one.gave_way[0].code == "own_limit") for one in found} == {("failed" if own else "ours", own)}
+    if own:
+        first = found[-1].gave_way[0]
+        assert (first.side, first.remedy, first.certain, MUTE.evidence in first.evidence, BUSY in found[-1].gave_way) == ("server", MUTE.remedy, True, True, True)
+        assert bracket([one.tried for one in found]).failed == 800
+
+
+@pytest.mark.parametrize(("step", "undecided"), [(late(494, 800, MUTE), True), (late(800, 800, SLOW), False), (late(800), False), (late(494, 800, MUTE, first=MEMORY), False)])
+def test_a_busy_host_is_not_said_to_be_the_limit_if_the_server_may_be(step: Step, undecided: bool) -> None:
+    assert step.tried.is_undecided is undecided
+    word, why = verdict(SEARCH, [tried(400), step.tried, step.tried])
+    assert (word, "server's" in why) == ("invalid", undecided)
 
 
 def test_a_count_held_above_a_failed_one_is_ignored() -> None:

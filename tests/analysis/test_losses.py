@@ -743,6 +743,30 @@ def test_a_finished_handshake_means_accepted(no_answers: bool) -> None:
     assert codes_of(scene) == [("never_answered", False)]
 
 
+@pytest.mark.parametrize(
+    ("accepted", "waiting", "found"),
+    [
+        (HELD, 0, ("never_answered", True)), (HELD - 200, 200, ("never_accepted", True)),
+        # An end that the kernel dropped, another client's, some of both, or another network namespace.
+        (HELD - 200, 0, ("never_accepted", False)), (HELD + 300, 0, ("never_accepted", False)), (HELD - 100, 100, ("never_accepted", False)),
+        (0, 0, ("never_accepted", False)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("no_answers", [True, False])
+def test_the_kernels_list_tells_accepted_from_waiting(accepted: int, waiting: int, found: tuple[str, bool], no_answers: bool) -> None:
+    scene = Scene(150).die(200, "heartbeat_timeout", range(60, 63), idle=at(10), age=at(10), requests=at(0))
+    scene.environment["local"] = True
+    for second, tick in scene.ticks.items():
+        tick.awaiting = 200 if 50 <= second < 60 else 0
+        tick.answered = 0 if no_answers else tick.answered
+    scene.sampled(range(50, 60), server_sockets=float(accepted), server_sockets_waiting=float(waiting))
+    assert codes_of(scene) == [found]
+    # Before they waited, or after, it tells nothing of them.
+    scene.sampled(range(50, 60), server_sockets=None, server_sockets_waiting=None)
+    scene.sampled(range(64, 70), server_sockets=float(HELD), server_sockets_waiting=0.0)
+    assert codes_of(scene) == [("never_accepted", False)]
+
+
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
     # The first losses, at 0:01:00, had waited for the --timeout of 10 s.
     for died in (range(60, 80), range(60, 61)):

@@ -99,6 +99,23 @@ def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
     assert (counts["held"], counts["lost"], counts["deaths"]) == (N // 2, N // 2, {"heartbeat_timeout": N // 2})
 
 
+def test_a_server_that_accepts_all_and_answers_a_part(tmp_path: Path) -> None:
+    answers = iter(range(N // 2))
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serves = next(answers, None) is not None
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(4096):
+                writer.write(OK if serves else b"")
+
+    with speaking(client) as address:
+        asked = ("-c", str(N), "--hold", "1", "--timeout", "5", "--no-reopen", "--out", "run.db", "--quiet")
+        done = here(tmp_path, "soak", f"http://{address}/", *SHORT, *asked)
+    summary = report(tmp_path, "run.db")
+    counts = as_written(summary, "test_a_server_that_accepts_all_and_answers_a_part")
+    assert (done.status, counts["held"], counts["deaths"]) == (99, N // 2, {"heartbeat_timeout": N // 2})
+
+
 def test_a_server_that_answers_with_errors_from_some_request_on(tmp_path: Path) -> None:
     busy, suites, found = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", [], []
     for number, more in enumerate(((), ("--fail-if", "heartbeats.by_status.503 > 100%"), ("--fail-if", "heartbeats.by_status.503 > 1%"))):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, codes, report, run, speaking
+from programs import SHORT, codes, held, report, run, speaking, until
 
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
@@ -55,6 +56,45 @@ async def test_a_store_of_the_lab_holds_what_it_is_cut_for(name: str, tmp_path: 
     most = descriptor_limit() - 64
     with pytest.raises(HostError, match=f"-c {most}"):
         await choose(name, connections=most + 1).start()
+
+
+@pytest.mark.stores
+async def test_a_store_that_answers_with_errors_is_told_where_any_answer_is_right(tmp_path: Path) -> None:
+    async with choose("redis", connections=N) as server:
+        asked = ["soak", server.url, *SHORT, "--send", r"SET key{n} value\r\n", "-c", str(N), "-k", "2", "--hold", "6", "--out", "run.db", "--quiet"]
+        soak = asyncio.create_task(asyncio.to_thread(run, tmp_path, *asked))
+        await asyncio.to_thread(until, lambda: held(tmp_path) == N, "all are held")
+        reader, writer = await asyncio.open_connection(*server.url.removeprefix("tcp://").rstrip("/").split(":"))
+        writer.write(b"CONFIG SET maxmemory 1\r\n")
+        assert await reader.readline() == b"+OK\r\n"
+        writer.close()
+        await soak
+    summary = report(tmp_path, "run.db")
+    (told,) = [finding for finding in summary["findings"] if finding["code"] == "answers_look_like_errors"]
+    assert (told["severity"], 0 < told["fields"]["count"] < told["fields"]["answered"]) == ("warning", True)
+    fault_table.require_as_written("test_a_store_that_answers_with_errors_is_told_where_any_answer_is_right", summary)
+
+
+async def _kinds(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """After two answers of one kind it answers as the heartbeat asks for."""
+    later = {b"FAIL\n": b"-ERR no\r\n", b"TELL\n": b"full\r\n", b"BAD\n": b"-NOAUTH\r\n", b"GOOD\n": b"+OK\r\n"}
+    with contextlib.suppress(ConnectionError):
+        for number in itertools.count():
+            line = await reader.readline()
+            early = number < 2 and line != b"BAD\n"
+            writer.write(b"+OK %d\r\n" % number if early else later.get(line, b""))
+
+
+@pytest.mark.parametrize(("send", "code"), [("FAIL", "answers_look_like_errors"), ("BAD", "answers_look_like_errors"), ("TELL", "answers_differ"), ("GOOD", "")])
+def test_answers_of_another_kind_are_told_where_any_is_right(tmp_path: Path, send: str, code: str) -> None:
+    with speaking(_kinds) as at:
+        run(tmp_path, "soak", f"tcp://{at}", *SHORT, "--send", rf"{send}\n", "-c", str(N), "--hold", "3", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    told = [finding for finding in summary["findings"] if finding["code"].startswith(("answers_look", "answers_differ"))]
+    assert [finding["code"] for finding in told] == [code] * bool(code)
+    if code:
+        answered = summary["heartbeats"]["answered"]
+        assert told[0]["fields"]["count"] == (answered if send == "BAD" else answered - 2 * N)
 
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

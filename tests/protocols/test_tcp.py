@@ -124,3 +124,52 @@ def test_a_wrong_answer_is_shown(text: str) -> None:
 def test_escapes() -> None:
     assert unescaped(r"a\r\n\t\0\\\x7Fb") == b"a\r\n\t\0\\\x7fb"
     assert parse_sent("PING\r\n") == "PING\r\n"
+
+
+def kinds_of(first: bytes, *others: bytes) -> dict[str, int]:
+    """The answers of other kinds than the first one, by the engine's calls: an answer that repeats the last usual one is not fed."""
+    protocol, last = Tcp(TcpSettings(b"PING\r\n", "any"), Fields(), os.urandom), b""
+    for answer in (first, *others):
+        if answer == last:
+            continue
+        event = protocol.feed(3, answer, True)
+        assert event is not None
+        last = last if event.own else answer
+    protocol.add_counts(counts := ProtocolCounts())
+    protocol.add_counts(later := ProtocolCounts())
+    assert (len(counts.first_answers), later.other_answers) == (1, {})
+    return counts.other_answers
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "counted"),
+    [
+        # Each is counted, though its bytes repeat.
+        (b"+OK\r\n", [b"-OOM no\r\n"] * 5 + [b"+OK\r\n"] * 5 + [b"-OOM no\r\n"], {r"b'-OOM no\r\n'": 6}),
+        (b"+OK\r\n", [b"-ERR a\r\n", b"-ERR b\r\n", b"$3\r\nabc\r\n"], {r"b'-ERR a\r\n'": 2, r"b'$3\r\nabc\r\n'": 1}),
+        (b"VERSION 1.6\r\n", [b"SERVER_ERROR out of memory\r\n", b"VERSION 1.7\r\n"], {r"b'SERVER_ERROR out of memory\r\n'": 1}),
+        (b"PONG\r\n", [b"-ERR 'x'\r\n", b"PONG\r\n"], {repr(b"-ERR 'x'\r\n"): 1}),
+        (b"OK", [b"OK\n", b"OKAY"], {"b'OKAY'": 1}), (b"hello a", [b"hello b", b"hello", b"bye"], {"b'bye'": 1}),
+        (b"\r\n", [b"\r\n\r\n", b"x"], {r"b'\r\n\r\n'": 1, "b'x'": 1}),
+        # Numbers are alike, however many digits.
+        (b":9\r\n", [b":10\r\n", b":100\r\n", b":-5\r\n"], {}), (b"4.5", [b"-0.5", b"+3"], {}), (b"$5\r\nhello\r\n", [b"$11\r\nhello world\r\n"], {}),
+        (b"12:59:59\n", [b"13:00:00\n"], {}), (b"2026-11-26T23:59:59", [b"2027-01-01T00:00:00"], {}), (b'{"n":9,"a":1}', [b'{"n":10,"b":2}'], {}),
+        (b"1.5", [b"10.25", b"7"], {}),
+    ],
+)  # fmt: skip
+def test_answers_of_another_kind_are_counted(first: bytes, others: list[bytes], counted: dict[str, int]) -> None:
+    assert kinds_of(first, *others) == counted
+
+
+def test_answers_that_vary_by_nature_are_soon_no_kinds() -> None:
+    counted = kinds_of(*(bytes([65 + n % 26]) * (1 + n % 20) for n in range(400)))
+    assert (len(counted), sum(counted.values()) < 40) == (8, True)
+
+
+@pytest.mark.parametrize("expect", ["/^./", "4 bytes", "+OK\\r\\n"])
+def test_kinds_are_counted_only_where_any_answer_is_right(expect: str) -> None:
+    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields(), os.urandom)
+    for _ in range(3):
+        protocol.feed(3, b"+OK\r\n", True)
+    protocol.add_counts(counts := ProtocolCounts())
+    assert (counts.first_answers, counts.other_answers) == ({}, {})

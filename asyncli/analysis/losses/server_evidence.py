@@ -5,12 +5,21 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.slope import plus
-from asyncli.model.metrics import CLOCK_SUSPENDED_S, SERVER_SOCKETS, SERVER_SOCKETS_ELSEWHERE, SILENT, STATUS_LIMIT
+from asyncli.model.metrics import (
+    CLOCK_SUSPENDED_S,
+    SERVER_SOCKETS,
+    SERVER_SOCKETS_ELSEWHERE,
+    SERVER_SOCKETS_WAITING,
+    SILENT,
+    STATUS_LIMIT,
+)
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets, metrics_of
 
@@ -83,6 +92,15 @@ class StillOpen(msgspec.Struct, frozen=True):
         return self.count > 0 and 2 * self.count >= self.of
 
 
+class Reception(NamedTuple):
+    """Whether the server had accepted connections that it never answered, and how many waited in its listen queue, by the
+    kernel's list of its sockets; "unknown" where that was not read, or does not tell.
+    """
+
+    of: Literal["accepted", "waiting", "unknown"]
+    waiting: int = 0
+
+
 class Cut(msgspec.Struct, frozen=True):
     """Client hosts that were silent at about one time: each and how long (s); when the first and the last answered again."""
 
@@ -145,6 +163,7 @@ class ServerEvidence:
         self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         self._sockets = _sockets_of_server(run)
+        self._accepted, self._waiting = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_WAITING)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         #: (When this machine woke from a suspension, how long it was), in s.
@@ -160,6 +179,18 @@ class ServerEvidence:
     def most_active(self, from_s: float, to_s: float) -> float:
         """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's included; 0 where unknown."""
         return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
+
+    def acceptance(self, spans: Sequence[tuple[float, float]], count: int) -> Reception:
+        """Whether the server had accepted ``count`` connections, by each reading in the ``spans`` in which they waited."""
+        queued = [value for span in spans for value in self._waiting.between(*span).values]
+        taken = [row for span in spans for row in self._accepted.between(*span).rows()]
+        if not queued or not taken:
+            return Reception("unknown")
+        if min(queued) >= NEARLY_ALL * count:
+            return Reception("waiting", round(min(queued)))
+        # Those of other clients, or an end that the kernel has dropped, would not add up.
+        add_up = all(abs(value - self.held(t_s)) <= PART * count for t_s, value in taken)
+        return Reception("accepted" if max(queued) <= PART * count and add_up else "unknown")
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
         """The evidence for the time in which ``count`` connections were lost."""

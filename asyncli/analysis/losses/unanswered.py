@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
-from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence, StillOpen
+from asyncli.analysis.losses.server_evidence import Evidence, Reception, ServerEvidence, StillOpen
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
@@ -124,7 +124,7 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=server.label)
     if _without_answer(cells):
-        return _never(table, "others_")
+        return _never(table, cells, "others_")
     found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
@@ -207,7 +207,7 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if never:
-        return _never(table, "never_")
+        return _never(table, cells, "never_")
     if why == "page_answered":
         # What was acknowledged has reached a kernel behind the path: the server's, or that of a proxy.
         if 2 * _of_ticks(cells, "acknowledged") >= count:
@@ -231,12 +231,31 @@ def _distinct(cells: Sequence[LossCell]) -> list[LossCell]:
     return list({id(cell.tick): cell for cell in cells}.values())
 
 
-def _never(table: LossTable, others: str) -> Reason:
-    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later handshakes, an accept."""
-    whole = table.totals.whole
-    shook = whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count)
-    did = "answered" if shook else "accepted"
-    return reason(f"never_{did}", f"{others}{did}", server=table.server.label, name=table.server.name)
+def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
+    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later handshakes, an accept. The
+    kernel's list of the server's sockets tells too, while they all waited.
+    """
+    whole, label, name = table.totals.whole, table.server.label, table.server.name
+    if whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count):
+        return reason("never_answered", f"{others}answered", server=label, name=name)
+    seen = _acceptance(table, cells)
+    if seen.of == "accepted":
+        return reason("never_answered", f"{others}answered_though_accepted", certain=True, server=label, name=name)
+    if seen.of == "waiting":
+        return reason("never_accepted", f"{others}left_waiting", certain=True, server=label, name=name, waiting=seen.waiting)
+    return reason("never_accepted", f"{others}accepted", server=label, name=name)
+
+
+def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
+    """By readings of the kernel's list between two seconds in which these connections, or as many of them as at once, waited."""
+    rows = table.run.ticks_between(cells[0].from_s - table.timeout_s, cells[-1].to_s)
+    count = min(unclaimed(cells), max((tick.awaiting for _, tick in rows), default=0))
+    waited = [
+        (from_s, to_s)
+        for (from_s, before), (to_s, after) in itertools.pairwise(rows)
+        if min(before.awaiting, after.awaiting) >= NEARLY_ALL * count > 0
+    ]
+    return table.server.acceptance(waited, count)
 
 
 def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledged: bool) -> NoAnswers:
