@@ -228,7 +228,7 @@ def test_force_overrides_a_refusal(tmp_path: Path) -> None:
             program.until(lambda: server.accepts == 1, "the first connection, forced")
             program.signal()
             done = program.wait()
-    assert (done.status, done.err) == (99, "")
+    assert (done.status, done.err) == (4, "")
     assert "preflight_nofile" in codes(report(tmp_path, "run.db"))
 
 
