@@ -3,7 +3,8 @@
     python bench/coverage.py [--runs 400] [--seed 1]
 
 Each run has 100,000 connections of 1,000 bytes, sampled once a second, on a metric that also varies by itself in one of the
-ways below; asyncli's own analysis evaluates it. For comparison there are intervals of other rules from the same points:
+ways below; asyncli's own analysis evaluates it. Under "others" another client has connections at the server's port too, and the
+server's own count is known. For comparison there are intervals of other rules from the same points:
 independent errors; an effective number of points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical
 value of such points under white noise (Kiefer and Vogelsang 2002). A cell: the percentage of intervals that contain the truth,
 and half of the median interval's width in percent of the cost. 95 is right; less means that the intervals are too narrow.
@@ -127,17 +128,39 @@ def first_use(metric: Metric) -> Metric:
     return lambda n, chance: metric(n, chance) + FIRST_USE * (n > 0)
 
 
+def by_the_clock(per_s: float, metric: Metric) -> Metric:
+    """Memory that also grows by so many bytes a second, whatever is held."""
+    return lambda n, chance: metric(n, chance) + per_s * np.arange(len(n))
+
+
+OTHERS = "others, phi 0.5"
+#: Ways that only rests can tell from the cost of connections: a ramp adds them at a steady pace too.
+OF_LADDERS = frozenset({"0.3 MB a second, phi 0.5", "3 MB a second, phi 0.5"})
 METRICS: dict[str, Metric] = {
     "noise, phi 0": wander(0.0), "noise, phi 0.5": wander(0.5), "noise, phi 0.9": wander(0.9), "noise, phi 0.95": wander(0.95),
     "noise, phi 0.98": wander(0.98), "random walk": walk(0.2 * MB), "random walk and white": walk(0.1 * MB, 1 * MB),
     "arenas of 1 MB": arenas(1 * MB), "arenas of 8 MB": arenas(8 * MB), "lag 1 s, phi 0.5": lagging(1.0, wander(0.5)),
     "lag 3 s, phi 0.9": lagging(3.0, wander(0.9)), "a visitor, phi 0.5": visited(wander(0.5)), "first use, phi 0.5": first_use(wander(0.5)), "first use, phi 0.95": first_use(wander(0.95)),
+    "0.3 MB a second, phi 0.5": by_the_clock(0.3 * MB, wander(0.5)),
+    "3 MB a second, phi 0.5": by_the_clock(3 * MB, wander(0.5)), OTHERS: wander(0.5),
 }  # fmt: skip
 
 
-def fitted(plan: Design, values: np.ndarray) -> Fit:
+def of_another_client(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """Connections at the server's port of another client: half as many as ours, from an instant of the run on, in a third of it."""
+    begin = chance.integers(0, len(n) // 2)
+    return n.max() / 2 * np.clip((np.arange(len(n)) - begin) / (len(n) / 3), 0, 1)
+
+
+def fitted(plan: Design, values: np.ndarray, connections: np.ndarray | None = None) -> Fit:
+    """asyncli's line. ``connections``: those of the server at each second, if the kernel counts them at its port."""
     samples = [Sample(float(t + 1), {"host.used_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
-    return costs(Run("", "", plan.plan, {}, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["host_total"]
+    # The server's count is its own where the server is on this host.
+    if connections is not None:
+        for sample, count in zip(samples, connections, strict=True):
+            sample.values["server.sockets"] = float(count)
+    here = {"local": connections is not None}
+    return costs(Run("", "", plan.plan, here, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["host_total"]
 
 
 # The other rules: points -> slope and half of its interval.
@@ -206,8 +229,12 @@ def main() -> None:
             chance = np.random.default_rng([options.seed, len(plan.n), plan.plan.plateaus])
             rows: list[list[tuple[float, float]]] = [[], [], [], []]
             moving = 0
+            if name in OF_LADDERS and not plan.plan.plateaus:
+                continue
             for _ in range(options.runs):
-                fit = fitted(plan, metric(plan.n, chance))
+                others = of_another_client(plan.n, chance) if name == OTHERS else None
+                every = plan.n if others is None else plan.n + others
+                fit = fitted(plan, metric(every, chance), None if others is None else every)
                 low, high = fit.cost.ci95
                 slope = fit.cost.bytes_per_connection
                 moving += high - low > 2.000001 * fit.line.half

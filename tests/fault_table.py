@@ -60,5 +60,5 @@ def require_as_written(test: str, summary: Mapping[str, Any]) -> None:
 def plain(text: str) -> str:
     """The text without numbers and instants, which differ between runs."""
     words = re.sub(r"\d+(?:[,.:-]\d+)*", "#", text)
-    words = re.sub(r"# (?:ms|s|min)\b", "# s", words)
+    words = re.sub(r"(?:less than )?# (?:ms|s|min)\b", "# s", words)
     return re.sub(r",? (?:at|from|between) #(?: (?:to|and) #)?(?= |,|;|:|$)", "", words)

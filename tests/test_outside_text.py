@@ -16,7 +16,7 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding, Sample, Tick
 from asyncli.model.run import Run
-from asyncli.model.text import brief, oneline, plain, printable
+from asyncli.model.text import brief, first_part, oneline, plain, printable, quoted, shortened
 from asyncli.report.livestate import LiveObserver
 from asyncli.store.reader import read_run
 
@@ -26,7 +26,7 @@ TAME = "a?]0;own??[2J???b?".replace("???b", "??b")
 
 
 def test_a_reason_is_told_briefly() -> None:
-    assert (brief(b"a\x1b\xff\nb"), len(brief(b"x" * 100)), brief(b"")) == ("a?\ufffd b", 80, "")
+    assert (brief(b"a\x1b\xff\nb"), brief(b"")) == ("a?\ufffd b", "")
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,20 @@ def test_what_cannot_be_folded_ends_the_showing_alone() -> None:
     for _ in range(2):
         watcher.sample(Sample(1.0, {"server.processes": float("nan")}))
     assert [type(one) for one in failed] == [ValueError]
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "part"),
+    [
+        ("nothing ever answered: 3 opened", ":", "nothing ever answered"), ("no answer was right (not a status line: b'x'): 3 opened", ":", "no answer was right (not a status line: b'x')"),
+        ("it sent b'a: b)': 3", ":", "it sent b'a: b)'"), ("the server's own count [a: b]; more", "; ", "the server's own count [a: b]"), ('"a; b" came; more', "; ", '"a; b" came'),
+        ("it sent (", ":", "it sent ("), ("it sent (: x", ":", "it sent (: x"),
+    ],
+)  # fmt: skip
+def test_a_sentence_is_cut_in_no_bracket(text: str, end: str, part: str) -> None:
+    assert first_part(text, end) == part
+
+
+def test_a_text_that_is_cut_ends_visibly_cut() -> None:
+    assert (quoted(b"x" * 80), quoted(b"x" * 81)) == (repr(b"x" * 80), repr(b"x" * 80) + "...")
+    assert (brief(b"x" * 80), brief(b"x" * 81), shortened("x" * 81, 80)) == ("x" * 80, "x" * 80 + "...", "x" * 80 + "...")

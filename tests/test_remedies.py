@@ -6,7 +6,7 @@ import pytest
 
 from asyncli.findings import protocol_codes
 from asyncli.findings.loss_causes import remedy_of_unexplained, words_of
-from asyncli.findings.losses import describe_loss
+from asyncli.findings.losses import describe_loss, remedy_of_statuses
 from asyncli.findings.protocol_codes import (
     code_of_goodbye,
     kind_of_break,
@@ -101,3 +101,19 @@ def test_a_loss_is_told_in_the_words_of_its_protocol() -> None:
 
 def test_of_http2_0_is_a_code() -> None:
     assert [code_of_goodbye(*one) for one in (("http2", 0), ("websocket", 0), ("sse", 0), ("websocket", 4001))] == ["0 (no error)", "", "", "4001"]
+
+
+@pytest.mark.parametrize(
+    ("by_status", "of", "named"),
+    [
+        ({404: 9}, 9, ["--method"]), ({405: 9, 404: 1}, 10, ["--method"]), ({401: 9}, 9, ["Authorization"]), ({403: 9}, 90, ["Authorization"]),
+        ({503: 9}, 9, ["limits"]), ({429: 9}, 90, ["limits"]), ({502: 3, 504: 6}, 9, ["backend"]), ({500: 9}, 9, ["error log for the reason"]),
+        # Of the same requests some had better answers.
+        ({404: 9}, 90, ["error log for the reason"]),
+        ({503: 5, 401: 4}, 9, ["limits", "Authorization"]), ({503: 4, 401: 5}, 9, ["Authorization", "limits"]), ({400: 9}, 9, ["https://"]),
+    ],
+)  # fmt: skip
+def test_an_error_answer_has_the_remedy_of_its_kind(by_status: dict[int, int], of: int, named: list[str]) -> None:
+    remedies = ("--method", "Authorization", "limits", "backend", "error log for the reason", "https://")
+    remedy = remedy_of_statuses(by_status, of, over_tls=False)
+    assert sorted((one for one in remedies if one in remedy), key=remedy.index) == named

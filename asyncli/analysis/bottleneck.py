@@ -18,6 +18,7 @@ from asyncli.analysis.constants import FEWEST, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
+from asyncli.analysis.losses.table import ENDED
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
@@ -29,7 +30,7 @@ from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.reconcile import counts_ahead
 from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reasons
 from asyncli.model import metrics
-from asyncli.model.records import Finding
+from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run, Ticks
 from asyncli.model.units import format_count, format_many
 
@@ -187,7 +188,9 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     # A certificate is refused at any number.
     refused = sum(count for reason, count in reasons.items() if kind_of(reason))
     timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
-    theirs = not timed and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
+    # Nor does the end of a connection that was served, if its cause is unknown.
+    of_served = seen.deaths("protocol_error") + (_served(whole, *ENDED) if first.code == _UNKNOWN else 0)
+    theirs = not timed and lost - of_served + failed - sum(map(seen.failures, _SHORTAGES))
     remedy = first.remedy
     if first.code == _UNKNOWN:
         remedy = "; ".join(dict.fromkeys(one.remedy for one in seen.diagnoses))
@@ -197,6 +200,12 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
         first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,
     )  # fmt: skip
+
+
+def _served(whole: Tick, *causes: str) -> int:
+    """How many of the connections lost by these causes had been answered."""
+    lost = [whole.deaths[cause] for cause in causes if cause in whole.deaths]
+    return sum(dead.count - dead.requests.counts.get(bucket(0), 0) for dead in lost)
 
 
 #: Findings of a server that takes no more connections, beside those of lost ones.

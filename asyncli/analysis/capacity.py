@@ -191,6 +191,14 @@ def verdict(
     return "held", "no more were asked for"
 
 
+def served_before(tried: Sequence[Tried], protocol: str) -> int:
+    """How many steps a broker had served before the one that the answer rests on; 0 for servers that keep no state of clients."""
+    if protocol != "mqtt" or moved_limit(tried) is not None:
+        return 0
+    held = bracket(tried).held
+    return next((number for number, step in enumerate(tried) if step.outcome == "held" and step.asked == held), 0)
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """The lowest limit of a forecast, and whether the measured bracket ``agrees`` (None: undecided)."""
 

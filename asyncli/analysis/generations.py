@@ -1,8 +1,10 @@
 """Generations of the server's processes: a reload starts new ones beside those that still hold the connections.
 
 The new ones take memory of their own, which no connection brought, so a cost and a growth are of one generation. A generation is
-told from a pool that grows: it is at least as many processes at once as the server had workers, and they stay. Where processes
-follow the connections, one for each, it is also more than the connections of that time.
+told from a pool that grows: it is at least as many workers at once as the server had, and they stay. Where processes follow the
+connections, one for each, it is also more than the connections of that time. A process that takes no worker's place, such as a
+helper that a server of one process starts, is none (``server.joined``). Whether earlier workers still accept is not known, so
+a generation may also be further workers. Other processes that come or go are told with their instant.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from itertools import pairwise
 import msgspec
 
 from asyncli.analysis.constants import HALF, MISSED_S
-from asyncli.findings.server import server_reloaded
-from asyncli.model.metrics import SERVER_ENDED, SERVER_PROCESSES, SERVER_STARTED
+from asyncli.findings.server import server_processes_changed, server_reloaded
+from asyncli.model.metrics import SERVER_ENDED, SERVER_JOINED, SERVER_PROCESSES, SERVER_STARTED
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -30,9 +32,10 @@ class Generation(msgspec.Struct, frozen=True):
 
 def generations(run: Run) -> list[Generation]:
     """The generations that followed the one before the first connect."""
-    started, ended, processes = (run.series(name) for name in (SERVER_STARTED, SERVER_ENDED, SERVER_PROCESSES))
-    most = max(run.held.values)
-    follow = max(started.values, default=0.0) >= HALF * most
+    ended, processes = run.series(SERVER_ENDED), run.series(SERVER_PROCESSES)
+    # Files of older versions do not tell workers from other processes.
+    started = run.series(SERVER_JOINED) or run.series(SERVER_STARTED)
+    follow = _follow_connections(run)
     found = []
     for (before_s, before), (after_s, after) in pairwise(started.rows()):
         new = after - before
@@ -48,15 +51,42 @@ def generations(run: Run) -> list[Generation]:
     return found
 
 
+def _follow_connections(run: Run) -> bool:
+    """Whether the server starts processes for its connections."""
+    return max(run.series(SERVER_STARTED).values, default=0.0) >= HALF * max(run.held.values)
+
+
 def generation_ends_s(run: Run) -> float:
     """The last sample (s) before the server's processes were joined by a new generation; infinite if they never were."""
     return next((generation.after_s for generation in generations(run)), math.inf)
 
 
-def reloads(run: Run) -> list[Finding]:
-    """A finding for each new generation of processes until the drain."""
-    return [
-        server_reloaded(generation.at_s, generation.started, generation.workers)
-        for generation in generations(run)
-        if generation.at_s <= run.stop_s
+def changes(run: Run) -> list[Finding]:
+    """A finding for each new generation of processes until the drain, and one for all others that came or went without losses."""
+    new = [generation for generation in generations(run) if generation.at_s <= run.stop_s]
+    found = [server_reloaded(generation.at_s, generation.started, generation.workers) for generation in new]
+    return found + ([] if _follow_connections(run) else _others(run, new))
+
+
+def _others(run: Run, new: list[Generation]) -> list[Finding]:
+    started, ended = (_steps(run, name) for name in (SERVER_STARTED, SERVER_ENDED))
+    settled = [generation.at_s for generation in new]
+    counts = [
+        sum(count for t_s, count in steps.items() if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled))
+        for steps in (started, ended)
     ]
+    if not any(counts):
+        return []
+    came, went = counts
+    instants = sorted({*started, *ended})
+    return [server_processes_changed(came, went, instants[0], instants[-1])]
+
+
+def _steps(run: Run, name: str) -> dict[float, int]:
+    """The instant (s) of each rise of a counter of processes while connections were held and none was lost -> the rise."""
+    return {
+        after_s: round(after - before)
+        for (before_s, before), (after_s, after) in pairwise(run.series(name).rows())
+        if after > before and run.first_connect_s < after_s <= run.stop_s
+        if not any(tick.lost for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0))
+    }

@@ -149,8 +149,8 @@ def _untested(plan: Plan, totals: Totals, findings: Sequence[Finding]) -> str:
         if plan.listens:
             return server.not_accepted(whole.opened, acceptance.known).evidence
         broken = whole.protocol.broken if whole.protocol is not None else {}
-        most = f" ({max(broken, key=broken.__getitem__)})" if broken else ""
-        return f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {format_many(whole.sent, 'heartbeat')} sent"
+        most = f"; most often {max(broken, key=broken.__getitem__)}" if broken else ""
+        return f"{why_untested(whole.deaths, whole.sent)}: {opened} opened, {format_many(whole.sent, 'heartbeat')} sent{most}"
     unasked = unproven(whole)
     return "" if unasked is None else unasked.evidence
 

@@ -30,6 +30,7 @@ from asyncli.analysis.capacity import (
     moved_limit,
     next_count,
     prediction,
+    served_before,
     verdict,
 )  # fmt: skip
 from asyncli.analysis.forecast import Forecast
@@ -42,7 +43,15 @@ from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
 from asyncli.findings.bottleneck import words_of
-from asyncli.findings.capacity import broker_served_before, limit_moved, not_at_rest, same_clients, server_gone, server_silent
+from asyncli.findings.capacity import (
+    broker_served_before,
+    limit_moved,
+    not_a_fresh_broker,
+    not_at_rest,
+    same_clients,
+    server_gone,
+    server_silent,
+)
 from asyncli.findings.probes import needs_root, probe_refused
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.findings.tls import by_reason
@@ -154,6 +163,8 @@ class CapacitySearch:
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
         word, why = verdict(self.search, tried, gone=self._absence, broken=self._broken, stopped=self._stopping)
+        if word in ("held", "found") and (before := served_before(tried, self.plan.protocol)):
+            why = "; ".join((*([why] if why else []), not_a_fresh_broker(before)))
         steps = with_lifetime_limit(self.steps) if word == "failed" else self.steps
         failed = [one for one in steps if one.outcome == "failed"]
         decisive = [one for one in failed if one.asked == known.failed]
@@ -202,8 +213,7 @@ class CapacitySearch:
             refused, more = moved
             yield limit_moved(refused.asked, refused.served, more.served)
             return
-        before = next((number for number, step in enumerate(tried) if step.outcome == "held" and step.asked == known.held), 0)
-        if before and self.plan.protocol == "mqtt":
+        if before := served_before(tried, self.plan.protocol):
             yield broker_served_before(known.held, before)
 
     def _prediction(self, known: Bracket) -> Prediction | None:

@@ -24,6 +24,7 @@ from asyncli.model.errors import HostError
 from asyncli.model.metrics import (
     KERNEL_TCP_INUSE,
     SERVER_ENDED,
+    SERVER_JOINED,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_WAITING,
@@ -189,6 +190,7 @@ def _count(ports: Sequence[int]) -> int | None:
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
     reading.values[SERVER_ENDED] = float(tree.ended)
     reading.values[SERVER_STARTED] = float(tree.started)
+    reading.values[SERVER_JOINED] = float(tree.joined)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))
     if tree.orphaned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, living_stat, read_memory, read_rss, tree
@@ -138,6 +138,18 @@ class ProcessGroup:
         return {name: value for name, value in named if name in METRICS}
 
 
+def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
+    """The pids of ``new`` processes that are workers beside earlier ones: children of ``masters``, which had children when
+    sampling began, and their own new children, as of nginx that is upgraded. A child of a process that had none, such as a
+    helper that a worker or a server of one process starts, takes nobody's place.
+    """
+    workers: set[int] = set()
+    for stat in sorted(new, key=lambda stat: stat.start_ticks):
+        if stat.parent in masters or stat.parent in workers:
+            workers.add(stat.pid)
+    return workers
+
+
 class ServerTree:
     """The server's root processes and all their descendants, found at each call: a reload replaces workers.
 
@@ -153,6 +165,9 @@ class ServerTree:
         self.ended = 0
         #: Processes that appeared after the first scan.
         self.started = 0
+        #: Those of them that may take the place of earlier workers: see :func:`workers_among`.
+        self.joined = 0
+        self._masters: frozenset[int] = frozenset()
         #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a child replaced, as at an
         #: upgrade in place.
         self.orphaned = 0
@@ -168,9 +183,13 @@ class ServerTree:
             found = tree(self._survivors())
         self._check_orphaned(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
-        if self._living is not None:
+        if self._living is None:
+            self._masters = frozenset(stat.parent for stat in found.values() if stat.parent in found)
+        else:
+            new = [found[pid] for pid, _ in living - self._living]
             self.ended += len(self._living - living)
-            self.started += len(living - self._living)
+            self.started += len(new)
+            self.joined += len(workers_among(new, self._masters))
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())

@@ -28,7 +28,7 @@ from asyncli.model.protocol_table import CUT_ANSWER, PROTOCOLS
 from asyncli.model.quotation import Quotation
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.template import Data
-from asyncli.model.text import printable
+from asyncli.model.text import printable, quoted
 from asyncli.model.values import Target
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
@@ -234,7 +234,7 @@ class _Exchange:
                     sock.sendall(event.reply)
                     if event.kind == awaited:
                         # An answer over raw TCP has no status.
-                        shown = self._quotation(repr(received[:_SHOWN_BYTES])) if self.plan.protocol == "tcp" else event.status
+                        shown = self._quotation(quoted(received, _SHOWN_BYTES)) if self.plan.protocol == "tcp" else event.status
                         self.steps.append((f"{what} {done}{f' {shown}' if shown else ''}", took_s))
                         return event
                     if event.kind == CLOSING:
@@ -250,7 +250,7 @@ class _Exchange:
             missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
             remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
             if others and self.plan.ws_message is not None:
-                shown = self._quotation(repr(others[_WEBSOCKET_HEAD:_SHOWN_BYTES]))
+                shown = self._quotation(quoted(others[_WEBSOCKET_HEAD:], _SHOWN_BYTES - _WEBSOCKET_HEAD))
                 missed = f": it sent another message ({shown}), and no echo of --ws-message"
                 remedy = "leave --ws-message out, for pings, which every server answers"
             why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"

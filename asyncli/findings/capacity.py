@@ -46,6 +46,11 @@ def broker_served_before(held: int, steps: int) -> Words:
     return Words(evidence, f"restart the broker, then confirm by one soak: asyncli soak -c {held}")
 
 
+def not_a_fresh_broker(steps: int) -> str:
+    """What the answer of a search says where it rests on a step after ``steps`` others."""
+    return f"not proven for a fresh broker, because this one had served {format_many(steps, 'step')} before"
+
+
 @finding("same_clients", "warning", "write {{random}} in it, which differs in each step")
 def same_clients(flag: str) -> str:
     """The clients of each step have the names of the last one's, so a server may know their sessions from there."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 # Default idle timeouts (s).
-_KNOWN_IDLE_S = {
-    5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
-    60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
-    75: "nginx's default keepalive_timeout", 240: "the idle timeout of Azure's load balancer", 300: "Caddy's idle timeout",
-    350: "the idle timeout of AWS's network load balancer", 600: "the idle timeout of GCP's firewalls and load balancers",
+#: What a timer does to a connection that was idle for its time: it closes it in order, drops it without a word, or resets it, at
+#: once or in answer to what is sent later.
+Ends = Literal["closes", "drops", "resets"]
+
+# Default idle timeouts (s), by what they do. Those that close are of HTTP.
+_KNOWN_IDLE_S: dict[Ends, dict[int, str]] = {
+    "closes": {
+        5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
+        60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
+        75: "nginx's default keepalive_timeout", 300: "Caddy's idle timeout",
+    },
+    # Azure's resets where that is enabled ("Load Balancer TCP Reset and Idle Timeout" of its documentation).
+    "drops": {240: "the idle timeout of Azure's load balancer", 600: "the idle timeout of GCP's firewalls and load balancers"},
+    "resets": {240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer"},
 }  # fmt: skip
-# After an upgrade.
+# Those that close after an upgrade.
 _KNOWN_UPGRADED_S = {
-    **{seconds: whose for seconds, whose in _KNOWN_IDLE_S.items() if seconds >= 240},
     60: "the proxy_read_timeout of nginx by default, or the idle timeout of AWS's application and classic load balancers",
-}
+}  # fmt: skip
 # nginx's defaults.
 _DEFAULTS = {
     "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
@@ -39,11 +49,14 @@ _NAMES = {
 }  # fmt: skip
 
 
-def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
-    """The default idle timeout between these times (s) in words, or "". ``http``: an HTTP proxy may be on the path."""
-    known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
-    them = {seconds: whose for seconds, whose in known.items() if http or seconds >= 240}
-    return next((name for seconds, name in them.items() if low - 1 <= seconds <= high + 1), "")
+def known_idle(low: float, high: float, ends: Ends, *, upgraded: bool = False, http: bool = True) -> str:
+    """The default idle timeout between these times (s) that ``ends`` connections so, in words, or "". ``http``: an HTTP proxy may
+    be on the path.
+    """
+    if ends == "closes" and not http:
+        return ""
+    known = _KNOWN_UPGRADED_S if ends == "closes" and upgraded else _KNOWN_IDLE_S[ends]
+    return next((name for seconds, name in known.items() if low - 1 <= seconds <= high + 1), "")
 
 
 def default_of(directive: str, low: float, high: float) -> str:

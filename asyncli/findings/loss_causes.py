@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
-from asyncli.findings.known_timers import default_of, known_idle, timer_of
+from asyncli.findings.known_timers import Ends, default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces, settings
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
@@ -113,8 +113,17 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "connections meet, such as one backend's{when}",
         "see which backend, process or code path these had",
     ),
+    "request_limit_or_age": (
+        "{loss} after {requests} answers each, all at age {age}: looks like a limit of requests or of age, of the server or of a "
+        "middle box{when}",
+        "raise that limit; which of the two it is, another --keepalive shows: the number of answers or the age stays",
+    ),
     "lifetime": (
         "{loss}, at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
+        "raise that limit, or hold for less",
+    ),
+    "lifetime_at_one_idle_time": (
+        "{loss}, at age {age}, {idle} after their last answer: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
@@ -156,6 +165,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
+    # Its count alone does not tell them apart.
+    "worker_crash_or_proxy": (
+        f"{_STILL_COUNTS}looks like a worker of it crashed or was killed, or a proxy before it ended them and kept its own "
+        "connections to it",
+        f"{_CRASH}; and the log of a proxy or a middle box between here and {{server}}",
+    ),
+    "worker_or_backend_ended": (
+        "looks like one of {workers} workers of {server} ended with its connections, or one of as many servers behind it",
+        f"{_CRASH}; if it passes connections on, see the servers behind it",
+    ),
     "worker_ended": (
         "{likely}{ended!n} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
         _CRASH,
@@ -304,7 +323,9 @@ _FORMS = {
     "keepalive_off": ("keepalive_off", "http_1_0"), "never_accepted": ("never_accepted", "others_accepted"),
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
+    "lifetime": ("lifetime", "lifetime_at_one_idle_time"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
+    "request_limit": ("request_limit", "request_limit_of_some", "request_limit_or_age"),
     "reload": ("reload_by_processes", "reload_or_crash", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
     "server_stalled": (
@@ -313,6 +334,7 @@ _FORMS = {
     ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
+    "worker_crash": ("worker_crash", "worker_crash_or_proxy"), "worker_ended": ("worker_ended", "worker_or_backend_ended"),
 }
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.
@@ -338,6 +360,9 @@ _UNSEEN_IN = {
     "answers_late": {"requests": "as many requests"}, "worker_stalled": {"workers": "several"},
     "not_http": {"reasons": " after an answer that is no HTTP"}, "box_idle_timeout": {"configured": "another time"},
 }  # fmt: skip
+# How the middle box of a mechanism ends connections; the others reset them.
+_BOX_ENDS: dict[str, Ends] = {"silent_drop": "drops", "box_idle_timeout": "closes"}
+_BELOW_A_SECOND = "less than 1 s"
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
 # The remedy of an unexplained cause.
 _SEE_BY_CAUSE = {
@@ -380,7 +405,8 @@ class LossDetails(msgspec.Struct, frozen=True):
             when = f", at {format_clock(self.since_s)}"
         medians = ""
         if self.medians is not None:
-            medians = f"; median age {format_duration(self.medians[0])}, idle for {format_duration(self.medians[1])}"
+            age, idle = map(_whole_seconds, self.medians)
+            medians = f"; median age {age}, idle for {idle}"
         connections = format_many(self.count, "connection")
         were = f"{connections} {'was' if self.count == 1 else 'were'}"
         loss = describe_loss(self.cause, self.count, self.protocol)
@@ -419,11 +445,12 @@ def unseen(template: tuple[str, str], **fields: str) -> Words:
 
 
 def words_of(form: str, certain: bool, name: str = "", **seen: Any) -> Words:
-    """The words of the mechanism ``form``, with the servers whose default is an idle time from ``low`` to ``high`` (s), and with
-    settings of the server of this ``name``.
+    """The words of the mechanism ``form``, with what by default ends connections so that were idle from ``low`` to ``high`` (s),
+    and with settings of the server of this ``name``.
     """
     plain = {name: plain_braces(value) if isinstance(value, str) and name != "remedy" else value for name, value in seen.items()}
-    known = f" ({whose})" if "low" in seen and (whose := known_idle(seen["low"], seen["high"])) else ""
+    whose = known_idle(seen["low"], seen["high"], _BOX_ENDS.get(form, "resets")) if "low" in seen else ""
+    known = f" ({whose})" if whose else ""
     likely = "" if certain else "looks like "
     return fill(_CAUSES[form], {**_LATER, **settings(name), "likely": likely, "known": known, **plain})
 
@@ -435,6 +462,15 @@ def in_seconds(low: float, high: float | None = None) -> str:
         first, last = format_duration(round(low)), format_duration(round(high))
         return first if first == last else f"{first} to {last}"
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
+
+
+def age_or_idle(low: float, high: float) -> str:
+    """A range of recorded ages or idle times: in whole seconds, so 0 is any time below 1 s."""
+    return _BELOW_A_SECOND if high < 1 else in_seconds(low, high)
+
+
+def _whole_seconds(seconds: float) -> str:
+    return _BELOW_A_SECOND if seconds < 1 else format_duration(seconds)
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:
@@ -480,6 +516,12 @@ def or_lifetime(why: Words) -> Words:
     """``why``, an idle timeout, for connections whose ages fit an age limit as well."""
     evidence = f"{why.evidence}; an age limit fits too, because all ended at age {{age}}"
     return Words(evidence, f"{why.remedy}; with a --keepalive below twice that time only an age limit ends them")
+
+
+def or_age(why: Words) -> Words:
+    """``why``, a limit of requests, for connections that sent theirs at one pace and so ended at one age."""
+    evidence = f"{why.evidence}; an age limit fits too, because all ended at one age"
+    return Words(evidence, f"{why.remedy}; with another --keepalive either the number of requests or the age stays")
 
 
 def or_event(why: Words) -> Words:

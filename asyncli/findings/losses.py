@@ -57,6 +57,21 @@ _REPLACING = {
     "unreachable": "see routes, links and firewalls between here and the server at that time",
     "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
 }
+# Kinds of error statuses (RFC 9110, section 15; RFC 6585); others below 500 are about the request, others about the server. nginx
+# answers 503 beyond limit_conn and limit_req.
+_STATUS_KINDS = {
+    **dict.fromkeys((401, 403, 407), "login"), **dict.fromkeys((429, 503), "limit"), **dict.fromkeys((502, 504), "backend"),
+}  # fmt: skip
+_STATUS_REMEDIES = {
+    "request": "use a path, or a --method such as GET, that it answers with a status below 400; else see the server's error log",
+    "login": "send what it asks for (--header 'Authorization: ...'), or use a path that needs no permission",
+    "limit": (
+        "see the server's limits on connections and on the rate of requests (of one client too: --source spreads them), its "
+        "load, and its error log; or use a longer --keepalive"
+    ),
+    "backend": "see the backend behind it, and the server's error log",
+    "server": "see the server's error log for the reason",
+}
 # Settings of servers, by what they allow more of.
 _SETTINGS = {
     "more_slots": {"nginx": "worker_connections, worker_rlimit_nofile", "Apache": "MaxRequestWorkers", "HAProxy": "maxconn"},
@@ -227,9 +242,14 @@ def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool)
         wants = "asks for a certificate (ssl_verify_client), --client-cert must name a valid one that it trusts"
         ours = wants if over_tls else "speaks TLS there, use https://"
         return f"if the server {ours}; else see its error log"
-    if sum(by_status.values()) >= of:
-        return "use a path, or a --method such as GET, that it answers with a status below 400; else see the server's error log"
-    return "see the server's error log for the reason"
+    kinds: dict[str, int] = {}
+    for status, count in by_status.items():
+        kind = _STATUS_KINDS.get(status, "request" if status < 500 else "server")
+        kinds[kind] = kinds.get(kind, 0) + count
+    if "request" in kinds and sum(by_status.values()) < of:
+        # Others got better answers to the same request.
+        kinds["server"] = kinds.pop("request") + kinds.get("server", 0)
+    return "; ".join(_STATUS_REMEDIES[kind] for kind in sorted(kinds, key=lambda kind: -kinds[kind]))
 
 
 def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:

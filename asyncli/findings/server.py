@@ -124,14 +124,30 @@ def connections_elsewhere(elsewhere: int, ours: int) -> str:
 
 @finding("server_reloaded", "warning", "reload the server before the run or after it")
 def server_reloaded(at_s: float, started: int, workers: int) -> str:
-    """The server started as many processes as it had workers, or more, and these did not end: it was reloaded while they
-    hold connections, and the new ones accept. Costs and growth are of one generation of processes. ``workers``: how many it
-    had.
+    """The server started as many workers as it had, or more, and the earlier ones did not end: it was reloaded or upgraded while
+    they hold connections, or it started further workers. Costs and growth are of one generation of processes. ``workers``: how
+    many it had.
     """
     return (
-        f"the server was reloaded at {format_clock(at_s)}: {format_many(started, 'process')} started beside "
+        f"the server was reloaded, or started further workers, at {format_clock(at_s)}: {format_many(started, 'process')} beside "
         f"{format_many(workers, 'earlier worker')}, which went on with the connections; costs are of the time before it"
     )
+
+
+@finding("server_processes_changed", "info")
+def server_processes_changed(started: int, ended: int, from_s: float, to_s: float) -> Words:
+    """Processes of the server came or went while connections were held, and none was lost with them: helpers, further workers, or
+    workers that were replaced. Its memory at each instant is of those that ran then. A warning if any ended, because its memory
+    went with it.
+    """
+    when = f"at {format_clock(from_s)}" if to_s - from_s < 1.0 else f"from {format_clock(from_s)} to {format_clock(to_s)}"
+    came = f"{format_many(started, 'process')} of the server started"
+    went = f"{format_many(ended, 'process')} of the server ended"
+    what = f"{came} and {ended:,} ended" if started and ended else came if started else went
+    evidence = f"{what} {when}; no connection was lost with them"
+    if not ended:
+        return Words(evidence, "see what it started: its memory counts as the server's")
+    return Words(evidence, "see why: memory that ended with them is missing at the hold's end", "warning")
 
 
 @finding("server_holds_nothing", "warning", "name the process that holds the connections with --server-pid")

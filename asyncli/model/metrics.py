@@ -93,6 +93,9 @@ SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debu
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
+SERVER_JOINED = _counter(
+    "server.joined", "of these, workers: processes whose parent had children when sampling began, and their children"
+)
 SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
 SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
@@ -168,6 +171,6 @@ TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
-SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, AGENT_CPU_S)
+SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED, AGENT_CPU_S)
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from asyncli.model.template import NONCE
+from asyncli.model.text import quoted
 from asyncli.model.units import shown
 from asyncli.model.values import parse_text
 
@@ -52,7 +53,7 @@ class Expected(msgspec.Struct, frozen=True):
         """The offset at which the answer ends in ``received``; None: incomplete. Raises ``ValueError`` for another answer."""
         if self.exact:
             if not self.exact.startswith(received[: len(self.exact)]):
-                raise ValueError(f"{received[:80]!r} in place of {self.exact[:80]!r}")
+                raise ValueError(f"{quoted(received)} in place of {quoted(self.exact)}")
             return len(self.exact) if len(received) >= len(self.exact) else None
         if self.line is None:
             return (self.size or len(received)) if len(received) >= self.size else None
@@ -62,7 +63,7 @@ class Expected(msgspec.Struct, frozen=True):
         if not end:
             return None
         if not self.line.search(received[:end].rstrip(b"\r\n")):
-            raise ValueError(f"{received[:end][:80]!r} in place of {'/' + self.line.pattern.decode() + '/'!r}")
+            raise ValueError(f"{quoted(received[:end])} in place of {'/' + self.line.pattern.decode() + '/'!r}")
         return end
 
 

@@ -13,6 +13,9 @@ import msgspec
 
 #: The error handler of our streams, for signs that their encoding lacks.
 AS_ASCII = "asyncli.ascii"
+#: So much of a peer's text is shown.
+MOST_SHOWN = 80
+_CLOSING = {"(": ")", "[": "]", "{": "}", "'": "'", '"': '"'}
 _SIGNS = {"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."}
 
 
@@ -36,9 +39,35 @@ def ascii_only(text: str) -> str:
 codecs.register_error(AS_ASCII, lambda error: (ascii_only(error.object[error.start : error.end]), error.end))  # type: ignore[attr-defined]
 
 
+def shortened(text: str, most: int = MOST_SHOWN) -> str:
+    """The beginning of a text, with an ellipsis where it is cut."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def brief(data: bytes) -> str:
     """The beginning of a peer's reason, which may be long or not be text."""
-    return oneline(data[:80].decode(errors="replace"))
+    return oneline(data[:MOST_SHOWN].decode(errors="replace")) + ("..." if len(data) > MOST_SHOWN else "")
+
+
+def quoted(data: bytes, most: int = MOST_SHOWN) -> str:
+    """The beginning of a peer's bytes in quotes, with an ellipsis where they are cut."""
+    return f"{data[:most]!r}{'...' if len(data) > most else ''}"
+
+
+def first_part(text: str, end: str) -> str:
+    """What of a sentence precedes the first ``end`` that is in no bracket and in no quotation."""
+    inside: list[str] = []
+    for at, character in enumerate(text):
+        if not inside and text.startswith(end, at):
+            return text[:at]
+        before = text[max(0, at - 2) : at].removesuffix("b")[-1:]
+        if inside and character == inside[-1]:
+            inside.pop()
+            continue
+        is_apostrophe = character in "'\"" and before.isalnum()
+        if character in _CLOSING and not is_apostrophe and inside[-1:] not in (["'"], ['"']):
+            inside.append(_CLOSING[character])
+    return text
 
 
 def plain(value: Any) -> Any:

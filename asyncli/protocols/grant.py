@@ -6,18 +6,17 @@ import re
 from collections.abc import Container
 
 from asyncli.model.protocol_table import UNREAD
-from asyncli.model.text import oneline
+from asyncli.model.text import MOST_SHOWN, oneline, shortened
 from asyncli.protocols.http1 import BLANK_LINE, MOST_HEAD_BYTES, fields_of
 from asyncli.protocols.interface import ProtocolError
 
 #: By status: the reason and the detail of the first refusal.
 Refusals = dict[int, tuple[str, str]]
-_MOST_SHOWN_BYTES = 80
 
 
 def shown_bytes(value: bytes) -> str:
     """A peer's text, shortened for a report."""
-    return oneline(value.strip()[:_MOST_SHOWN_BYTES].decode("latin-1"))
+    return oneline(shortened(value.strip()[: MOST_SHOWN + 1].decode("latin-1")))
 
 
 class AnswerHead:

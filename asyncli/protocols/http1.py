@@ -16,6 +16,7 @@ import msgspec
 from asyncli.model.protocol_table import BODY_OF_HEAD, NOT_HTTP, SECOND_ANSWER, SPEAKS_HTTP2, SPEAKS_TLS, UNREAD
 from asyncli.model.records import EVENTS, ProtocolCounts
 from asyncli.model.template import Fields, Filled, same_for_all
+from asyncli.model.text import MOST_SHOWN, quoted
 from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
 
 # 64 KiB is four times what nginx, Apache and HAProxy send as a head; more is an attack or not HTTP.
@@ -53,14 +54,14 @@ def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
     first = first.removesuffix(b"\r")
     line = _STATUS_LINE.fullmatch(first)
     if line is None:
-        raise ProtocolError(f"{NOT_HTTP}{first[:80]!r}")
+        raise ProtocolError(f"{NOT_HTTP}{quoted(first)}")
     if int(line[3]) < 100:
         raise ProtocolError(f"not a status: {int(line[3])}")
     fields: dict[bytes, list[bytes]] = {}
     for field in _fields(rest):
         header = _HEADER.fullmatch(field)
         if header is None:
-            raise ProtocolError(f"not a header: {field[:80]!r}")
+            raise ProtocolError(f"not a header: {quoted(field)}")
         fields.setdefault(header[1].lower(), []).append(header[2].strip(b" \t"))
     return line, fields
 
@@ -71,7 +72,7 @@ def head_of(line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> Head:
     lengths = {length.strip() for value in fields.get(b"content-length", []) for length in value.split(b",")}
     codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
     if codings and codings != [b"chunked"]:
-        raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
+        raise ProtocolError(f"unknown Transfer-Encoding: {quoted(b', '.join(codings))}")
     # By default HTTP/1.0 closes and HTTP/1.1 stays open (RFC 9112, section 9.3).
     old = (line[1], line[2]) < (b"1", b"1") and not tokens & {b"close", b"keep-alive"}
     return Head(int(line[3]), not old and b"close" not in tokens, bool(codings), _length(lengths), b"HTTP/1.0" if old else b"")
@@ -83,7 +84,7 @@ def _length(values: set[bytes]) -> int | None:
         return None
     one = next(iter(values))
     if len(values) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
-        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(values))[:80]!r}")
+        raise ProtocolError(f"no single Content-Length: {quoted(b', '.join(sorted(values)))}")
     return int(one)
 
 
@@ -180,7 +181,7 @@ class Scanner:
                 raise ProtocolError(SPEAKS_HTTP2)
             if _TLS.match(buffer, at):
                 raise ProtocolError(SPEAKS_TLS)
-            raise ProtocolError(f"{NOT_HTTP}{bytes(buffer[at : at + 80])!r}")
+            raise ProtocolError(f"{NOT_HTTP}{quoted(bytes(buffer[at : at + MOST_SHOWN + 1]))}")
         end = self._find(BLANK_LINE, "head")
         if end < 0:
             return None
@@ -248,7 +249,7 @@ def _chunk_head(scanner: Scanner) -> _Step | None:
         return None
     match = _CHUNK.fullmatch(scanner._buffer, at, end)
     if match is None:
-        raise ProtocolError(f"not a chunk header: {bytes(scanner._buffer[at : min(end - 2, at + 80)])!r}")
+        raise ProtocolError(f"not a chunk header: {quoted(bytes(scanner._buffer[at : end - 2]))}")
     scanner._at = end
     scanner._left = int(match[1], 16)
     return _chunk_data if scanner._left else _trailer
@@ -280,7 +281,7 @@ def _trailer(scanner: Scanner) -> _Step | None:
         return None
     for field in _fields(bytes(scanner._buffer[at:end])):
         if not _HEADER.fullmatch(field):
-            raise ProtocolError(f"not a trailer: {field[:80]!r}")
+            raise ProtocolError(f"not a trailer: {quoted(field)}")
     scanner._at = end
     return _whole
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from asyncli.model.protocol_table import DATA_OF_HEAD, SECOND_ANSWER, STREAM_RESET, UNREAD
 from asyncli.model.template import Filled
-from asyncli.model.text import brief
+from asyncli.model.text import brief, quoted, shortened
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
@@ -350,9 +350,9 @@ def _require_more(data: bytes) -> None:
     """SETTINGS did not come first: raise an error that shows what did, once its first line is complete."""
     line, end, _ = data[:_MOST_STATUS_LINE].partition(b"\n")
     if not data.startswith(b"HTTP/"):
-        raise ProtocolError(f"{data[:40]!r} in place of SETTINGS")
+        raise ProtocolError(f"{quoted(data, 40)} in place of SETTINGS")
     if end or len(data) >= _MOST_STATUS_LINE:
-        raise ProtocolError(f"it speaks HTTP/1: {line.decode('latin-1').strip()[:80]}")
+        raise ProtocolError(f"it speaks HTTP/1: {shortened(line.decode('latin-1').strip())}")
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:

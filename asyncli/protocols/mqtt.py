@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from asyncli.model.mqtt_values import REASONS, topic_and_qos
 from asyncli.model.protocol_table import UNREAD
 from asyncli.model.template import Fields, Filled, Template
+from asyncli.model.text import shortened
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class _Packets:
         for topic, granted in zip(asked, body[begin:], strict=True):
             code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *_FAILURES))
             if code > 2:
-                raise _refusal(_SUBACK, code, found, f" for {topic[:80]}")
+                raise _refusal(_SUBACK, code, found, f" for {shortened(topic)}")
         self.awaits = 0
 
     def _publication(self, flags: int, data: bytes, begin: int, end: int) -> int:
@@ -308,5 +309,5 @@ def _code(kind: int, code: bytes, known: Container[int]) -> int:
 
 def _refusal(kind: int, code: int, found: dict[int, bytes], topic: str = "") -> ProtocolError:
     """A refusal, with the server's reason string if it sent one."""
-    why = found.get(REASON_STRING, b"").decode()[:80]
+    why = shortened(found.get(REASON_STRING, b"").decode())
     return ProtocolError(f"{_NAMES[kind]} {code}: {REASONS.get(code, 'no reason')}{topic}" + (f" ({why})" if why else ""))

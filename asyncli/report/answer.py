@@ -11,7 +11,7 @@ from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
-from asyncli.model.text import oneline
+from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.units import format_many
 from asyncli.model.values import AGENT_PORT, parse_target
@@ -62,7 +62,7 @@ def why_with_worst(summary: Summary) -> str:
     finding = worst(summary)
     if finding is None or finding.severity != "error":
         return summary.why
-    return f"{summary.why}; but {oneline(finding.evidence).partition('; ')[0]}"
+    return f"{summary.why}; but {first_part(oneline(finding.evidence), '; ')}"
 
 
 def one_line(summary: Summary, *, warnings: bool = False) -> str:
@@ -108,7 +108,7 @@ def answer(summary: Summary) -> str:
     cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened != 0 and summary.verdict == "untested":
         # The reason without its numbers, which the verdict has just given.
-        return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
+        return f"Cost per connection unknown: {first_part(summary.why, ':')}."
     if unknown := _server_unknown(summary):
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"

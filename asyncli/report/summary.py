@@ -9,7 +9,7 @@ import msgspec
 from asyncli.analysis.bottleneck import explained
 from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
-from asyncli.analysis.generations import reloads
+from asyncli.analysis.generations import changes
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.losses import loss_findings
@@ -139,7 +139,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *loss_findings.lost(known.diagnoses, run.plan.protocol),
         *disagreements,
         *other_clients_found(run),
-        *reloads(run),
+        *changes(run),
         *other_sockets(run),
         *cpus_taken(run),
         *loss_findings.listen_queue(run),

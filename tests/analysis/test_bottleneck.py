@@ -286,6 +286,9 @@ def handshakes(reason: str) -> Change:
         # A certificate is refused at any number, other handshakes may fail by it.
         (seen(failed("tls_failed", 900), handshakes("certificate has expired"), fewer(1100)), 0, 900, None, "tls_failed"),
         (seen(failed("tls_failed", 900), handshakes("alert internal error"), fewer(1100)), 0, 900, 1100, "tls_failed"),
+        # The number of those that were served and then closed is no capacity; of those that never were, it is.
+        (seen(lost("closed_idle", 60, requests=1), fewer(47), codes=("unexplained",), certain=False), 60, 0, None, "unknown"),
+        (seen(lost("closed_awaiting", 60, requests=0), fewer(47), codes=("unexplained",), certain=False), 60, 0, 47, "unknown"),
         # A stop is no capacity.
         (seen(lost("heartbeat_timeout", 30), fewer(170), codes=("server_stalled",)), 30, 0, None, "server_stalled"),
     ],

@@ -20,6 +20,7 @@ from asyncli.analysis.capacity import (
     moved_limit,
     next_count,
     prediction,
+    served_before,
     verdict,
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
@@ -225,3 +226,8 @@ def test_prediction_against_the_bracket(
     found = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
     assert found.agrees is agrees
     assert prediction(Forecast(), known, 0.05) is None
+
+
+def test_only_of_a_broker_an_answer_rests_on_the_steps_before() -> None:
+    steps = [tried(25), tried(50)]
+    assert [served_before(steps, "mqtt"), served_before(steps, "http"), served_before(steps[1:], "mqtt")] == [1, 0, 0]

@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import SERVER, a_run
 
 from asyncli.analysis.cost import costs
-from asyncli.analysis.generations import generations
+from asyncli.analysis.generations import changes, generations
 from asyncli.analysis.holders import Holders, holders_of
 from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.model import metrics
@@ -107,6 +107,24 @@ def test_a_generation_is_as_many_processes_as_there_were_workers(started: Callab
         server__ended=lambda _, t_s: 2.0 * (t_s >= 46.5 and started(45.5) == 2.0 and started(50.0) == 0.0),
     )
     assert len(generations(run)) == count
+
+
+def test_a_helper_takes_no_workers_place_and_is_told() -> None:
+    helper: Level = lambda _, t_s: 1.0 * (t_s > 45.0)  # noqa: E731
+    of_one = {"server__processes": lambda held, t_s: 1.0 + helper(held, t_s), "server__started": helper, "server__ended": each(0)}
+    run = a_small_run(**of_one, server__joined=each(0))
+    assert (generations(run), [one.code for one in changes(run)]) == ([], ["server_processes_changed"])
+    # A worker beside the only one of a master may be a reload; so may a helper, in files that do not tell which.
+    for worker in (a_small_run(**of_one, server__joined=helper), a_small_run(**of_one)):
+        assert [one.code for one in changes(worker)] == ["server_reloaded"]
+
+
+def test_a_replaced_worker_is_told_with_its_instant() -> None:
+    once: Level = lambda _, t_s: 1.0 * (t_s > 45.0)  # noqa: E731
+    run = a_small_run(server__processes=lambda *_: 5.0, server__started=once, server__joined=once, server__ended=once)
+    (told,) = changes(run)
+    assert (told.code, told.severity, told.fields["started"], told.fields["ended"]) == ("server_processes_changed", "warning", 1, 1)
+    assert told.fields["from_s"] == pytest.approx(45.5, abs=1.0)
 
 
 def test_growth_by_the_clock_on_plateaus_is_no_cost() -> None:

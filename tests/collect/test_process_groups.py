@@ -13,7 +13,7 @@ import pytest
 from programs import until
 
 from asyncli.collect import processes, procfs
-from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed
+from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed, workers_among
 from asyncli.collect.procfs import Memory, Stat, read_text
 
 
@@ -138,6 +138,21 @@ MASTER_SOURCE = textwrap.dedent("""
     print(workers[0].pid, flush=True)
     sys.stdin.readline()
 """)
+
+
+@pytest.mark.parametrize(
+    ("masters", "new", "workers"),
+    [
+        ({MASTER}, [stat(21, MASTER), stat(22, MASTER)], {21, 22}),
+        # An upgrade in place: another master, and its workers.
+        ({MASTER}, [stat(23, 21), stat(21, MASTER), stat(22, 21)], {21, 22, 23}),
+        # A worker's helper, and that of a server of one process.
+        ({MASTER}, [stat(21, WORKER), stat(22, 21)], set()),
+        (set(), [stat(21, MASTER)], set()),
+    ],
+)
+def test_a_new_process_is_a_worker_if_its_parent_had_others(masters: set[int], new: list[Stat], workers: set[int]) -> None:
+    assert workers_among(new, masters) == workers
 
 
 class Tree:

@@ -26,6 +26,7 @@ from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.collect.cgroups import memory_group
+from asyncli.findings.capacity import not_a_fresh_broker
 from asyncli.lab import choose
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.nginx import LabNginx
@@ -275,6 +276,8 @@ async def test_an_answer_of_a_broker_that_served_steps_before_says_so(tmp_path: 
         found = await searched(tmp_path, server.url, 25, most=50, force=True)
     assert (found.verdict, found.bracket) == ("held", Bracket(50, None)), words(found)
     assert [one.code for one in found.findings if one.severity == "warning"] == ["broker_served_before"]
+    # The first line says so too.
+    assert found.why.endswith(not_a_fresh_broker(1))
     require_row("test_an_answer_of_a_broker_that_served_steps_before_says_so", found)
 
 

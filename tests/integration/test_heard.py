@@ -210,6 +210,37 @@ def test_a_server_that_closes_all_in_step_with_the_third_answer(tmp_path: Path) 
     as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_all_in_step_with_the_third_answer")
 
 
+def test_an_age_limit_at_one_pace_may_be_a_limit_of_requests(tmp_path: Path) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3.5):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(OK)
+        writer.close()
+
+    with speaking(client) as address:
+        asked = ("--ramp", "10/s", "-c", "50", "-k", "2", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")
+        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
+    as_written(report(tmp_path, "run.db"), "test_an_age_limit_at_one_pace_may_be_a_limit_of_requests")
+
+
+def test_an_idle_timeout_below_a_second(tmp_path: Path) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(TimeoutError):
+            while await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 0.5):
+                writer.write(OK)
+        writer.close()
+
+    with speaking(client) as address:
+        asked = ("--ramp", "20/s", "-c", "100", "-k", "20", "--hold", "2", "--no-reopen", "--out", "run.db", "--quiet")
+        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
+    summary = report(tmp_path, "run.db")
+    as_written(summary, "test_an_idle_timeout_below_a_second")
+    # Each was served: how many were open at once follows from the pace of the ramp, and is no limit.
+    (finding,) = [one for one in summary["findings"] if one["code"] == "gave_way"]
+    assert finding["fields"]["served"] is None
+
+
 # Serves HTTP, and on SIGUSR1 computes for three seconds of CPU time, as a collection of garbage does.
 COMPUTING = """
 import asyncio, signal, time

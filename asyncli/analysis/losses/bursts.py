@@ -76,6 +76,9 @@ def likely_reuse(table: LossTable) -> None:
     if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
+    # It closes one for another, so those that it has stay; a timer ends the last ones too.
+    if 2 * table.totals.open < most:
+        return
     meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(cells):
         table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name))
@@ -178,8 +181,7 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     # A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced and (found.ended or (found.ended is None and (not all_of_them or workers == 1))):
-        of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
-        return reason("worker_crash", certain=direct and bool(found.ended), server=name, kept=kept, of=of)
+        return _crashed(table, found, workers, kept)
     if all_of_them:
         if _refused_after(table, burst):
             return reason("server_ended", "connects_refused", server=name)
@@ -195,13 +197,30 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             if found.reconnected and found.excess is not None:
                 return reason("reload", "reload_by_counts", certain=direct, server=name)
             return reason("reload", "likely_reload", server=name)
-    # The ended process must have held about as many as were lost; else it was a helper.
-    ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
-    if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
-        return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)
+    if workers > 1 and (ended := _worker_ended(burst, found, workers, name)) is not None:
+        return ended
     if 2 * resets >= burst.count and all_of_them and found.open_sockets is None:
         return reason("box_reset", "box_seems_reset")
     return _unknown(table, "burst")
+
+
+def _crashed(table: LossTable, found: Evidence, workers: int, kept: int) -> Reason:
+    """The reason where the server still counts what it has lost: by its processes, where they were read."""
+    server, name = table.server, table.server.label
+    if found.ended is None and not server.direct:
+        return reason("worker_crash", "worker_crash_or_proxy", server=name, kept=kept)
+    of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
+    return reason("worker_crash", certain=server.direct and bool(found.ended), server=name, kept=kept, of=of)
+
+
+def _worker_ended(burst: Burst, found: Evidence, workers: int, name: str) -> Reason | None:
+    """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
+    if found.ended is None:
+        is_share = one_of(workers, burst.count, burst.held)
+        return reason("worker_ended", "worker_or_backend_ended", server=name, workers=workers) if is_share else None
+    if not found.ended or 2 * burst.count < found.ended * burst.held / workers:
+        return None
+    return reason("worker_ended", certain=True, server=name, ended=found.ended, workers=workers)
 
 
 def _by_living_processes(table: LossTable, burst: Burst, found: Evidence) -> Reason:

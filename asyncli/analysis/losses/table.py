@@ -18,7 +18,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
-from asyncli.findings.loss_causes import LossDetails, in_seconds, words_of
+from asyncli.findings.loss_causes import LossDetails, age_or_idle, words_of
 from asyncli.model.records import Deaths, Tick
 from asyncli.model.run import Run
 
@@ -107,7 +107,7 @@ class Attribution:
             if histogram:
                 lows.append(max(float(histogram.least), low if by == field else 0.0))
                 highs.append(min(float(histogram.greatest), high if by == field else math.inf))
-        return in_seconds(min(lows, default=0.0), max(highs, default=0.0))
+        return age_or_idle(min(lows, default=0.0), max(highs, default=0.0))
 
 
 class LossTable:

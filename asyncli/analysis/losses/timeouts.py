@@ -131,7 +131,7 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", form, certain=kept.by_kernel, event=event, low=low, high=high, kept=kept.count)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)
+    whose = known_idle(low, high, "closes", upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)
     known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
     if table.plan.upgrades:
         return known
@@ -147,11 +147,13 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
 def exact_request_limit(table: LossTable) -> None:
     """Claim what ended without notice after exactly one number of answers, nearly all of them, and at no one moment."""
     for cause in ("closed_idle", "closed_awaiting", "reset"):
-        cells, requests = table.of(cause), table.unclaimed_of(cause).requests
-        span = mode(requests, least=NEARLY_ALL)
+        cells, dead = table.of(cause), table.unclaimed_of(cause)
+        span = mode(dead.requests, least=NEARLY_ALL)
         if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
             whole = table.totals.whole
             form = "request_limit_of_some" if whole.answered > span[0] * whole.opened else ""
+            if _is_narrow(dead.age_s):
+                form = "request_limit_or_age"
             table.claim(cells, reason("request_limit", form, requests=format_count(span[0])), where=("requests", *span))
 
 
@@ -165,6 +167,8 @@ def announced_request_limit(table: LossTable) -> None:
     limit = _likely(table, "keepalive_requests", *span)
     if not _lasted(cells):
         limit = Reason(limit.code, loss_causes.or_event(limit.words), limit.certain, limit.event)
+    elif _is_narrow(found.age_s):
+        limit = Reason(limit.code, loss_causes.or_age(limit.words), limit.certain, limit.event)
     table.claim(cells, limit, where=("requests", *span))
 
 
@@ -198,9 +202,16 @@ def likely_age_limit(
         default = announced and default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_spread(cells, age_s, span):
             continue
-        found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")
+        found = reason("lifetime", "lifetime_at_one_idle_time" if _is_narrow(pooled(cells).idle_s) else "")
+        if announced:
+            found = _likely(table, "keepalive_time", span[0] - width, span[1])
         low, high = timer_window(*span)
         table.claim(cells, found, where=("age_s", max(0.0, low - width), high + width))
+
+
+def _is_narrow(histogram: Histogram) -> bool:
+    """Whether nearly all ended at one age or idle time."""
+    return mode(histogram, least=NEARLY_ALL) is not None
 
 
 def _is_spread(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
