@@ -565,7 +565,9 @@ def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
     if server is None or not isinstance(taken, Fit):
         return
     rise = taken.cost
-    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
+    # Two levels have the first use of a program's pages in them: that is no more than what else a connection takes.
+    worth_telling = server.bytes_per_connection * (1.0 if rise.of_levels else PART)
+    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= worth_telling:
         return
     known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
     for name in ("server_user", "host_total"):

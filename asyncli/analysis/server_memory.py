@@ -84,8 +84,22 @@ def with_files_at_rest(run: Run, holders: Holders) -> tuple[Series, str]:
 
 
 def reclaimable(run: Run) -> Series:
-    """What the kernel can take back from the server's processes: pages of files, and memory that they have marked as free."""
-    files, marked_free = run.series(metrics.SERVER_FILE_BYTES), run.series(metrics.SERVER_LAZYFREE_BYTES)
+    """What the kernel can take back from the server's processes, since the first connect: pages of files that they have touched,
+    and memory that they have marked as free.
+
+    PSS of files rises too when another program that maps the same files ends, and resident pages count shared ones in each
+    process: it is the smaller rise of both.
+    """
+    shares, resident = run.series(metrics.SERVER_FILE_BYTES), run.series(metrics.SERVER_FILE_RSS_BYTES)
+    start_s = run.first_connect_s
+    shares_before, resident_before = shares.last(until_s=start_s), resident.last(until_s=start_s)
+    if shares_before is None or resident_before is None:
+        return Series()
+    rises = [
+        max(0.0, min(share - shares_before, (resident.at(t_s) or 0.0) - resident_before)) for t_s, share in shares.rows()
+    ]
+    marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
+    files = Series(shares.t_s, rises)
     return plus(files, [marked_free]) if marked_free else files
 
 

@@ -105,8 +105,8 @@ class ProcessGroup:
         return ProbeReading(self._named(values))
 
     def memory(self) -> ProbeReading:
-        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``, ``lazyfree_bytes``, ``rss_bytes``
-        of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``, ``file_rss_bytes``,
+        ``lazyfree_bytes``, ``rss_bytes`` of the processes of the last scan.
 
         If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
         the scan has reported.
@@ -125,7 +125,7 @@ class ProcessGroup:
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
-        for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "lazyfree_bytes"):
+        for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "file_rss_bytes", "lazyfree_bytes"):
             if any(getattr(memory, name) is None for memory in read):
                 del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))

@@ -67,6 +67,8 @@ class Memory(msgspec.Struct, frozen=True):
     shmem_bytes: int | None = None
     #: Pages of files, its share; None likewise.
     file_bytes: int | None = None
+    #: The same without sharing: what other programs map does not change it.
+    file_rss_bytes: int | None = None
     #: Of anonymous memory, what it has marked as free (MADV_FREE, since 4.12): the kernel takes it when it needs it.
     lazyfree_bytes: int | None = None
 
@@ -111,6 +113,9 @@ def parse_stat(text: str) -> Stat:
     )
 
 
+_HAS_FILE_RSS = {"Rss", "Anonymous", "Pss_Shmem"}
+
+
 def parse_smaps_rollup(text: str) -> Memory | None:
     """The sums of /proc/PID/smaps_rollup; USS is all private memory. None for a process without memory.
 
@@ -133,6 +138,7 @@ def parse_smaps_rollup(text: str) -> Memory | None:
         anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
         shmem_bytes=kib.get("Pss_Shmem", 0) * 1024 if "Pss_Anon" in kib else None,
         file_bytes=kib["Pss_File"] * 1024 if "Pss_File" in kib else None,
+        file_rss_bytes=max(0, kib["Rss"] - kib["Anonymous"] - kib["Pss_Shmem"]) * 1024 if kib.keys() >= _HAS_FILE_RSS else None,
         lazyfree_bytes=kib["LazyFree"] * 1024 if "LazyFree" in kib else None,
     )
 

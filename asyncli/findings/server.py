@@ -227,8 +227,8 @@ _SAY_WHICH = "say which answer is right, such as the usual one: --expect 'BYTES'
 
 @finding("answers_look_like_errors", "warning")
 def answers_look_like_errors(count: int, answered: int, error: str, usual: str) -> Words:
-    """Any answer was accepted, and these begin as errors of RESP (redis), memcached, NATS and POP3 do: ``-`` and a word in
-    capital letters, ``ERROR``, ``CLIENT_ERROR`` or ``SERVER_ERROR``. ``error``: one of them; ``usual``: another answer, or "".
+    """Any answer was accepted, and these begin as errors of RESP (redis), memcached, NATS and POP3 do: a hyphen and a word
+    in capital letters, ERROR, CLIENT_ERROR or SERVER_ERROR. ``error``: one of them; ``usual``: another answer, or "".
     """
     beside = f", beside {usual}" if usual else ""
     evidence = f"{count:,} of {answered:,} answers look like errors: {error}{beside}; without --expect any answer is accepted"

@@ -104,6 +104,7 @@ SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the s
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
 SERVER_SHMEM_BYTES = _gauge("server.shmem_bytes", "the shared part of these: shared memory and mapped files in memory (tmpfs)")
 SERVER_FILE_BYTES = _gauge("server.file_bytes", "PSS of pages of files, summed: the kernel writes them back and takes them")
+SERVER_FILE_RSS_BYTES = _gauge("server.file_rss_bytes", "resident pages of files, summed (counts shared pages many times)")
 SERVER_LAZYFREE_BYTES = _gauge("server.lazyfree_bytes", "memory that the server has marked as free (MADV_FREE) and still has")
 SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")

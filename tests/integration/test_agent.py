@@ -101,7 +101,7 @@ def test_what_the_agent_reads_is_the_servers_and_is_sent_over_tls(tmp_path: Path
     assert abs(where["clock_offset_s"]) <= where["clock_error_s"] < 0.1
     assert summary["environment"]["local"] is True
     # Its limits and nginx's are checked as if it were here.
-    assert {"nginx_worker_connections", "somaxconn", "memory"} <= {check.code for check in read_run(tmp_path / "run.db").checks}
+    assert {"nginx_worker_connections", "nginx_backlog", "memory"} <= {check.code for check in read_run(tmp_path / "run.db").checks}
     names = set(read_run(tmp_path / "run.db").samples.metrics)  # type: ignore[attr-defined]
     assert {"status.active", "server.pss_bytes", "kernel.socket_bytes", "host.used_bytes", "agent.cpu_s", "tcp.RetransSegs"} <= names
     # Of this host only what each network namespace has for itself is read again.
@@ -125,7 +125,7 @@ def test_an_agent_on_another_host_has_one_end_of_each_connection(tmp_path: Path,
     assert recorded.environment["agent"]["same_host"] is False
     names = set(recorded.samples.metrics)  # type: ignore[attr-defined]
     assert {"kernel.socket_bytes", "host.used_bytes", "client.host.used_bytes", "client.tcp.RetransSegs", "client.kernel.socket_bytes"} <= names
-    assert {"far_memory", "far_file_max", "far_somaxconn", "memory", "nginx_nofile"} <= {check.code for check in recorded.checks}
+    assert {"far_memory", "far_file_max", "nginx_backlog", "memory", "nginx_nofile"} <= {check.code for check in recorded.checks}
     summary = report(tmp_path, "run.db")
     assert summary["reconciliation"]["agrees"] is True
     assert "far_file_max" in {one["name"] for one in summary["forecast"]["ceilings"]}

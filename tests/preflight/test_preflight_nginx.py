@@ -242,7 +242,7 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
     [
         ("keepalive_timeout", "keepalive_timeout 75s;", "", _GOOD, {}, "ok", "30 s"),
         ("keepalive_timeout", "keepalive_timeout 35s;", "", _GOOD, {}, "warn", "keepalive_timeout 40s"),
-        ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {}, "short", "34.5%"),
+        ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {}, "short", "34.5 %"),
         ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {"connections": 1}, "warn", "--keepalive 20"),
         ("keepalive_timeout", "keepalive_timeout 0;", "", _GOOD, {}, "short", ""),
         # A run that ends before the timer does; few gaps that are too long, in a short run and in one where each connection meets one.
