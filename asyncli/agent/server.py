@@ -75,7 +75,7 @@ class Agent:
         self._rates, self._immediate_rate = Rates(_PER_S, _BURST), Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
         self._refusals = Refusals()
         options = SamplerOptions(on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one))
-        self._collector = Collector(plan, options, local=True)
+        self._collector = Collector(plan, options, local=True, knows_targets=False)
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
         self._runner: web.AppRunner | None = None

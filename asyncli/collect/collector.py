@@ -39,16 +39,17 @@ _MOST_SOCKETS = 250_000
 
 
 class Collector(Sampler):
-    """``local``: the target is on this host, so its processes can be found by port.
+    """``local``: the target is on this host, so its processes can be found by port. ``knows_targets``: the plan's URLs are where
+    clients connect; an agent knows only where the server's status page is.
 
     Use: ``open``, then ``run`` as a task and ``sample_now`` at phase borders, then cancel the task and ``close``.
     """
 
-    def __init__(self, plan: Plan, options: SamplerOptions, *, local: bool) -> None:
+    def __init__(self, plan: Plan, options: SamplerOptions, *, local: bool, knows_targets: bool = True) -> None:
         super().__init__(plan, options)
         #: The server as found by :meth:`open`; null if unknown.
         self.server = ServerFacts()
-        self.local = local
+        self.local, self._knows_targets = local, knows_targets
         #: Set only by :class:`~asyncli.agent.collector.AgentCollector`.
         self.agent: dict[str, Any] | None = None
         self._status: StatusReader | None = None
@@ -118,14 +119,15 @@ class Collector(Sampler):
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}
-        ports = sorted({target.port for target in self._plan.targets if target.port})
+        targets = self._plan.targets if self._knows_targets else ()
+        ports = sorted({target.port for target in targets if target.port})
         listening = ports_of(found.pids)
         elsewhere = sorted(listening - set(ports)) if ports else []
         if self.local and ports:
             probes["sockets"] = lambda: self._sockets(ports, elsewhere)
-        elif self.local and self._plan.urls and self._plan.listens:
+        elif self.local and targets and self._plan.listens:
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
-            paths = {real_path(target.host) for target in self._plan.targets}
+            paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
@@ -133,7 +135,7 @@ class Collector(Sampler):
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
-        # An agent's plan has no ports: those at which the server listens.
+        # An agent takes those at which the server listens.
         listens = ports or sorted(listening)
         # Read right after the server's processes: those that it forked meanwhile are its own.
         count = (lambda: self._connections) if ports else (lambda: _count(listens))

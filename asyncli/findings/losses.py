@@ -28,7 +28,7 @@ LOSS_WORDS = {
 _GENERAL = {"closed_announced": "were closed by the server with notice", "heartbeat_timeout": "fell silent"}
 #: How connects failed, by cause, and the remedy.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
-    "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
+    "refused": ("connects were refused", "see that the server listens at this address and port, its backlog, and firewalls"),
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
@@ -53,9 +53,9 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
 }
 # Remedies of failed reconnects, which follow a loss.
 _REPLACING = {
-    "refused": "see the findings on lost connections: nothing listened there meanwhile",
+    "refused": "see the findings on lost connections: meanwhile nothing listened there, or a firewall refused them",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
-    "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
+    "connect_timeout": "see the findings on lost connections: meanwhile the server did not accept, or their packets were dropped",
 }
 # Kinds of error statuses (RFC 9110, section 15; RFC 6585); others below 500 are about the request, others about the server. nginx
 # answers 503 beyond limit_conn and limit_req.

@@ -109,6 +109,18 @@ def packets_sent_again(
     )
 
 
+@finding("fell_silent", "warning", "see the server's log of that time; with --silence TIME such connections count as lost")
+def fell_silent(count: int, held: int, from_s: float, for_s: float, usual_gap_s: float) -> str:
+    """Listening connections received nothing any more at the end of the hold, for ten times as long as a message usually took to
+    come. They count as held: without --silence, or within it, nothing says how long a connection may be silent.
+    """
+    quiet = f"received nothing from {format_clock(from_s)} to the end, for {format_duration(max(1, round(for_s)))}"
+    return (
+        f"{format_count(count)} of {format_count(held)} held connections {quiet}, though a message had come every "
+        f"{format_duration(usual_gap_s)} on average: looks like the server was stopped, forgot them, or had nothing to send"
+    )
+
+
 @finding("not_heard", "warning")
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
     """Connections were open at the end, but had no heartbeat (if they listen: no data) since the hold began, or since the

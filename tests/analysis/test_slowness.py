@@ -11,7 +11,7 @@ from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
-from asyncli.model.records import Deaths, TcpCounts
+from asyncli.model.records import Deaths, ProtocolCounts, TcpCounts
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
 
@@ -244,6 +244,25 @@ def test_silent_connections(fault_at_s: float | None, count: int, since_s: float
     # Connections that listen without a limit expect nothing.
     (listens,) = not_heard(seen, totals, msgspec.structs.replace(run.plan, http_protocol="sse", silence_s=LONGEST_S))
     assert (found.severity, listens.severity) == ("warning", "info" if fault_at_s is None else "warning")
+
+
+@pytest.mark.parametrize(("silent_from_s", "silent", "told"), [(30.0, 100, 100), (15.0, 50, 50), (58.0, 100, None)])
+def test_listening_connections_that_fall_silent(silent_from_s: float, silent: int, told: int | None) -> None:
+    # A message came on each every 2 s. Then some are silent to the hold's end; the last ones not for longer than by chance.
+    run = a_run(100)
+    run.plan = msgspec.structs.replace(run.plan, http_protocol="sse", silence_s=90.0)
+    hold = next(one for one in run.phases if one.name == "hold")
+    for t_s, tick in run.ticks:
+        speaking = tick.held if t_s < hold.start_s + silent_from_s else max(0, tick.held - silent)
+        tick.protocol = ProtocolCounts(messages=speaking // 2)
+    for number in range(100):
+        ago_s = 60.0 - silent_from_s if number < silent else 1.0
+        run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
+    seen = unheard(run, fold(run))
+    assert (None if seen is None else seen.count) == told
+    if told is not None:
+        (found,) = not_heard(seen, fold(run), run.plan)
+        assert (found.code, found.severity, found.fields["count"]) == ("fell_silent", "warning", told)
 
 
 def test_no_silence_of_less_than_a_second_and_none_of_a_stopped_ramp() -> None:

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
@@ -17,7 +17,7 @@ from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
-from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding
+from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding, Phase
 from asyncli.model.run import Run, Ticks
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than one segment in a thousand.
@@ -163,13 +163,15 @@ def _theirs_again(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int,
 
 class Unheard(msgspec.Struct, frozen=True):
     """``count`` held connections were last answered before ``since_s`` (run clock), ``ago_s`` before the end. ``fault``: the
-    first unanswered heartbeat was sent then; else the hold began.
+    first unanswered heartbeat was sent then; else the hold began. ``usual_gap_s``: the mean time between two messages of a
+    listening connection, if that shows the silence.
     """
 
     count: int
     since_s: float
     ago_s: float
     fault: bool
+    usual_gap_s: float | None = None
 
 
 def unheard(run: Run, totals: Totals) -> Unheard | None:
@@ -178,6 +180,8 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     # Stopped in the ramp, the user asked for no hold.
     if hold is None or drain is None or any(one.code == STOPPED and one.fields.get("phase") == "ramp" for one in run.findings):
         return None
+    if run.plan.listens and (quiet := _fell_silent(run, totals, hold, drain.start_s)) is not None:
+        return quiet
     faults = [began_s(t_s, run.plan.patience_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
     # Silence that lasted to the end, for a whole tick at least, counts from its beginning.
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
@@ -189,8 +193,37 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
 
 
+def _fell_silent(run: Run, totals: Totals, hold: Phase, end_s: float) -> Unheard | None:
+    """Listening connections that were silent at the hold's end for ten times as long as a message usually takes to come.
+
+    By chance one in 22,000 is: the time to the next of messages that come at random is exponential, exp(-10).
+    """
+    rows = run.ticks_between(hold.start_s, end_s)
+    received = [(t_s, tick.protocol.messages) for t_s, tick in rows if tick.protocol is not None and tick.protocol.messages]
+    if not received:
+        return None
+    # As usual is the half in which more came: in the other some may have been silent already.
+    middle_s = (hold.start_s + received[-1][0]) / 2
+    gaps = []
+    for from_s, to_s in ((hold.start_s, middle_s), (middle_s, received[-1][0])):
+        held_s = sum(tick.held for t_s, tick in rows if from_s < t_s <= to_s)
+        messages = sum(count for t_s, count in received if from_s < t_s <= to_s)
+        if messages:
+            gaps.append(held_s / messages)
+    gap_s = min(gaps)
+    silent_s = max(gap_s / PART, MISSED_S)
+    silent = {key: count for key, count in totals.whole.heard_ms.counts.items() if bounds(key)[0] >= silent_s * 1e3}
+    count = sum(silent.values())
+    if count < FEWEST or silent_s > end_s - hold.start_s:
+        return None
+    ago_s = bounds(min(silent))[0] / 1e3
+    return Unheard(count, end_s - ago_s, ago_s, fault=False, usual_gap_s=gap_s)
+
+
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
     if seen is None:
         return []
+    if seen.usual_gap_s is not None:
+        return [latency.fell_silent(seen.count, totals.held, seen.since_s, seen.ago_s, seen.usual_gap_s)]
     since = (seen.since_s, seen.ago_s, seen.fault)
     return [latency.not_heard(seen.count, totals.held, *since, plan.heard_within_s, plan.listens)]

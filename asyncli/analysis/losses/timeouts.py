@@ -24,6 +24,15 @@ from asyncli.model.units import format_count
 _MIDDLE = 0.8
 
 
+def _were_kept_alive(table: LossTable) -> bool:
+    """Whether connections were answered more than once before the first that ended with an answer."""
+    cells = table.of("closed_announced")
+    if not cells:
+        return False
+    before = [tick for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells))]
+    return sum(tick.answered for tick in before) > 2 * sum(tick.opened for tick in before) > 0
+
+
 def keepalive_off(table: LossTable) -> None:
     """Claim connections that ended with an answer in HTTP/1.0, or with their first answer."""
     for cell in table.of("closed_announced") if table.plan.protocol == "http" else ():
@@ -35,6 +44,8 @@ def keepalive_off(table: LossTable) -> None:
         setting = f"keepalive_requests {requests:.0f}"
     answered = table.unclaimed_of("closed_announced").requests
     first = within(answered, 1, 1)
+    if not setting and _were_kept_alive(table):
+        return
     if setting or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
         says = setting and f" (nginx.conf says {setting})"
         found = reason("keepalive_off", certain=bool(setting), name=table.server.name, configured=says)

@@ -109,8 +109,9 @@ def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
     found = server.about(max(since_s, 0.0), to_s, unclaimed(cells))
     if found.stood_still:
         return _stood_still(found, server.label)
-    # A connection that opens receives a handshake, which is no event.
-    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s) if not tick.opened)
+    # A connection that opens receives a handshake, which is no event. What came before the last of these fell silent is theirs.
+    all_silent_s = cells[-1].to_s - table.timeout_s + 1.0
+    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(all_silent_s, to_s) if not tick.opened)
     return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.label)
 
 
