@@ -385,30 +385,27 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
 
 
 def _allow_for_what_the_hold_leaves_open(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
-    """Widen slopes by what may have come, or gone, by the clock in the ramp: as much as the hold does not exclude.
+    """Widen the server's slope by what may have come, or gone, by the clock in the ramp: as much as the hold does not exclude.
 
     In a ramp, time and connections rise together. Memory that fills by the clock and is freed now and then, such as a collected
-    heap or a batch that is written, looks like a connection's there, and like no steady growth in the hold. The host's memory
-    and asyncli's change by themselves.
+    heap or a batch that is written, looks like a connection's there, and like no steady growth in the hold. The memory of the
+    kernel, of the host and of asyncli changes by itself, by other programs too.
     """
-    ramp = run.phase("ramp")
-    names: tuple[MetricName, ...] = ("server_user", "kernel")
-    for name in names:
-        known, change = getattr(cost, name), drift.get(name)
-        if known is None or known.of_levels or ramp is None or change is None or change.ci95 is None:
-            continue
-        if change.verdict not in ("unknown", "too_short") or is_settling(change):
-            continue
-        ramp_s = (ramp.end_s or run.stop_s) - ramp.start_s
-        scale = ramp_s / 3600 / max(run.held.values) / (cost.ends if name == "kernel" else 1)
-        low, high = known.ci95
-        came = min(max(0.0, change.ci95[1]) * scale, max(0.0, low))
-        went = max(0.0, -change.ci95[0]) * scale
-        if max(came, went) <= WORTH_TELLING * abs(known.bytes_per_connection):
-            continue
-        method = f"{known.method}; the interval includes what the hold leaves open: growth by the clock"
-        value = known.bytes_per_connection + (went - came) / 2
-        _revise(cost, name, bytes_per_connection=value, ci95=(low - came, high + went), method=method)
+    ramp, known, change = run.phase("ramp"), cost.server_user, drift.get("server_user")
+    if known is None or known.of_levels or ramp is None or change is None or change.ci95 is None:
+        return
+    if change.verdict not in ("unknown", "too_short") or is_settling(change):
+        return
+    # Bytes a connection, of a rate of bytes an hour.
+    scale = ((ramp.end_s or run.stop_s) - ramp.start_s) / 3600 / max(run.held.values)
+    low, high = known.ci95
+    came = min(max(0.0, change.ci95[1]) * scale, max(0.0, low))
+    went = max(0.0, -change.ci95[0]) * scale
+    if max(came, went) <= WORTH_TELLING * abs(known.bytes_per_connection):
+        return
+    method = f"{known.method}; the interval includes what the hold leaves open: growth by the clock"
+    value = known.bytes_per_connection + (went - came) / 2
+    _revise(cost, "server_user", bytes_per_connection=value, ci95=(low - came, high + went), method=method)
 
 
 def _most_grown(one: Drift, seconds: float, answers: float) -> float:
