@@ -105,8 +105,12 @@ class _Levels(msgspec.Struct, frozen=True):
         if most < 2 * FEWEST or not math.isfinite(start):
             return None
         nearly_all = next(t_s for t_s, number in held.rows() if number >= NEARLY_ALL * most)
-        lost = next((t_s for t_s, number in held.rows() if t_s > nearly_all and number < NEARLY_ALL * most), math.inf)
-        after = min(nearly_all + OTHERS_INTO_HOLD_S, lost - 1.0, run.stop_s)
+        # What the drain closes is not lost.
+        in_hold = held.between(nearly_all, run.stop_s).rows()
+        lost = next((t_s for t_s, number in in_hold if number < NEARLY_ALL * most), math.inf)
+        # The probe may be slow to come: then its first reading with nearly all.
+        read = run.series(metrics.HOST_OTHER_PROCESSES).between(nearly_all, run.stop_s).t_s[:1]
+        after = min(max([nearly_all + OTHERS_INTO_HOLD_S, *read]), lost - 1.0, run.stop_s)
         counted = server_count(run)
         count = counted if len(counted) else held
         rise = (count.at(after) or 0.0) - (count.at(start) or 0.0)
