@@ -54,6 +54,19 @@ def until(happened: Callable[[], T], what: str) -> T:
     return result
 
 
+@contextmanager
+def serving_by(script: str | Path, *arguments: str | int | Path) -> Iterator[str]:
+    """A Python script that serves until its standard input ends, as the block does; the first line that it prints."""
+    command = [sys.executable, script, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
 class Done(NamedTuple):
     """A program that has ended."""
 

@@ -576,10 +576,7 @@ def _include_shared_memory(known: Costs, shared: Fit | int) -> None:
     if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
         return
     known.findings.append(findings.shared_memory_rises(rise.bytes_per_connection, rise.half_width))
-    middle = server.bytes_per_connection + rise.bytes_per_connection / 2
-    method = f"{server.method}; the interval includes shared memory that no process has mapped"
-    ci95 = (server.ci95[0], server.ci95[1] + rise.ci95[1])
-    _revise(known, "server_user", bytes_per_connection=middle, ci95=ci95, method=method)
+    _reach_up(known, "server_user", rise, "shared memory that no process has mapped")
 
 
 def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
@@ -596,13 +593,16 @@ def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
         return
     known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
     for name in ("server_user", "host_total"):
-        cost: Cost | None = getattr(known, name)
-        if cost is None:
-            continue
-        middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
-        method = f"{cost.method}; the interval includes memory that the kernel can take back"
-        ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
-        _revise(known, name, bytes_per_connection=middle, ci95=ci95, method=method)
+        if getattr(known, name) is not None:
+            _reach_up(known, name, rise, "memory that the kernel can take back")
+
+
+def _reach_up(known: Costs, name: str, rise: Cost, what: str) -> None:
+    """Widen a known cost from without ``rise`` to with all of it; the value is halfway."""
+    cost: Cost = getattr(known, name)
+    middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
+    ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
+    _revise(known, name, bytes_per_connection=middle, ci95=ci95, method=f"{cost.method}; the interval includes {what}")
 
 
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:

@@ -28,8 +28,9 @@ _CRASH = "see its error log ('worker process ... exited on signal') and the kern
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
 _BOXES = "see firewalls and load balancers between here and the server"
 _NO_RELOAD = "do not reload it while you measure"
-_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
-_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
+#: The remedies of a server that stood still: a signal had stopped it, or it waited.
+WHAT_STOPPED_IT = "see what stopped it (SIGSTOP, a debugger)"
+WHAT_IT_WAITS_FOR = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots{more_slots}"
 #: The remedy of what ended at one moment for an unknown reason.
@@ -274,16 +275,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _WAY,
     ),
     "server_stalled": (
-        "a signal or a debugger had stopped {server}: its status page was silent, and its processes used no CPU", _STOPPED,
+        "a signal or a debugger had stopped {server}: its status page was silent, and its processes used no CPU", WHAT_STOPPED_IT,
     ),
     "waited_for_something": (
         "looks like {server} waited for something that blocks all of it: its status page was silent, and its processes used no "
         "CPU, though no signal had stopped them",
-        _WAITED,
+        WHAT_IT_WAITS_FOR,
     ),
     "stood_still": (
         "looks like {server} was stopped, or waited for something: its status page was silent, and its processes used no CPU",
-        f"{_STOPPED}; {_WAITED}",
+        f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
     ),
     "computing": (
         "no heartbeat was answered meanwhile, and {server} used {cores:.2f} cores: looks like it computed something else",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from asyncli.findings import Words, finding
+from asyncli.findings.loss_causes import WHAT_IT_WAITS_FOR, WHAT_STOPPED_IT
 from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many, format_share
 
 #: Why no heartbeat was answered.
 NoAnswers = Literal["unacknowledged", "stopped", "waited", "stood_still", "computing", "slow", "page_answered", "unknown"]
 # These reasons say themselves how much CPU was used.
 _TELLS_CPU = ("computing", "stopped", "waited", "stood_still")
-_STOPPED = "see what stopped it (SIGSTOP, a debugger)"
-_WAITED = "see what it waits for: a backend, a lock, a disk, or a control group that is frozen"
 _NETWORK = "see routes, firewalls and links between here and the server"
 
 
@@ -29,16 +28,16 @@ def no_answers(
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
         "stopped": (
             f"a signal or a debugger had stopped {server}: its status page was silent and its processes used no CPU",
-            _STOPPED,
+            WHAT_STOPPED_IT,
         ),
         "waited": (
             f"looks like {server} waited for something that blocks all of it: its status page was silent and its processes used "
             "no CPU, though no signal had stopped them",
-            _WAITED,
+            WHAT_IT_WAITS_FOR,
         ),
         "stood_still": (
             f"looks like {server} was stopped, or waited for something: its status page was silent and its processes used no CPU",
-            f"{_STOPPED}; {_WAITED}",
+            f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
         ),
         "computing": (
             f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something else",

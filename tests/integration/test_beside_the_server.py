@@ -4,8 +4,6 @@ clock, and of one that fills pipes in the kernel. All change the whole host's me
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 from fault_table import require_as_written
-from programs import Program, report
+from programs import Program, report, serving_by
 
 pytestmark = [pytest.mark.measures, pytest.mark.alone]
 
@@ -36,14 +34,8 @@ OTHERWISE = 40_000
 @contextmanager
 def running(script: str, *arguments: str | int) -> Iterator[str]:
     """A script of this folder, until the block's end; the line that it prints."""
-    command = [sys.executable, Path(__file__).with_name(script), *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.stdin.close()
+    with serving_by(Path(__file__).with_name(script), *arguments) as said:
+        yield said
 
 
 def soaked(folder: Path, port: str, stack: ExitStack, stranger: tuple[str, int] | None = None, since: str = "") -> dict[str, Any]:

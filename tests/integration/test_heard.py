@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,14 @@ def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path)
     as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_after_three_answers_without_notice")
 
 
+def soaked_once(folder: Path, client: Callable[..., Any], *asked: str) -> dict[str, Any]:
+    """The JSON of a soak of a server that speaks so to each client, without replacing what it loses."""
+    with speaking(client) as address:
+        more = (*asked, "--no-reopen", "--out", "run.db", "--quiet")
+        here(folder, "soak", f"http://{address}/", *SHORT[:4], *more)
+    return report(folder, "run.db")
+
+
 def test_a_server_that_closes_all_in_step_with_the_third_answer(tmp_path: Path) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for number in range(3):
@@ -221,10 +229,8 @@ def test_a_server_that_closes_all_in_step_with_the_third_answer(tmp_path: Path) 
         await writer.drain()
         writer.close()
 
-    with speaking(client) as address:
-        asked = ("--ramp", "50/100ms", "-c", "50", "-k", "2", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")
-        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
-    as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_all_in_step_with_the_third_answer")
+    summary = soaked_once(tmp_path, client, "--ramp", "50/100ms", "-c", "50", "-k", "2", "--hold", "4")
+    as_written(summary, "test_a_server_that_closes_all_in_step_with_the_third_answer")
 
 
 def test_an_age_limit_at_one_pace_may_be_a_limit_of_requests(tmp_path: Path) -> None:
@@ -235,10 +241,8 @@ def test_an_age_limit_at_one_pace_may_be_a_limit_of_requests(tmp_path: Path) -> 
                     writer.write(OK)
         writer.close()
 
-    with speaking(client) as address:
-        asked = ("--ramp", "10/s", "-c", "50", "-k", "2", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")
-        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
-    as_written(report(tmp_path, "run.db"), "test_an_age_limit_at_one_pace_may_be_a_limit_of_requests")
+    summary = soaked_once(tmp_path, client, "--ramp", "10/s", "-c", "50", "-k", "2", "--hold", "4")
+    as_written(summary, "test_an_age_limit_at_one_pace_may_be_a_limit_of_requests")
 
 
 def test_an_idle_timeout_below_a_second(tmp_path: Path) -> None:
@@ -248,10 +252,7 @@ def test_an_idle_timeout_below_a_second(tmp_path: Path) -> None:
                 writer.write(OK)
         writer.close()
 
-    with speaking(client) as address:
-        asked = ("--ramp", "20/s", "-c", "100", "-k", "20", "--hold", "2", "--no-reopen", "--out", "run.db", "--quiet")
-        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
-    summary = report(tmp_path, "run.db")
+    summary = soaked_once(tmp_path, client, "--ramp", "20/s", "-c", "100", "-k", "20", "--hold", "2")
     as_written(summary, "test_an_idle_timeout_below_a_second")
     # Each was served: how many were open at once follows from the pace of the ramp, and is no limit.
     (finding,) = [one for one in summary["findings"] if one["code"] == "gave_way"]

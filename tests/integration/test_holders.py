@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from fault_table import require_said, rows
-from programs import Program, codes, report, until
+from programs import Program, codes, report, serving_by, until
 
 from asyncli.lab.ports import ephemeral
 
@@ -48,14 +47,8 @@ http {{
 @contextmanager
 def serving(mode: str, *arguments: str | Path) -> Iterator[str]:
     """The server, and the line that it prints."""
-    command = [sys.executable, SERVER, mode, str(BYTES), *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.stdin.close()
+    with serving_by(SERVER, mode, BYTES, *arguments) as said:
+        yield said
 
 
 @contextmanager
