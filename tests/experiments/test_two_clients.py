@@ -78,8 +78,9 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
     assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "record.json", "report.html"}
     assert [one["held"] for one in record["rounds"] if one["step"].startswith("client-")] == [1000, 1000]
     (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
-    # nginx takes 528 B; of 2,000 connections it is known to some 100 kB.
-    assert 400 < cost["user"] < 1000
+    # nginx takes 528 B. Of 2,000 connections a busy host can leave the interval wide, but never without the true value, nor at zero.
+    assert abs(cost["user"] - 528) <= cost["user_half"] + 15
+    assert cost["user_half"] < 528
     # 2,000 connections with -k 10 s.
     assert 300 < cost["beats_s"] < 1_000
     assert cost["beat_us"] == pytest.approx(1e6 * cost["cpu"] / cost["beats_s"])
