@@ -437,7 +437,7 @@ _MECHANISMS = (
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
     partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
     partial(_not_connected, "network", ["unreachable"]), _refused,
-    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), partial(_full, certain=False), _slow,
+    _lost, _errors, partial(_not_connected, "unknown", ["reset", *_UNANSWERED]), partial(_full, certain=False), _slow,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ slope (:mod:`asyncli.analysis.slope`), the cost is a difference of two levels, a
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -321,7 +322,31 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
         cost.findings += [absent] if absent not in run.findings else []
     else:
         _require_holders(cost, run)
+        _include_earlier_memory(cost, run)
     return cost
+
+
+def _include_earlier_memory(cost: Costs, run: Run) -> None:
+    """Widen the cost of a server whose memory did not rise with its connections by the memory that it had before the first.
+
+    What holds a connection has memory for it. If none was taken, it was there before: a heap touched in advance, or a pool. A
+    server that may have taken as much as a tenth of what it had before allocates as it goes.
+    """
+    known = cost.server_user
+    if known is None or known.ci95[0] > 0:
+        return
+    earlier = run.series(metrics.SERVER_ANON_SHMEM_BYTES).between(-math.inf, run.first_connect_s).values
+    if not earlier:
+        return
+    size = statistics.median(earlier)
+    each = size / max(run.held.values)
+    if known.ci95[1] > PART * each:
+        return
+    server = run.place.server_label or "the server"
+    cost.findings.append(findings.cost_in_earlier_memory(server, size, each))
+    low, high = known.ci95
+    method = f"{known.method}; the interval includes the memory that it had before the first connect"
+    _revise(cost, "server_user", ci95=(low, high + each), method=method)
 
 
 def _require_holders(cost: Costs, run: Run) -> None:

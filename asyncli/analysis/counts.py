@@ -18,7 +18,7 @@ Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # After these failures the server may have accepted a connection that the client never counted as opened.
 _PERHAPS_ACCEPTED = (
-    "connect_timeout", "refused", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
+    "connect_timeout", "refused", "reset", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
 )  # fmt: skip
 # After these it may have counted a refused upgrade as a request.
 _PERHAPS_ASKED = ("handshake_refused", "handshake_timeout")

@@ -19,7 +19,7 @@ from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
-from asyncli.findings.cost import SURE, descriptors_listed
+from asyncli.findings.cost import SURE, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -105,7 +105,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
 
     slots = _slots(by_code, _descriptors_each(run)) or _sessions(run)
     descriptors = _descriptors(by_code, plan) or _descriptors_in_use(run)
-    known = (of_host, client, _server_group(run, costs), slots, descriptors, _ports(by_code, run))
+    known = (of_host, client, _server_group(run, costs), _earlier_memory(costs), slots, descriptors, _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -184,6 +184,14 @@ def _of_host(
     if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
+
+
+def _earlier_memory(costs: Costs) -> Ceiling | None:
+    """Memory that the server had before the first connect, if its connections may use it: nobody knows how many fit there."""
+    for finding in costs.findings:
+        if finding.code == cost_in_earlier_memory.code:
+            return Ceiling("earlier_memory", None, None, finding.evidence)
+    return None
 
 
 def _server_group(run: Run, costs: Costs) -> Ceiling | None:

@@ -29,7 +29,8 @@ ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
 #: Any other pair is "other": OTHER_ERROR stands for kernel errors without a name here.
 CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, REFUSED): "refused",
-    (CONNECTING, RESET): "refused",
+    # Granted by the kernel of the other end, and then reset: something listened there. A refusal of the kernel is REFUSED.
+    (CONNECTING, RESET): "reset",
     (CONNECTING, EOF): "refused",
     (CONNECTING, UNREACHABLE): "unreachable",
     (CONNECTING, NO_PORTS): "no_ports",
@@ -62,7 +63,7 @@ CAUSES: dict[tuple[int, str], str] = {
 
 #: Causes of attempts that never established, and of established connections that ended: the contract's names.
 FAILURES = (
-    "refused", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "handshake_refused", "handshake_timeout",
+    "refused", "reset", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "handshake_refused", "handshake_timeout",
     "no_ports", "no_descriptors", "other",
 )  # fmt: skip
 DEATHS = (

@@ -181,6 +181,22 @@ def cost_reused(connections: int) -> str:
     )
 
 
+@finding(
+    "cost_in_earlier_memory", "warning",
+    "start the server without such a heap or pool (Java: without -XX:+AlwaysPreTouch), or read its own count of used memory",
+)
+def cost_in_earlier_memory(server: str, size: float, each: float) -> str:
+    """The server held connections while its memory did not measurably rise, so what they take may come from memory that it had
+    before the first connect: the interval of its cost reaches to all of that. ``size``: bytes that it had; ``each``: these by the
+    connections.
+    """
+    return (
+        f"memory of {server} did not measurably rise with the connections that it held: they may use the {format_bytes(size)} "
+        f"that it had before the first connect (a heap touched in advance, a pool, fixed tables), up to {each:,.0f} B each; how "
+        "many connections fit there is unknown"
+    )
+
+
 @finding("cost_if_fresh", "info")
 def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     """The server may have held connections before the run: memory that it kept of them makes its cost too low. Its accepts would

@@ -29,6 +29,11 @@ _GENERAL = {"closed_announced": "were closed by the server with notice", "heartb
 #: How connects failed, by cause, and the remedy.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, its backlog, and firewalls"),
+    "reset": (
+        "connects were granted by the kernel of the other end, and then reset before anything was sent",
+        "see the server's error log and limits (net.ipv4.tcp_abort_on_overflow resets at a full listen queue), and firewalls and "
+        "proxies on the way",
+    ),
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
@@ -54,6 +59,7 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
 # Remedies of failed reconnects, which follow a loss.
 _REPLACING = {
     "refused": "see the findings on lost connections: meanwhile nothing listened there, or a firewall refused them",
+    "reset": "see the findings on lost connections: meanwhile the server, or a firewall or proxy on the way, reset them",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
     "connect_timeout": "see the findings on lost connections: meanwhile the server did not accept, or their packets were dropped",
 }

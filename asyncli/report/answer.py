@@ -263,6 +263,11 @@ def headroom(summary: Summary) -> str:
     if first is not None and first.connections is not None and first is not here:
         before = f"{', or '.join(sentences)}. " if sentences else ""
         names, but = {one.name for one in found.ceilings}, ""
+        if "earlier_memory" in names:
+            return (
+                f"{before}The first known limit is {ceiling(first.name)}, at about {about(first)}; how many fit into the memory "
+                f"that {server_name(summary)} had before the first connect is unknown."
+            )
         # nginx's and HAProxy's configuration is read; other servers' descriptors only.
         if names.isdisjoint(("worker_connections", "maxconn")):
             others = "descriptors" in names

@@ -156,8 +156,9 @@ def test_an_agent_that_is_cut_off_stopped_or_killed_is_told_and_so_is_its_return
             held.signal()
             assert held.wait().status == 0
     kept = read_run(tmp_path / "run.db")
-    # What the cut kept back was sent later: the samples have two gaps, and those are told.
-    gaps = [pair for pair in itertools.pairwise(series(kept.samples, "status.active").t_s) if pair[1] - pair[0] > 2.0]
+    # What the cut kept back was sent later: the two longest gaps of the samples are told, and a busy host's shorter ones are not.
+    pairs = itertools.pairwise(series(kept.samples, "status.active").t_s)
+    gaps = sorted(sorted(pairs, key=lambda pair: pair[0] - pair[1])[:2])
     told_of = [(one["from_s"], one["to_s"]) for one in found(kept, "agent_gap")]
     assert list(itertools.chain(*gaps)) == pytest.approx(list(itertools.chain(*told_of)), abs=0.01)
     polls = series(kept.samples, "status.polls").values

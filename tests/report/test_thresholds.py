@@ -112,7 +112,7 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         ("connections.deaths.* > 0", "replace * by a name"),
         # The count of an unknown name would always be 0.
         ("connections.deaths.heartbeat_timout > 0", "is not a cause in connections.deaths; did you mean 'heartbeat_timeout'?"),
-        ("connections.failures.fire > 0", "write one of refused, unreachable, connect_timeout"),
+        ("connections.failures.fire > 0", "write one of refused, reset, unreachable, connect_timeout"),
         ("heartbeats.by_status.5xx > 0", "is not an HTTP status; write three digits, such as heartbeats.by_status.503"),
         ("connections.deaths > 0", "'connections.deaths' is not a number of a run"),
         ("lost > 1e999", "is too large"),

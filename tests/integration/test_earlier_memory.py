@@ -1,0 +1,56 @@
+"""A server that touched all memory for its connections before it listens, as a heap of Java with AlwaysPreTouch or a pool."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from contract import document
+from fault_table import require_as_written
+from programs import Program, recorded, serving_by
+
+pytestmark = pytest.mark.measures
+
+EACH, CONNECTIONS = 50_000, 400
+SERVER = textwrap.dedent(
+    """
+    import contextlib, os, select, socket, sys, threading
+
+    EACH, MOST = map(int, sys.argv[1:])
+    pool, used = bytearray(b"x" * EACH * MOST), 0
+    listener, poll = socket.create_server(("127.0.0.1", 0), backlog=1024), select.epoll()
+    poll.register(listener)
+    print(listener.getsockname()[1], flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == listener.fileno():
+                poll.register(listener.accept()[0].detach(), select.EPOLLIN)
+                pool[used : used + EACH] = b"y" * EACH
+                used = (used + EACH) % len(pool)
+                continue
+            request = b""
+            with contextlib.suppress(ConnectionResetError):
+                request = os.read(descriptor, 4096)
+            if request:
+                os.write(descriptor, b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+            else:
+                os.close(descriptor)
+    """
+)
+
+
+def test_the_cost_reaches_to_the_memory_that_it_had(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    with serving_by(script, EACH, 2 * CONNECTIONS) as port:
+        asked = ["soak", f"http://127.0.0.1:{port}/", "-c", str(CONNECTIONS), "-k", "4", "--ramp", "40/s", "--hold", "6"]
+        asked += ["--baseline", "2", "--residue", "0.2", "--out", "run.db"]
+        with Program(tmp_path, *asked) as program:
+            program.wait()
+    summary = document(recorded(tmp_path / "run.db"))
+    low, high = summary["cost"]["server_user"]["ci95"]
+    assert low < EACH < high, summary["cost"]["server_user"]
+    assert "earlier_memory" in {ceiling["name"] for ceiling in summary["forecast"]["ceilings"]}
+    require_as_written("test_the_cost_reaches_to_the_memory_that_it_had", summary)
