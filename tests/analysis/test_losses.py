@@ -621,6 +621,12 @@ def read_seldom(every_s: int) -> Scene:
         (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0), ("burst", False)),
         # Reset connections of which the server still has the sockets were reset by a middle box.
         (burst(cause="reset").sampled(EVERY, server_sockets=HELD), ("box_reset", True)),
+        # A box on the server's host has the ends at our ports.
+        (
+            burst(cause="reset").sampled(EVERY, server_sockets=HELD, server_sockets_elsewhere=HELD).sampled(range(2), server_sockets_elsewhere=0.0)
+            .sampled(AFTER, server_sockets=0.0),
+            ("box_reset", True),
+        ),
         # By its own count alone it may have reset them itself, and not counted down.
         (burst(cause="reset"), ("box_reset", False)),
         (burst(200, cause="reset").sampled(EVERY, server_sockets=HELD).sampled(AFTER, server_sockets=HELD - 200.0), ("worker_crash", False)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -231,6 +233,32 @@ def test_a_server_that_closes_all_in_step_with_the_third_answer(tmp_path: Path) 
 
     summary = soaked_once(tmp_path, client, "--ramp", "50/100ms", "-c", "50", "-k", "2", "--hold", "4")
     as_written(summary, "test_a_server_that_closes_all_in_step_with_the_third_answer")
+
+
+def test_a_server_that_drains_has_kept_connections_alive(tmp_path: Path) -> None:
+    """It answers for some seconds, and then each with its last one, as at a graceful end."""
+    ends_s = math.inf
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                is_last = time.monotonic() > ends_s
+                writer.write(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) if is_last else OK)
+                await writer.drain()
+                if is_last:
+                    break
+        writer.close()
+
+    asked = [*SHORT[:4], "-c", "50", "-k", "2", "--hold", "10", "--no-reopen", "--out", "run.db"]
+    with speaking(client) as address, Program(tmp_path, "soak", f"http://{address}/", *asked) as program:
+        program.until_phase("hold")
+        ends_s = time.monotonic() + 5
+        assert program.wait().status == 99
+    summary = report(tmp_path, "run.db")
+    assert summary["connections"]["deaths"] == {"closed_announced": 50}
+    assert "keepalive_off" not in {diagnosis["code"] for diagnosis in summary["diagnoses"]}
+    as_written(summary, "test_a_server_that_drains_has_kept_connections_alive")
 
 
 def test_an_age_limit_at_one_pace_may_be_a_limit_of_requests(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,10 +76,11 @@ FAULTS = {
 
 
 class Faulty:
-    """``asked``: by path, how often; ``last_ids``: what came as Last-Event-ID, how often."""
+    """``asked``: by path, how often; ``last_ids``: what came as Last-Event-ID, how often; ``speaks``: whether events go on."""
 
     def __init__(self) -> None:
         self.asked, self.last_ids, self.at = Counter[str](), Counter[str](), ""
+        self.speaks = True
 
     async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection; what it does is asked for by its path."""
@@ -92,7 +94,8 @@ class Faulty:
                 answer = b"HTTP/1.1 204 No Content\r\n\r\n"
             writer.write(answer)
             while goes_on:
-                writer.write(EVENT)
+                if self.speaks:
+                    writer.write(EVENT)
                 await writer.drain()
                 await asyncio.sleep(0.5)
             if not closes:
@@ -129,6 +132,18 @@ def test_every_fault_of_a_stream_has_its_cause(tmp_path: Path) -> None:
     assert server.asked == Counter(dict.fromkeys(FAULTS, 10))
     assert "handshakes_refused" in codes(summary)
     fault_table.require_as_written("test_every_fault_of_a_stream_has_its_cause", summary)
+
+
+def test_streams_that_fall_silent_are_held_and_told(tmp_path: Path) -> None:
+    asked = ["--protocol", "sse", "-c", "20", "--baseline", "0.2", "--residue", "0.2", "--hold", "14", "--out", "run.db"]
+    with faulty() as server, Program(tmp_path, "soak", f"{server.at}/good", *asked) as program:
+        program.until_phase("hold")
+        time.sleep(3)
+        server.speaks = False
+        assert program.wait().status == 0
+    summary = report(tmp_path, "run.db")
+    assert (summary["run"]["verdict"], summary["connections"]["held"]) == ("passed", 20)
+    fault_table.require_as_written("test_streams_that_fall_silent_are_held_and_told", summary)
 
 
 def test_a_stream_that_is_asked_for_again_names_its_last_event(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
-from asyncli.analysis.slope import plus
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
     SERVER_SOCKETS,
@@ -270,12 +269,17 @@ class ServerEvidence:
 
 
 def _sockets_of_server(run: Run) -> Series:
-    """The server's ends of connections, at our ports and at its others: a box before it on its host has those at our ports."""
-    sockets, elsewhere = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_ELSEWHERE)
+    """The server's ends of connections: those at our ports, unless as many rise with ours at its other ports. Then a box before
+    it on its host has those at our ports.
+    """
+    sockets = run.series(SERVER_SOCKETS)
     if not any(sockets.values):
         # The server is in another network namespace.
         return Series()
-    return plus(sockets, [elsewhere]) if elsewhere else sockets
+    elsewhere = run.series(SERVER_SOCKETS_ELSEWHERE)
+    if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(run.held.values, default=0.0):
+        return elsewhere
+    return sockets
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
