@@ -20,7 +20,7 @@ from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import PAGES
 from asyncli.analysis.totals import Totals, fold
-from asyncli.analysis.verdict import Verdict, judge
+from asyncli.analysis.verdict import Case, Verdict, judge
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.compare import DIRECTIVE, compare_burst
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_PSS_BYTES
@@ -80,10 +80,13 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     totals = fold(msgspec.structs.replace(run, ticks=quick))
     measured = run.outside_gaps
     limits = saturation(run, totals)
-    saturated, late_ramp = is_saturated(limits), has_late_ramp(limits)
-    judgement = judge(run.plan, totals, saturated=saturated, late_ramp=late_ramp, complete=run.complete, findings=run.findings)
+    case = Case(
+        run.plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
+        findings=run.findings,
+    )  # fmt: skip
+    judgement = judge(case)
     # An incomplete run is invalid; judge its numbers as if it were complete.
-    at_end = judge(run.plan, totals, saturated=saturated, late_ramp=late_ramp, complete=True, findings=run.findings)
+    at_end = judge(msgspec.structs.replace(case, complete=True))
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}

@@ -1,30 +1,28 @@
-"""The verdict of a run."""
+"""The verdict of a run: that of the first of :data:`RULES` that applies. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors, tested
-from asyncli.findings import server
+from asyncli.findings import server, verdicts
 from asyncli.findings.losses import lost_with
+from asyncli.findings.verdicts import RULE
 from asyncli.model.plan import Plan
 from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
-from asyncli.model.units import format_clock, format_duration, format_many
+
+__all__ = ["RULE", "Case", "Judgement", "Verdict", "but_allowed", "ended_by_user", "interrupted", "judge", "unproven"]
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
-RULE = (
-    "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
-    "held, on lost or on a status replaces that part; invalid: asyncli was the limit, or you stopped the run before its hold; "
-    "untested: nothing connected, or no heartbeat ever answered (of listening ones: no byte came and no program accepted them), "
-    "or the server sends such answers unasked as often; else failed"
-)
-#: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
-LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
+#: The keys of what a rule is about; a --fail-if on one of them replaces that part of the rule.
+LOST = "connections.lost"
+HELD = "connections.held"
+LOST_BY_ASYNCLI = "connections.deaths.generator_lost"
 STREAMS = "protocol.streams.streams_lost"
 # Phases (None: before the first) of a run that has held nothing yet.
 _BEFORE_HOLD = (None, "baseline", "ramp")
@@ -40,119 +38,263 @@ class Judgement(msgspec.Struct):
     by_limits: bool = False
 
 
-def judge(
-    plan: Plan,
-    totals: Totals,
-    *,
-    saturated: bool,
-    late_ramp: bool = False,
-    complete: bool,
-    written: bool | None = None,
-    findings: Sequence[Finding] = (),
-    limited: Collection[str] = (),
-    crossed: Sequence[str] = (),
-    end_s: float = 0.0,
-    suspended: int = 0,
-    unheard: Unheard | None = None,
-) -> Judgement:
-    """The verdict, first match wins.
+class Case(msgspec.Struct, frozen=True):
+    """What is known of a run when it is judged.
 
-    ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
-    ``written``: a process still writes the file (None: unknown). ``end_s``: when the records end. ``suspended``: losses because
-    this machine was suspended. ``unheard``: held and silent.
-
-    1. untested: nothing connected, or no heartbeat was answered (unless none was due yet and handshakes succeeded), or the server
-       sends by itself what answers them, at least as often. If connections listen: no byte came, and no program was seen to
-       accept them.
-    2. invalid: asyncli was the limit (``saturated``: latencies and losses are its own too), lost connections itself (unless
-       a limit allows it), lost connections only to a suspension, ran out of ports or descriptors, or opened fewer than asked in a
-       ramp in which it was late itself (``late_ramp``: connects that failed in it may be its own fault). Memory per connection
-       depends on none of these.
-    3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
-    4. invalid: the run ended early, such as by a signal before the hold, or is still running (not ``complete``).
-    5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
-    6. passed.
+    ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that failed there may be its own
+    fault. ``complete``: the run file has its end; ``written``: a process still writes it (None: unknown); ``end_s``: when its
+    records end. ``limited``: keys with a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
+    connections that were lost because this machine was suspended. ``unheard``: held and silent.
     """
-    whole, held, asked = totals.whole, totals.held, plan.connections
-    by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
-    no_hold = stopped_before_hold(findings)
-    if why := _untested(plan, totals, findings):
-        return Judgement("untested", why + by_hand)
-    # A lost worker that held nothing yet has a count of 0.
-    gone = whole.deaths.get("generator_lost")
-    ours = []
-    if gone is not None and OURS not in limited:
-        ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
-    if saturated:
-        ours.append("asyncli was the limit, so latencies and losses do not describe the server")
-    if ours:
-        return Judgement("invalid", "; and ".join(ours) + (by_hand if no_hold else ""))
-    if suspended and suspended == whole.lost:
-        return Judgement("invalid", f"all {suspended:,} lost connections ended because this machine was suspended")
-    if held < asked and (short := _opened_too_few(whole, held, asked, late_ramp=late_ramp)):
-        return Judgement("invalid", short)
-    theirs = whole.lost - (gone.count if gone is not None else 0)
-    cut, aborted = CUT in ended_by_user(findings), any(one.code == ABORTED for one in findings)
-    reasons, wrong = [], answered_with_errors(whole, limited)
-    if theirs and LOST not in limited:
-        reasons.append(f"{_part(theirs, whole.opened, 'established connection')} lost")
-    elif held < asked and HELD not in limited and complete and not cut and not no_hold and not ((crossed or wrong) and aborted):
-        reasons.append(f"{_part(held, asked, 'connection')} held at the end{by_hand}")
-    streams = whole.protocol.streams_lost if whole.protocol is not None else {}
-    if streams and STREAMS not in limited:
-        reasons.append(f"{format_many(sum(streams.values()), 'held stream')} lost")
+
+    plan: Plan
+    totals: Totals
+    saturated: bool
+    complete: bool
+    late_ramp: bool = False
+    written: bool | None = None
+    findings: Sequence[Finding] = ()
+    limited: Collection[str] = ()
+    crossed: Sequence[str] = ()
+    end_s: float = 0.0
+    suspended: int = 0
+    unheard: Unheard | None = None
+
+    @property
+    def whole(self) -> Tick:
+        return self.totals.whole
+
+    @property
+    def held(self) -> int:
+        return self.totals.held
+
+    @property
+    def asked(self) -> int:
+        return self.plan.connections
+
+    @property
+    def lost_by_asyncli(self) -> int:
+        if "generator_lost" not in self.whole.deaths:
+            return 0
+        return self.whole.deaths["generator_lost"].count
+
+    @property
+    def lost_by_server(self) -> int:
+        return self.whole.lost - self.lost_by_asyncli
+
+    @property
+    def failed_connects(self) -> int:
+        return sum(self.whole.failures.values())
+
+    @property
+    def was_cut(self) -> bool:
+        return CUT in ended_by_user(self.findings)
+
+    @property
+    def was_aborted(self) -> bool:
+        """Whether a crossed limit ended it."""
+        return any(finding.code == ABORTED for finding in self.findings)
+
+    @property
+    def was_stopped_before_hold(self) -> bool:
+        return stopped_before_hold(self.findings)
+
+    @property
+    def stop(self) -> str:
+        """How and when the user ended the run early, or ""."""
+        return interrupted(self.findings)
+
+    def has_limit_on(self, key: str) -> bool:
+        return key in self.limited
+
+    def with_stop(self, reason: str) -> str:
+        """The reason, and how the user ended the run early."""
+        return f"{reason}; {self.stop}" if self.stop else reason
+
+    def with_early_stop(self, reason: str) -> str:
+        """The reason, and how the user ended the run, if that was before its hold."""
+        return self.with_stop(reason) if self.was_stopped_before_hold else reason
+
+
+Rule = Callable[[Case], Judgement | None]
+
+
+def judge(case: Case) -> Judgement:
+    """The verdict of a run and its reason."""
+    for rule in RULES:
+        judgement = rule(case)
+        if judgement is not None:
+            return judgement
+    return passed(case)
+
+
+# Untested: nothing is known of the server.
+
+
+def records_are_missing(case: Case) -> Judgement | None:
+    if case.totals.recorded:
+        return None
+    return Judgement("untested", case.with_stop(verdicts.NO_RECORDS))
+
+
+def nothing_connected(case: Case) -> Judgement | None:
+    if case.whole.opened:
+        return None
+    for finding in case.findings:
+        if finding.code == NOTHING_LISTENS:
+            return Judgement("untested", case.with_stop(finding.evidence))
+    return Judgement("untested", case.with_stop(verdicts.NOTHING_CONNECTED))
+
+
+def nothing_answered(case: Case) -> Judgement | None:
+    """No heartbeat was answered, unless none was due yet and handshakes succeeded. If connections listen: no byte came, and no
+    program was seen to accept them.
+    """
+    acceptance = case.totals.acceptance
+    if tested(case.plan, case.whole, accepted=acceptance.accepted):
+        return None
+    if case.plan.listens:
+        reason = server.not_accepted(case.whole.opened, acceptance.known).evidence
+    else:
+        why = why_untested(case.whole.deaths, case.whole.sent)
+        reason = verdicts.unanswered(why, case.whole.opened, case.whole.sent, _most_often_wrong(case.whole))
+    return Judgement("untested", case.with_stop(reason))
+
+
+def answers_prove_nothing(case: Case) -> Judgement | None:
+    """The server sends by itself what answers heartbeats, at least as often."""
+    finding = unproven(case.whole)
+    if finding is None:
+        return None
+    return Judgement("untested", case.with_stop(finding.evidence))
+
+
+# Invalid: asyncli is the reason. Memory per connection depends on none of this.
+
+
+def asyncli_was_at_fault(case: Case) -> Judgement | None:
+    """It lost connections itself, even none that it held yet, unless a limit allows it; or it was the limit."""
+    reasons = []
+    if "generator_lost" in case.whole.deaths and not case.has_limit_on(LOST_BY_ASYNCLI):
+        with_what = lost_with(case.findings, "its").evidence
+        reasons.append(verdicts.lost_by_asyncli(case.lost_by_asyncli, with_what))
+    if case.saturated:
+        reasons.append(verdicts.ASYNCLI_WAS_THE_LIMIT)
+    if not reasons:
+        return None
+    return Judgement("invalid", case.with_early_stop("; and ".join(reasons)))
+
+
+def only_a_suspension_lost_connections(case: Case) -> Judgement | None:
+    if not case.suspended or case.suspended < case.whole.lost:
+        return None
+    return Judgement("invalid", verdicts.lost_to_suspension(case.suspended))
+
+
+def ports_or_descriptors_ran_out(case: Case) -> Judgement | None:
+    short_of = [cause.removeprefix("no_") for cause in _SHORTAGES if case.whole.failures.get(cause)]
+    if case.held >= case.asked or not short_of:
+        return None
+    return Judgement("invalid", verdicts.ran_out(short_of, case.held, case.asked))
+
+
+def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
+    if case.held >= case.asked or not case.late_ramp or not case.whole.failures:
+        return None
+    reason = verdicts.failed_in_late_ramp(case.failed_connects, case.held, case.asked)
+    return Judgement("invalid", reason)
+
+
+# Failed: the server is the reason.
+
+
+def the_server_failed(case: Case) -> Judgement | None:
+    """A connection or a held stream was lost, fewer were held than asked for, an answer was an error, or a limit was crossed. A
+    limit on one of these replaces its part.
+    """
+    wrong = _answered_with_errors(case.whole, case.limited)
+    reasons = []
+    if case.lost_by_server and not case.has_limit_on(LOST):
+        reasons.append(verdicts.connections_lost(case.lost_by_server, case.whole.opened))
+    elif _held_too_few(case, has_reason=bool(case.crossed or wrong)):
+        reasons.append(case.with_stop(verdicts.fewer_held(case.held, case.asked)))
+    lost_streams = _lost_streams(case.whole)
+    if lost_streams and not case.has_limit_on(STREAMS):
+        reasons.append(verdicts.streams_lost(lost_streams))
     reasons += wrong
-    if reasons or crossed:
-        why = "; ".join((*reasons, *crossed)) + (by_hand if no_hold else "")
-        return Judgement("failed", why, by_limits=not reasons)
-    if no_hold and complete:
-        return Judgement("invalid", f"{stop}; {_part(held, asked, 'connection')} open")
-    if cut:
-        return Judgement("invalid", stop)
-    if not complete:
-        how = {True: "still running at {}", False: "ended early at {}", None: "killed at {}, or still running"}[written]
-        return Judgement("invalid", how.format(format_clock(end_s)) + by_hand)
-    lost = f"{whole.lost:,} were lost, which --fail-if allows" if whole.lost else "none was lost"
-    if whole.lost and not theirs:
-        lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"
-    failed = sum(whole.failures.values())
-    retried = f"; {format_many(failed, 'connect')} failed and {'was' if failed == 1 else 'were'} retried" if failed else ""
-    # With --first-beat sleep, or if they listen, some may have been silent from the start.
-    lacked = ("a heartbeat", "data")[plan.listens]
-    silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
-    end = "until the run was stopped" if by_hand else "to the end"
-    why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
-    return Judgement("passed", but_allowed(why, whole, "heartbeat"))
+    if not reasons and not case.crossed:
+        return None
+    why = case.with_early_stop("; ".join((*reasons, *case.crossed)))
+    return Judgement("failed", why, by_limits=not reasons)
 
 
-def _opened_too_few(whole: Tick, held: int, asked: int, *, late_ramp: bool) -> str:
-    """Why fewer were opened than asked for, if asyncli may be the reason; ""."""
-    starved = [cause for cause in _SHORTAGES if whole.failures.get(cause)]
-    if starved:
-        names = " and ".join(cause.removeprefix("no_") for cause in starved)
-        return f"asyncli ran out of {names}: it opened {held:,} of {asked:,}"
-    if late_ramp and whole.failures:
-        failed = format_many(sum(whole.failures.values()), "connect")
-        return f"{failed} failed in a ramp in which asyncli was late: {held:,} of {asked:,} held"
-    return ""
+def _held_too_few(case: Case, *, has_reason: bool) -> bool:
+    """Whether too few were held at the end of a run that came to it. ``has_reason``: an abort has a reason of its own."""
+    if case.held >= case.asked or case.has_limit_on(HELD):
+        return False
+    if not case.complete or case.was_cut or case.was_stopped_before_hold:
+        return False
+    return not (has_reason and case.was_aborted)
 
 
-def _untested(plan: Plan, totals: Totals, findings: Sequence[Finding]) -> str:
-    """Why nothing is known of the server, or ""."""
-    whole, acceptance = totals.whole, totals.acceptance
-    if not totals.recorded:
-        return "the run file has no record of its connections"
-    if not whole.opened:
-        return next((one.evidence for one in findings if one.code == NOTHING_LISTENS), "nothing ever connected")
-    if not tested(plan, whole, accepted=acceptance.accepted):
-        opened = format_many(whole.opened, "connection")
-        if plan.listens:
-            return server.not_accepted(whole.opened, acceptance.known).evidence
-        broken = whole.protocol.broken if whole.protocol is not None else {}
-        most = f"; most often {max(broken, key=broken.__getitem__)}" if broken else ""
-        return f"{why_untested(whole.deaths, whole.sent)}: {opened} opened, {format_many(whole.sent, 'heartbeat')} sent{most}"
-    unasked = unproven(whole)
-    return "" if unasked is None else unasked.evidence
+# Invalid: the run did not come to its end.
+
+
+def stopped_before_its_hold(case: Case) -> Judgement | None:
+    if not case.was_stopped_before_hold or not case.complete:
+        return None
+    return Judgement("invalid", verdicts.open_when_stopped(case.stop, case.held, case.asked))
+
+
+def cut_by_the_user(case: Case) -> Judgement | None:
+    if not case.was_cut:
+        return None
+    return Judgement("invalid", case.stop)
+
+
+def not_complete(case: Case) -> Judgement | None:
+    if case.complete:
+        return None
+    return Judgement("invalid", case.with_stop(verdicts.no_end(case.written, case.end_s)))
+
+
+def passed(case: Case) -> Judgement:
+    held = verdicts.held_until(case.held, case.asked, stopped=bool(case.stop))
+    if case.unheard is None:
+        why = f"{held}, and {_losses_of_a_pass(case)}"
+    else:
+        # With --first-beat sleep, or if they listen, some may have been silent from the start.
+        unheard = case.unheard
+        silent = verdicts.held_in_silence(unheard.count, unheard.ago_s, listens=case.plan.listens)
+        why = f"{held}, {silent}, and {_losses_of_a_pass(case)}"
+    if case.failed_connects:
+        why = f"{why}; {verdicts.connects_retried(case.failed_connects)}"
+    return Judgement("passed", but_allowed(case.with_stop(why), case.whole, "heartbeat"))
+
+
+def _losses_of_a_pass(case: Case) -> str:
+    if not case.whole.lost:
+        return verdicts.NONE_LOST
+    if not case.lost_by_server:
+        return verdicts.lost_by_asyncli_but_allowed(case.whole.lost)
+    return verdicts.lost_but_allowed(case.whole.lost)
+
+
+#: The verdict is that of the first rule that applies; without one, the run has passed.
+RULES: tuple[Rule, ...] = (
+    records_are_missing,
+    nothing_connected,
+    nothing_answered,
+    answers_prove_nothing,
+    asyncli_was_at_fault,
+    only_a_suspension_lost_connections,
+    ports_or_descriptors_ran_out,
+    connects_failed_in_a_late_ramp,
+    the_server_failed,
+    stopped_before_its_hold,
+    cut_by_the_user,
+    not_complete,
+)
 
 
 def unproven(whole: Tick) -> Finding | None:
@@ -165,26 +307,42 @@ def unproven(whole: Tick) -> Finding | None:
 
 def why_untested(causes: Collection[str], sent: int) -> str:
     """Why a run is untested though it connected: by the ``causes`` of losses and the number of heartbeats ``sent``."""
-    if not (causes or sent):
-        return "no heartbeat was due yet (hold for longer, or write --first-beat now)"
-    return "no answer was right" if "protocol_error" in causes else "nothing ever answered"
-
-
-def _part(count: int, of: int, one: str) -> str:
-    """``1 of 1 connection was``, ``3 of 1,200 connections were``."""
-    return f"{count:,} of {of:,} {one if of == 1 else one + 's'} {'was' if 1 in (count, of) else 'were'}"
+    if not causes and not sent:
+        return verdicts.NO_HEARTBEAT_DUE
+    if "protocol_error" in causes:
+        return verdicts.NO_ANSWER_RIGHT
+    return verdicts.NOTHING_ANSWERED
 
 
 def but_allowed(why: str, whole: Tick, what: str) -> str:
     """``why`` it passed, with the error answers to each ``what`` that limits allow."""
-    return "; but ".join((why, *(f"{one}, which --fail-if allows" for one in answered_with_errors(whole, what=what))))
+    errors_allowed = [verdicts.allowed(reason) for reason in _answered_with_errors(whole, what=what)]
+    return "; but ".join((why, *errors_allowed))
 
 
-def answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str = "heartbeat") -> list[str]:
+def _answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str = "heartbeat") -> list[str]:
     """How many answers were errors without a limit on them, in words; nothing if none was."""
-    bad = errors(whole, limited)
-    counts = ", ".join(f"{status}: {count:,}" for status, count in sorted(bad.items()))
-    return [f"{_part(sum(bad.values()), whole.answered, what)} answered with errors ({counts})"] if bad else []
+    by_status = errors(whole, limited)
+    if not by_status:
+        return []
+    return [verdicts.answered_with_errors(by_status, whole.answered, what)]
+
+
+def _most_often_wrong(whole: Tick) -> str:
+    """The most common wrong answer; "" for none."""
+    if whole.protocol is None or not whole.protocol.broken:
+        return ""
+    broken = whole.protocol.broken
+    return max(broken, key=broken.__getitem__)
+
+
+def _lost_streams(whole: Tick) -> int:
+    if whole.protocol is None:
+        return 0
+    return sum(whole.protocol.streams_lost.values())
+
+
+# How the user ended a run.
 
 
 def interrupted(findings: Sequence[Finding]) -> str:
@@ -193,7 +351,9 @@ def interrupted(findings: Sequence[Finding]) -> str:
     end = ends.get(CUT) or ends.get(STOPPED)
     if end is None:
         return ""
-    return f"the hold was not reached: {end.evidence}" if stopped_before_hold(findings) else end.evidence
+    if stopped_before_hold(findings):
+        return verdicts.stopped_before_hold(end.evidence)
+    return end.evidence
 
 
 def stopped_before_hold(findings: Sequence[Finding]) -> bool:
@@ -203,5 +363,10 @@ def stopped_before_hold(findings: Sequence[Finding]) -> bool:
 
 def ended_by_user(findings: Sequence[Finding]) -> dict[str, Finding]:
     """How the user ended the run, by code of the finding, since it was last resumed."""
-    last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
-    return {one.code: one for one in findings[last:] if one.code in (STOPPED, CUT)}
+    ends: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.code == RESUMED:
+            ends = {}
+        elif finding.code in (STOPPED, CUT):
+            ends[finding.code] = finding
+    return ends

@@ -12,7 +12,7 @@ from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
-from asyncli.analysis.verdict import Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
 from asyncli.model import metrics
 from asyncli.model.records import SCHEMA, left_out_s
 from asyncli.model.run import Run
@@ -94,10 +94,11 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     """
     totals = fold(run)
     limits = saturation(run, totals)
-    verdict = judge(
+    case = Case(
         run.plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
         findings=run.findings,
-    ).verdict  # fmt: skip
+    )  # fmt: skip
+    verdict = judge(case).verdict
     finding = None
     # What stands beside a pass is found in the whole run.
     if verdict_needs_summary(run) or (verdict == "passed" and run.complete):

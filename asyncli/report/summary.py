@@ -22,7 +22,7 @@ from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
-from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import RULE, Case, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
@@ -115,12 +115,12 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     )
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
-    judgement = judge(
+    case = Case(
         plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
-        written=run.written, findings=run.findings,
-        limited=[one.threshold.key for one in outcomes], crossed=crossed,
+        written=run.written, findings=run.findings, limited=[one.threshold.key for one in outcomes], crossed=crossed,
         end_s=run.end_s, suspended=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
+    judgement = judge(case)
     summary.run.verdict = judgement.verdict
     summary.limits = [
         *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),

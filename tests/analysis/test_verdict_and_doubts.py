@@ -17,7 +17,8 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Totals, fold
-from asyncli.analysis.verdict import judge
+from asyncli.analysis.verdict import RULES, Case, Judgement
+from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.findings.generator import saturated_cpu
@@ -44,6 +45,10 @@ from asyncli.report.answer import doubts as doubts_of
 from asyncli.report.summary import summarise
 
 PLAN = Plan(urls=("http://a/",), connections=100)
+
+
+def judge(plan: Plan, of: Totals, **known: Any) -> Judgement:
+    return judge_case(Case(plan, of, **known))
 
 
 def totals(held: int, opened: int, lost: dict[str, int] | None = None, failed: dict[str, int] | None = None) -> Totals:
@@ -78,6 +83,38 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     judgement = judge(PLAN, of, **({"saturated": False, "complete": True} | options))
     assert judgement.verdict == verdict
     assert judgement.why
+
+
+UNASKED = records.ProtocolCounts(unasked=200)
+STOPPED_IN_RAMP = Finding(STOPPED, "warning", "stopped by the user", fields={"phase": "ramp"})
+#: Each rule's name, and a run of which it is the first to apply; the last has passed.
+FIRST_TO_APPLY = {
+    "records_are_missing": (Totals(recorded=False), {}),
+    "nothing_connected": (totals(0, 0), {}),
+    "nothing_answered": (Totals(Tick(opened=100, sent=100), 100), {}),
+    "answers_prove_nothing": (Totals(Tick(opened=100, answered=200, protocol=UNASKED), 100), {}),
+    "asyncli_was_at_fault": (totals(100, 110, {"generator_lost": 10}), {}),
+    "only_a_suspension_lost_connections": (totals(100, 110, {"heartbeat_timeout": 10}), {"suspended": 10}),
+    "ports_or_descriptors_ran_out": (totals(60, 60, None, {"no_ports": 40}), {}),
+    "connects_failed_in_a_late_ramp": (totals(60, 60, None, {"refused": 40}), {"late_ramp": True}),
+    "the_server_failed": (totals(99, 100, {"reset": 1}), {}),
+    "stopped_before_its_hold": (totals(60, 60), {"findings": [STOPPED_IN_RAMP]}),
+    "cut_by_the_user": (totals(100, 100), {"findings": [Finding(CUT, "warning", "ended at once", fields={"phase": "hold"})]}),
+    "not_complete": (totals(100, 100), {"complete": False}),
+    "": (totals(100, 100), {}),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_TO_APPLY)
+def test_each_rule_applies_to_its_case(name: str) -> None:
+    of, known = FIRST_TO_APPLY[name]
+    case = Case(PLAN, of, **({"saturated": False, "complete": True} | known))
+    first = next((rule.__name__ for rule in RULES if rule(case) is not None), "")
+    assert first == name
+
+
+def test_each_rule_has_its_case() -> None:
+    assert [*FIRST_TO_APPLY, ""][: len(RULES)] == [rule.__name__ for rule in RULES]
 
 
 def test_wrong_answers_are_answers() -> None:
