@@ -114,7 +114,7 @@ def test_each_rule_applies_to_its_case(name: str) -> None:
 
 
 def test_each_rule_has_its_case() -> None:
-    assert [*FIRST_TO_APPLY, ""][: len(RULES)] == [rule.__name__ for rule in RULES]
+    assert [*FIRST_TO_APPLY] == [*(rule.__name__ for rule in RULES), ""]
 
 
 def test_wrong_answers_are_answers() -> None:
