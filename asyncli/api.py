@@ -28,8 +28,9 @@ from asyncli.model.records import Environment, Finding
 from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
 from asyncli.report import comparison_report
-from asyncli.report.answer import answer, memory_name, one_line
+from asyncli.report.answer import memory_name, one_line
 from asyncli.report.comparison_report import require_comparable
+from asyncli.report.cost_answer import answer
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.timeline_and_deaths import timeline_panels
 from asyncli.report.figures.timeline_data import timeline

@@ -1,8 +1,6 @@
-"""A summary as sentences: verdict, cost per connection, capacity, doubts."""
+"""A summary as sentences: verdict, capacity, doubts. :mod:`asyncli.report.cost_answer` has the cost of a connection."""
 
 from __future__ import annotations
-
-import shlex
 
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
@@ -14,23 +12,11 @@ from asyncli.model.records import Finding
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.units import format_many
-from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.format import (
-    about,
-    about_to,
-    bytes_each,
-    capitalised,
-    ceiling,
-    interval_bytes,
-    is_unknown,
-    with_error,
-    with_streams,
-)
-from asyncli.report.summary import CostPart, Summary
+from asyncli.report.format import about, about_to, capitalised, ceiling, with_error, with_streams
+from asyncli.report.summary import Summary
 
 # An interval beyond this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
-_ENDS = {2: "two", 3: "three", 4: "four"}
 
 
 def worst(summary: Summary) -> Finding | None:
@@ -71,19 +57,35 @@ def one_line(summary: Summary, *, warnings: bool = False) -> str:
     line = f"{summary.verdict}: {summary.why}"
     if finding is not None and (warnings or finding.severity == "error"):
         line = f"{summary.verdict} {beside_pass(summary)}: {why_with_worst(summary)}"
-    total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
         return oneline(line)
-    for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
-        # Two levels of the whole host include other programs.
-        if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            streams = with_streams(summary.cost.streams)
-            each = f"a connection{streams}, first use included," if one.of_levels else f"one more connection{streams}"
-            line += f"; {each} costs {with_error(one)} {where}"
-            break
+    cost = _cost_in_one_line(summary)
+    if cost:
+        line += f"; {cost}"
     if growth(summary) is not None:
         line += f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])} of the hold"
     return oneline(line)
+
+
+def _cost_in_one_line(summary: Summary) -> str:
+    """The cost on the host, else in the server; "" if neither is above zero."""
+    total, server = summary.cost.host_total, summary.cost.server_user
+    streams = with_streams(summary.cost.streams)
+    # Two levels of the whole host include other programs.
+    if total is not None and not is_hidden(total):
+        where = f"on {sides(summary.environment).host}"
+        return f"one more connection{streams} costs {with_error(total)} {where}"
+    if server is None or server.ci95[0] <= 0:
+        return ""
+    where = f"in {server_name(summary)}"
+    if server.of_levels:
+        return f"a connection{streams}, first use included, costs {with_error(server)} {where}"
+    return f"one more connection{streams} costs {with_error(server)} {where}"
+
+
+def is_hidden(total: Cost) -> bool:
+    """Whether other programs may be in a total: then the parts lead."""
+    return total.ci95[0] <= 0 or total.of_levels
 
 
 def server_label(summary: Summary) -> str:
@@ -103,118 +105,12 @@ def memory_name(summary: Summary) -> str:
     return f"{server_name(summary)} (RSS)" if kind == "RSS" and memory.hold_end is not None else server_name(summary)
 
 
-def answer(summary: Summary) -> str:
-    """The cost of a connection as a sentence."""
-    cost, where = summary.cost, sides(summary.environment)
-    if summary.connections.opened != 0 and summary.verdict == "untested":
-        # The reason without its numbers, which the verdict has just given.
-        return f"Cost per connection unknown: {first_part(summary.why, ':')}."
-    if unknown := _server_unknown(summary):
-        return unknown
-    end = "for this end of it" if where.far is None else "for its end of it"
-    ends = f"for each of its {_ENDS[cost.ends]} ends" if cost.ends > 1 else end
-    total = cost.host_total
-    # The host's memory includes other programs: lead with the parts.
-    hidden = total is not None and (total.ci95[0] <= 0 or total.of_levels)
-    rest = cost.residual if not hidden and cost.residual is not None and cost.residual.ci95[1] >= 0 else None
-    # A slope includes growth in the ramp.
-    moves = {"grows": " (growth included)", "shrinks": " (shrinking included)"}.get(_moves(summary), "")
-    places = (
-        (cost.server_user, f"in {server_name(summary)}{moves}"),
-        (cost.behind or None, f"in {' and '.join(cost.behind_programs or [])} behind it"), (cost.kernel, f"in the kernel {ends}"),
-        (cost.generator_user, "in asyncli"), (rest, _left_over(rest)),
-    )  # fmt: skip
-    # With the rest, the parts add up to the total.
-    adds_up = total is not None and rest is not None
-    parts = [
-        f"{with_error(one, _times_in_total(cost, one) if adds_up else 0)} {place}"
-        for one, place in places
-        if one is not None and (adds_up or not is_unknown(one))
-    ]
-    unsure = [
-        f"{place} ({interval_bytes(one)}{': it shrank' if one.ci95[1] < 0 else ''})"
-        for one, place in places
-        if one is not None and is_unknown(one)
-    ]
-    if cost.server_user is None and (found := summary.finding("cost_short_lived", "cost_grew")) is not None:
-        return oneline(f"{capitalised(found.evidence, server_name(summary))}.")
-    streams = with_streams(cost.streams)
-    each = f"One more connection{streams} costs"
-    first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
-    if first is not None and first.of_levels:
-        each = f"A connection{streams}, first use included, costs"
-    if total is not None and not hidden:
-        whole = f"{each} {with_error(total)} on {where.host}"
-        return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
-    if total is not None and total.ci95[0] <= 0:
-        unsure.append(f"on {where.host} in all ({interval_bytes(total)}, other programs included)")
-    if parts or unsure:
-        sentences = [f"{each} {', '.join(parts)}"] if parts else []
-        if unsure:
-            sentences.append(f"{'' if parts else f'The cost of a connection{streams} '}cannot be told: {', '.join(unsure)}")
-        missing = [f"the cost in {server_name(summary)}"] if cost.server_user is None else []
-        if total is None:
-            missing.append(f"the total of {where.host}")
-        elif total.ci95[0] > 0:
-            sentences.append(f"{where.host} in all took {with_error(total)}, other programs included")
-        sentences += [f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} unknown"] if missing else []
-        return f"{'; '.join(sentences)}."
-    known = summary.finding("cost_few_points", "cost_not_sampled")
-    if summary.connections.held and known is not None:
-        return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
-    return "Cost per connection unknown: no connections were held."
-
-
-def _times_in_total(cost: CostPart, part: Cost) -> int:
-    """How often ``part`` is in the total; 0 of one below zero, which is no part of it."""
-    if part is cost.residual and part.bytes_per_connection < 0:
-        return 0
-    return cost.ends if part is cost.kernel else 1
-
-
-def _left_over(rest: Cost | None) -> str:
-    """Memory is not left over below zero: then the parts are more than the total, within its error."""
-    if rest is None or rest.bytes_per_connection >= 0:
-        return "left over"
-    return f"left over (the parts exceed the total by {bytes_each(-rest.bytes_per_connection)}, which is within its error)"
-
-
-def _server_unknown(summary: Summary) -> str:
-    """Why the server's cost is unknown and how to measure it; "" if its processes were seen or nothing was held."""
-    unseen = summary.finding("server_processes_unknown") is not None
-    if not unseen or summary.cost.server_user is not None or not summary.connections.held:
-        return ""
-    reason, remedy = _server_remedy(summary)
-    host = sides(summary.environment).host
-    total, kernel, known = summary.cost.host_total, summary.cost.kernel, ""
-    if total is not None and total.ci95[0] > 0:
-        known = f" (on {host} it costs {with_error(total)} in all)"
-    elif kernel is not None and kernel.ci95[0] > 0:
-        known = f" (each end of it costs {with_error(kernel)} in the kernel of {host})"
-    return oneline(f"Cost per connection unknown for {server_name(summary)}: {reason}{known}. To measure it: {remedy}")
-
-
-def _server_remedy(summary: Summary) -> tuple[str, str]:
-    """(Why the server's memory could not be read, how to read it)."""
-    server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
-    hidden = isinstance(server, dict) and server.get("hidden") is True
-    if not agent and not sides(summary.environment).server:
-        host = parse_target(summary.plan["urls"][0]).host
-        at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
-        return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
-    program = "the agent" if agent else "the soak"
-    if hidden:
-        below = summary.finding("needs_root") is not None
-        return "its processes belong to another user", "see the remedy below" if below else f"run {program} as root (sudo)"
-    return "its processes were not found", f"start {program} with --server-pid PID"
-
-
 def growth(summary: Summary) -> Finding | None:
     """The certain growth of the server's memory with time. Other memory may grow by other programs."""
     return next((one for one in summary.findings if one.code == drift_grows.code and one.fields["metric"] == "server_user"), None)
 
 
-def _moves(summary: Summary) -> str:
+def drift_of_server(summary: Summary) -> str:
     """The verdict of the server's drift, or ""."""
     return summary.drift["server_user"].verdict if "server_user" in summary.drift else ""
 
@@ -240,40 +136,57 @@ def as_doubt(finding: Finding, sentences: str) -> str:
 
 def headroom(summary: Summary) -> str:
     """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
-    found, sentences = summary.forecast, []
-    if summary.connections.opened and (bottleneck := summary.finding(gave_way.code)) is not None:
+    bottleneck = summary.finding(gave_way.code)
+    if summary.connections.opened and bottleneck is not None:
         return with_remedy(summary, bottleneck)
     if not summary.connections.held:
         return ""
-    here, alone = found.memory, found.server_memory
+    sentences = [_memory_for(summary), _first_limit(summary)]
+    return " ".join(filter(None, sentences))
+
+
+def _memory_for(summary: Summary) -> str:
+    """How many connections memory is there for, on this host and with the clients elsewhere; "" if unknown."""
+    here, alone = summary.forecast.memory, summary.forecast.server_memory
+    clauses = []
     if here is not None and here.connections is not None:
         # Beside a range that begins lower, this is a range too.
-        beside = alone is not None and alone.ci95 is not None and alone.ci95[0] < here.connections
-        many = about_to(here) if beside else f"about {about(here)}"
-        sentences.append(f"This host has memory for {many} such connections with both ends on it")
+        is_above = alone is not None and alone.ci95 is not None and alone.ci95[0] < here.connections
+        number = about_to(here) if is_above else f"about {about(here)}"
+        clauses.append(f"This host has memory for {number} such connections with both ends on it")
     if alone is not None and alone.connections is not None:
         # A range: the server's share of the residual is unknown.
-        host = "" if sentences else "A server like this host has memory "
-        sentences.append(f"{host}for {about_to(alone)} with the clients elsewhere")
-    if sentences and (far := summary.finding(forecast_far.code)) is not None:
-        sentences[0] += f" ({far.fields['times']:,.0f} times the measured count)"
-    if sentences and growth(summary) is not None:
-        sentences[0] = f"Without that growth, {sentences[0][:1].lower()}{sentences[0][1:]}"
-    first = next((one for one in found.ceilings if one.name == found.first), None)
-    if first is not None and first.connections is not None and first is not here:
-        before = f"{', or '.join(sentences)}. " if sentences else ""
-        names, but = {one.name for one in found.ceilings}, ""
-        if "earlier_memory" in names:
-            return (
-                f"{before}The first known limit is {ceiling(first.name)}, at about {about(first)}; how many fit into the memory "
-                f"that {server_name(summary)} had before the first connect is unknown."
-            )
-        # nginx's and HAProxy's configuration is read; other servers' descriptors only.
-        if names.isdisjoint(("worker_connections", "maxconn")):
-            others = "descriptors" in names
-            but = "; no other limit of the server is known" if others else "; the server's own limits are unknown"
-        return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
-    return f"{', or '.join(sentences)}." if sentences else ""
+        subject = "" if clauses else "A server like this host has memory "
+        clauses.append(f"{subject}for {about_to(alone)} with the clients elsewhere")
+    if not clauses:
+        return ""
+    far = summary.finding(forecast_far.code)
+    if far is not None:
+        clauses[0] += f" ({far.fields['times']:,.0f} times the measured count)"
+    sentence = f"{', or '.join(clauses)}."
+    if growth(summary) is None:
+        return sentence
+    return f"Without that growth, {sentence[:1].lower()}{sentence[1:]}"
+
+
+def _first_limit(summary: Summary) -> str:
+    """The lowest limit, if it is not the memory that was named; "" if none is known."""
+    ceilings = {one.name: one for one in summary.forecast.ceilings}
+    first = ceilings.get(summary.forecast.first or "")
+    if first is None or first.connections is None or first is summary.forecast.memory:
+        return ""
+    limit = f"{ceiling(first.name)}, at about {about(first)}"
+    if "earlier_memory" in ceilings:
+        return (
+            f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} had before the first "
+            "connect is unknown."
+        )
+    # nginx's and HAProxy's configuration is read; other servers' descriptors only.
+    if "worker_connections" in ceilings or "maxconn" in ceilings:
+        return f"The first limit is {limit}."
+    if "descriptors" in ceilings:
+        return f"The first limit is {limit}; no other limit of the server is known."
+    return f"The first limit is {limit}; the server's own limits are unknown."
 
 
 NOT_THE_SERVER = (
@@ -290,7 +203,7 @@ def doubts(summary: Summary) -> list[str]:
     if (shared := summary.finding(host_shared.code)) is not None:
         alone = f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}."
         found.append(as_doubt(shared, alone))
-    if _moves(summary) == "shrinks":
+    if drift_of_server(summary) == "shrinks":
         shrinks = in_words(summary.drift["server_user"])
         found.append(f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of its cost.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]

@@ -20,7 +20,6 @@ from asyncli.report import document as doc
 from asyncli.report import run_events as events
 from asyncli.report.answer import (
     NOT_THE_SERVER,
-    answer,
     as_doubt,
     beside_pass,
     doubts,
@@ -31,6 +30,7 @@ from asyncli.report.answer import (
     why_with_worst,
     with_remedy,
 )
+from asyncli.report.cost_answer import answer
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary

@@ -21,7 +21,8 @@ from programs import Program, recorded
 
 from asyncli.analysis.drift import Drift, drifts, source_of
 from asyncli.model.records import Finding
-from asyncli.report.answer import answer, growth
+from asyncli.report.answer import growth
+from asyncli.report.cost_answer import answer
 from asyncli.report.summary import summarise
 
 pytestmark = pytest.mark.measures

@@ -19,7 +19,8 @@ from asyncli.model.records import STOPPED, Finding, Phase
 from asyncli.model.run import Run
 from asyncli.report import document as doc
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import answer, doubts, headroom
+from asyncli.report.answer import doubts, headroom
+from asyncli.report.cost_answer import answer
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.run_report import render, run_document

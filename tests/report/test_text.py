@@ -19,8 +19,9 @@ from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import answer, one_line
+from asyncli.report.answer import one_line
 from asyncli.report.comparison_report import comparison_document, document
+from asyncli.report.cost_answer import answer
 from asyncli.report.document import plain
 from asyncli.report.figures.pictures import pictures as drawings
 from asyncli.report.format import capitalised, short_bytes
