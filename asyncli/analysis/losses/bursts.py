@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
-from asyncli.analysis.losses.server_evidence import Evidence, StillOpen
+from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.analysis.shared_host import is_proxy
@@ -161,81 +163,182 @@ def _find(table: LossTable) -> list[Burst]:
     return sorted(found, key=lambda burst: burst.from_s)
 
 
-def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
-    """The reason by evidence of the server, or by the share of the losses."""
-    server, name, direct = table.server, table.server.label, table.server.direct
-    workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
-    resets, idle, announced = (unclaimed(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
-    if found.gone:
-        return reason("server_ended", certain=True, server=name)
-    if found.restarted and not found.lived:
-        return reason("server_restarted", certain=True, server=name)
-    if found.lived:
-        return _by_living_processes(table, burst, found)
-    if found.counters_restarted:
-        form = "likely_reload" if found.restarted is None else "reload_by_counters"
-        return reason("reload", form, certain=found.restarted is False, server=name)
-    # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
-    if not found.ended and not announced and _reset_before_it(burst, found):
-        return _reset_by_a_box(name, found.still_open(burst.count))
-    # A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them.
-    kept = min(found.excess or 0, burst.count)
-    if 2 * kept >= burst.count and not announced and (found.ended or (found.ended is None and (not all_of_them or workers == 1))):
-        return _crashed(table, found, workers, kept)
-    if all_of_them:
-        if _refused_after(table, burst):
-            return reason("server_ended", "connects_refused", server=name)
-        if found.silent_since:
-            return reason("server_ended", "page_never_again", server=name)
-        # A single worker may also have crashed.
-        if found.ended and 1 < workers <= found.ended:
-            # Nginx counts down what a reload closes, and not what a crash does: that was looked at above.
-            if direct and found.excess is not None:
-                return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
-            return reason("reload", "reload_or_crash", server=name, ended=found.ended)
-        if 2 * idle >= burst.count or announced:
-            if found.reconnected and found.excess is not None:
-                return reason("reload", "reload_by_counts", certain=direct, server=name)
-            return reason("reload", "likely_reload", server=name)
-    if workers > 1 and (ended := _worker_ended(burst, found, workers, name)) is not None:
-        return ended
-    if 2 * resets >= burst.count and all_of_them and found.open_sockets is None:
-        return reason("box_reset", "box_seems_reset")
+class _Case(NamedTuple):
+    """A burst and what the samples say of the server around it."""
+
+    table: LossTable
+    burst: Burst
+    evidence: Evidence
+
+    @property
+    def server(self) -> str:
+        return self.table.server.label
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the sampled server is the one that we connect to."""
+        return self.table.server.direct
+
+    @property
+    def workers(self) -> int:
+        return self.table.server.workers(self.burst.from_s)
+
+    @property
+    def still_counted(self) -> int:
+        """How many of the lost ones the server still counts."""
+        return min(self.evidence.excess or 0, self.burst.count)
+
+    def count(self, cause: str) -> int:
+        return unclaimed(self.burst.of(cause))
+
+    @property
+    def were_closed(self) -> bool:
+        """Whether the server closed most while idle, or announced some ends."""
+        return 2 * self.count("closed_idle") >= self.burst.count or self.count("closed_announced") > 0
+
+
+def _explain(table: LossTable, burst: Burst, evidence: Evidence) -> Reason:
+    """The reason by the first rule that applies: by evidence of the server, else by the share of the losses."""
+    case = _Case(table, burst, evidence)
+    for rule in _RULES:
+        explanation = rule(case)
+        if explanation is not None:
+            return explanation
     return _unknown(table, "burst")
 
 
-def _crashed(table: LossTable, found: Evidence, workers: int, kept: int) -> Reason:
-    """The reason where the server still counts what it has lost: by its processes, where they were read."""
-    server, name = table.server, table.server.label
-    if found.ended is None and not server.direct:
-        return reason("worker_crash", "worker_crash_or_proxy", server=name, kept=kept)
-    of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
-    return reason("worker_crash", certain=server.direct and bool(found.ended), server=name, kept=kept, of=of)
-
-
-def _worker_ended(burst: Burst, found: Evidence, workers: int, name: str) -> Reason | None:
-    """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
-    if found.ended is None:
-        is_share = one_of(workers, burst.count, burst.held)
-        return reason("worker_ended", "worker_or_backend_ended", server=name, workers=workers) if is_share else None
-    if not found.ended or 2 * burst.count < found.ended * burst.held / workers:
+def _server_ended(case: _Case) -> Reason | None:
+    if not case.evidence.gone:
         return None
-    return reason("worker_ended", certain=True, server=name, ended=found.ended, workers=workers)
+    return reason("server_ended", certain=True, server=case.server)
 
 
-def _by_living_processes(table: LossTable, burst: Burst, found: Evidence) -> Reason:
-    """The reason where the server's processes all went on: they did it, something behind them, or a middle box before them."""
-    name = table.server.label
-    if _reset_before_it(burst, found):
-        return _reset_by_a_box(name, found.still_open(burst.count))
-    if found.counters_restarted:
+def _server_restarted(case: _Case) -> Reason | None:
+    if not case.evidence.restarted or case.evidence.lived:
+        return None
+    return reason("server_restarted", certain=True, server=case.server)
+
+
+def _processes_went_on(case: _Case) -> Reason | None:
+    """The server's processes all went on: they did it, something behind them, or a middle box before them."""
+    table, burst, evidence = case
+    if not evidence.lived:
+        return None
+    if _reset_before_it(burst, evidence):
+        return _reset_by_a_box(case)
+    if evidence.counters_restarted:
         return reason("backend_ended", "backend_restarted")
     if _passes_on(table, burst):
-        return reason("backend_ended", server=table.server.name or name)
+        return reason("backend_ended", server=table.server.name or case.server)
     # A box that lost its table tells the server nothing, whose sockets would still be open.
-    if _mostly_idle_resets(burst) and burst.all_of_them and found.open_sockets is None:
+    if _mostly_idle_resets(burst) and burst.all_of_them and evidence.open_sockets is None:
         return reason("box_reset", "box_seems_reset")
     return _unknown(table, "burst_of_living")
+
+
+def _counters_restarted(case: _Case) -> Reason | None:
+    evidence = case.evidence
+    if not evidence.counters_restarted:
+        return None
+    if evidence.restarted is None:
+        return reason("reload", "likely_reload", server=case.server)
+    return reason("reload", "reload_by_counters", certain=not evidence.restarted, server=case.server)
+
+
+def _middle_box_reset(case: _Case) -> Reason | None:
+    # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
+    if case.evidence.ended or case.count("closed_announced"):
+        return None
+    if not _reset_before_it(case.burst, case.evidence):
+        return None
+    return _reset_by_a_box(case)
+
+
+def _worker_crashed(case: _Case) -> Reason | None:
+    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them."""
+    evidence, burst = case.evidence, case.burst
+    if 2 * case.still_counted < burst.count or case.count("closed_announced"):
+        return None
+    if evidence.ended is None:
+        if burst.all_of_them and case.workers > 1:
+            return None
+        if not case.is_direct:
+            return reason("worker_crash", "worker_crash_or_proxy", server=case.server, kept=case.still_counted)
+    elif not evidence.ended:
+        return None
+    of = f", {evidence.ended or 1} of {case.workers}" if case.workers > 1 else ""
+    is_certain = case.is_direct and bool(evidence.ended)
+    return reason("worker_crash", certain=is_certain, server=case.server, kept=case.still_counted, of=of)
+
+
+def _connects_were_refused(case: _Case) -> Reason | None:
+    if not case.burst.all_of_them or not _refused_after(case.table, case.burst):
+        return None
+    return reason("server_ended", "connects_refused", server=case.server)
+
+
+def _page_stayed_silent(case: _Case) -> Reason | None:
+    if not case.burst.all_of_them or not case.evidence.silent_since:
+        return None
+    return reason("server_ended", "page_never_again", server=case.server)
+
+
+def _all_workers_ended(case: _Case) -> Reason | None:
+    """A single worker may also have crashed."""
+    ended = case.evidence.ended
+    if not case.burst.all_of_them or not ended or not 1 < case.workers <= ended:
+        return None
+    # Nginx counts down what a reload closes, and not what a crash does: that was looked at above.
+    if case.is_direct and case.evidence.excess is not None:
+        return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=ended)
+    return reason("reload", "reload_or_crash", server=case.server, ended=ended)
+
+
+def _all_were_closed(case: _Case) -> Reason | None:
+    if not case.burst.all_of_them or not case.were_closed:
+        return None
+    if case.evidence.reconnected and case.evidence.excess is not None:
+        return reason("reload", "reload_by_counts", certain=case.is_direct, server=case.server)
+    return reason("reload", "likely_reload", server=case.server)
+
+
+def _worker_ended(case: _Case) -> Reason | None:
+    """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
+    burst, ended, workers = case.burst, case.evidence.ended, case.workers
+    if workers <= 1:
+        return None
+    if ended is None:
+        if not one_of(workers, burst.count, burst.held):
+            return None
+        return reason("worker_ended", "worker_or_backend_ended", server=case.server, workers=workers)
+    if not ended or 2 * burst.count < ended * burst.held / workers:
+        return None
+    return reason("worker_ended", certain=True, server=case.server, ended=ended, workers=workers)
+
+
+def _middle_box_seems_to_reset(case: _Case) -> Reason | None:
+    if not case.burst.all_of_them or case.evidence.open_sockets is not None:
+        return None
+    if 2 * case.count("reset") < case.burst.count:
+        return None
+    return reason("box_reset", "box_seems_reset")
+
+
+#: The first that applies explains a burst; without one its cause is unknown.
+_RULES: tuple[Callable[[_Case], Reason | None], ...] = (
+    _server_ended,
+    _server_restarted,
+    _processes_went_on,
+    _counters_restarted,
+    _middle_box_reset,
+    _worker_crashed,
+    _connects_were_refused,
+    _page_stayed_silent,
+    _all_workers_ended,
+    _all_were_closed,
+    _worker_ended,
+    _middle_box_seems_to_reset,
+)
 
 
 def _mostly_idle_resets(burst: Burst) -> bool:
@@ -244,14 +347,15 @@ def _mostly_idle_resets(burst: Burst) -> bool:
     return 2 * unclaimed(resets) >= burst.count and share_awaiting(resets) < 0.5
 
 
-def _reset_before_it(burst: Burst, found: Evidence) -> bool:
+def _reset_before_it(burst: Burst, evidence: Evidence) -> bool:
     """Whether most were reset while idle, and the server still has most of them: the reset came on the way."""
-    return _mostly_idle_resets(burst) and found.still_open(burst.count).are_most
+    return _mostly_idle_resets(burst) and evidence.still_open(burst.count).are_most
 
 
-def _reset_by_a_box(name: str, kept: StillOpen) -> Reason:
+def _reset_by_a_box(case: _Case) -> Reason:
+    kept = case.evidence.still_open(case.burst.count)
     form = "box_reset" if kept.by_kernel else "box_reset_by_count"
-    return reason("box_reset", form, certain=kept.by_kernel, server=name, kept=kept.count)
+    return reason("box_reset", form, certain=kept.by_kernel, server=case.server, kept=kept.count)
 
 
 def _passes_on(table: LossTable, burst: Burst) -> bool:
