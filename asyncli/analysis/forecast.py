@@ -20,7 +20,7 @@ from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE, cost_in_earlier_memory, descriptors_listed
-from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
+from asyncli.findings.forecast import forecast_far, forecast_unknown
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import FAR, Check, Finding
@@ -68,57 +68,73 @@ class Forecast(msgspec.Struct):
 
 def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     """The forecast of a run, and findings on what is unknown or extrapolated too far."""
-    found = Forecast()
-    findings: list[Finding] = []
     run = for_cost(run)
-    plan, where = run.plan, run.sides
-    local = where.ends == 2
-    by_code = {check.code: check for check in run.checks}
+    checks = {check.code: check for check in run.checks}
     before = run.within((-math.inf, run.first_connect_s))
-    cgroup, ours = by_code.get("cgroup_memory"), before.place.memory_bytes
-    room = _room(
-        before.series(metrics.HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
-    )
-    listed = any(one.code == descriptors_listed.code for one in costs.findings)
-    listing = before.series(metrics.KERNEL_LISTING_BYTES)
-    name, words = (
-        ("memory", f"this host, {_BOTH_ENDS}") if local
-        else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
-    )  # fmt: skip
-    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing, listed=listed)
-    client = None
-    if room is None:
-        findings.append(forecast_unknown(["memory"], "available_not_read", ""))
-    elif where.far is None:
-        found.server_memory = _server_alone(costs, before, room, of_host)
-    if where.far is not None:
-        available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
-        words = f"asyncli's own host, {_OUR_END}"
-        client = _of_host("generator", words, costs.client_total, _room(available, ours, cgroup), used, Series())
-    if local:
-        found.memory = of_host
-    if room is not None and local and (of_host is None or of_host.connections is None):
-        how = of_host.how if of_host is not None else ""
-        levels = costs.host_total is not None and costs.host_total.of_levels
-        why: Why = "interval_too_wide" if how else "of_two_levels" if levels else "cost_not_known"
-        findings.append(forecast_unknown(["memory"], why, how))
+    room = _room_of_sampled_host(before, checks)
+    sampled_host = _of_sampled_host(run, before, costs, room)
+    slots = _slots(checks, _descriptors_each(run)) or _sessions(run)
+    limits = [
+        sampled_host,
+        _of_client_host(run, before, costs, checks),
+        _server_group(run, costs),
+        _earlier_memory(costs),
+        slots,
+        _descriptors(checks, run.plan) or _descriptors_in_use(run),
+        _ports(checks, run),
+    ]
+    ceilings = [ceiling for ceiling in limits if ceiling is not None]
+    ceilings += _of_the_host(checks, run.plan, run.sides.ends)
+    if run.sides.far is not None:
+        ceilings += _of_the_host(checks, run.plan, 1, FAR)
+    ceilings.sort(key=_connections_or_infinite)
+    forecast = Forecast(ceilings=ceilings)
+    if ceilings and ceilings[0].connections is not None:
+        forecast.first = ceilings[0].name
+    if _has_both_ends(run):
+        forecast.memory = sampled_host
+    if room is not None and run.sides.far is None:
+        forecast.server_memory = _server_alone(costs, before, room, sampled_host)
+    findings = [
+        *_unknown_memory(run, costs, room, sampled_host),
+        *_unknown_limits_of_server(run, slots, ceilings),
+        *_far(forecast, run.held.values),
+    ]
+    return forecast, findings
 
-    slots = _slots(by_code, _descriptors_each(run)) or _sessions(run)
-    descriptors = _descriptors(by_code, plan) or _descriptors_in_use(run)
-    known = (of_host, client, _server_group(run, costs), _earlier_memory(costs), slots, descriptors, _ports(by_code, run))
-    ceilings = [one for one in known if one is not None]
-    ceilings += _of_the_host(by_code, plan, where.ends)
-    if where.far is not None:
-        ceilings += _of_the_host(by_code, plan, 1, FAR)
-    found.ceilings = sorted(ceilings, key=lambda one: math.inf if one.connections is None else one.connections)
-    lowest = found.ceilings[0] if found.ceilings else None
-    found.first = lowest.name if lowest is not None and lowest.connections is not None else None
-    names = {one.name for one in ceilings}
-    if missing := [name for name in ("worker_connections" if slots is None else slots.name, "descriptors") if name not in names]:
-        why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
-        findings.append(forecast_unknown(missing, why, ""))
-    findings += _far(found, run.held.values)
-    return found, findings
+
+def _has_both_ends(run: Run) -> bool:
+    """Whether server and clients are on one host."""
+    return run.sides.ends == 2
+
+
+def _connections_or_infinite(ceiling: Ceiling) -> float:
+    return math.inf if ceiling.connections is None else ceiling.connections
+
+
+def _unknown_memory(run: Run, costs: Costs, room: _Room | None, sampled_host: Ceiling | None) -> list[Finding]:
+    """Why the number of connections by memory is unknown."""
+    if room is None:
+        return [forecast_unknown(["memory"], "available_not_read", "")]
+    if not _has_both_ends(run) or (sampled_host is not None and sampled_host.connections is not None):
+        return []
+    if sampled_host is not None:
+        return [forecast_unknown(["memory"], "interval_too_wide", sampled_host.how)]
+    if costs.host_total is not None and costs.host_total.of_levels:
+        return [forecast_unknown(["memory"], "of_two_levels", "")]
+    return [forecast_unknown(["memory"], "cost_not_known", "")]
+
+
+def _unknown_limits_of_server(run: Run, slots: Ceiling | None, ceilings: Sequence[Ceiling]) -> list[Finding]:
+    """Which of the server's own limits are unknown."""
+    known = {ceiling.name for ceiling in ceilings}
+    name_of_slots = "worker_connections" if slots is None else slots.name
+    missing = [name for name in (name_of_slots, "descriptors") if name not in known]
+    if not missing:
+        return []
+    if run.place.server_found or not _has_both_ends(run):
+        return [forecast_unknown(missing, "configuration_not_read", "")]
+    return [forecast_unknown(missing, "process_not_named", "")]
 
 
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
@@ -132,9 +148,41 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 
 # Memory.
 
-_BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
+_BOTH_ENDS = "this host, as in this test (server, asyncli and both ends of each connection on it)"
 _OUR_END = "with asyncli and its end of each connection"
-_THEIR_END = "with its end of each connection, all that the host pays for one"
+_SERVER_END = "the server's host, with its end of each connection, all that the host pays for one"
+
+
+def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> _Room | None:
+    """The room of the host that is sampled: of the server's, else of this one."""
+    available = before.series(metrics.HOST_AVAILABLE_BYTES)
+    far = before.sides.far
+    if far is not None:
+        return _room(available, far.memory_bytes, None)
+    return _room(available, before.place.memory_bytes, checks.get("cgroup_memory"))
+
+
+def _of_sampled_host(run: Run, before: Run, costs: Costs, room: _Room | None) -> Ceiling | None:
+    if _has_both_ends(run):
+        name, words = "memory", _BOTH_ENDS
+    elif run.sides.server:
+        name, words = "server_host", _SERVER_END
+    else:
+        name, words = "generator", f"this host, {_OUR_END}"
+    used = before.series(metrics.HOST_USED_BYTES)
+    listing = before.series(metrics.KERNEL_LISTING_BYTES)
+    is_listed = any(finding.code == descriptors_listed.code for finding in costs.findings)
+    return _of_host(name, words, costs.host_total, room, used, listing, listed=is_listed)
+
+
+def _of_client_host(run: Run, before: Run, costs: Costs, checks: Mapping[str, Check]) -> Ceiling | None:
+    """asyncli's own host, if an agent samples the server's."""
+    if run.sides.far is None:
+        return None
+    available = before.series(before.of_ours(metrics.HOST_AVAILABLE_BYTES))
+    used = before.series(before.of_ours(metrics.HOST_USED_BYTES))
+    room = _room(available, before.place.memory_bytes, checks.get("cgroup_memory"))
+    return _of_host("generator", f"asyncli's own host, {_OUR_END}", costs.client_total, room, used, Series())
 
 
 class _Room(msgspec.Struct, frozen=True):
