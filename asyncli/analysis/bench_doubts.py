@@ -36,36 +36,64 @@ class CpuUse(msgspec.Struct):
 
 def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse, limited: Collection[str]) -> Iterable[Finding]:
     """The findings of a bench. ``limited``: keys with a --fail-if."""
-    total, plan = run.total, run.plan
+    yield from _its_length(run)
+    yield from _limits_of_hosts(run, generator, server)
+    yield from _requests_that_failed(run, asked, limited)
+    yield from _end(run, asked)
+    if run.plan.rate is not None:
+        yield from _open_loop(run, asked, run.plan.rate)
+    if sum(run.total.failures.values()):
+        yield bench.connects_failed(run.total.failures, run.total.started, run.total.opened)
+    yield from _targets(run, asked, server)
+    yield from _connections_ended(run)
+    yield from _odd_answers(run, asked)
+
+
+def _its_length(run: BenchRun) -> Iterable[Finding]:
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
-    if total.answered and run.ended == "asked" and run.elapsed_s < 0.1:
+    if run.total.answered and run.ended == "asked" and run.elapsed_s < 0.1:
         yield bench.short_run(run.elapsed_s)
-    if (busy := _busy(run, generator, server)) is not None:
+
+
+def _limits_of_hosts(run: BenchRun, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
+    busy = _busy(run, generator, server)
+    if busy is not None:
         yield busy
-    if (taken := _cpus_taken(run, generator, server)) is not None:
+    taken = _cpus_taken(run, generator, server)
+    if taken is not None:
         yield taken
-    if wrong := errors(total, limited):
+
+
+def _requests_that_failed(run: BenchRun, asked: Asked, limited: Collection[str]) -> Iterable[Finding]:
+    total = run.total
+    wrong = errors(total, limited)
+    if wrong:
         yield bench.error_answers(wrong, total.answered, total.tls is not None)
     if sum(asked.failed.values()):
         yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
-    yield from _end(run, asked)
-    if plan.rate is not None:
-        yield from _open_loop(run, asked, plan.rate)
-    if sum(total.failures.values()):
-        yield bench.connects_failed(total.failures, total.started, total.opened)
-    if len(plan.urls) > 1:
-        yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
-        if len({(target.host, target.port) for target in plan.held.targets}) > 1 and server.cpu_s is not None:
-            yield bench.several_servers(run.environment["server"]["label"])
-    yield from _connections_ended(run)
+
+
+def _targets(run: BenchRun, asked: Asked, server: CpuUse) -> Iterable[Finding]:
+    plan = run.plan
+    if len(plan.urls) < 2:
+        return
+    yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
+    places = {(target.host, target.port) for target in plan.held.targets}
+    if len(places) > 1 and server.cpu_s is not None:
+        yield bench.several_servers(run.environment["server"]["label"])
+
+
+def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+    plan, total = run.plan, run.total
     if asked.resent:
         # A few are a race between a request and the server's close of an idle connection.
         yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered)
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
     # RFC 9110, 15.4: redirects, except for 304.
-    if redirects := {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}:
+    redirects = {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}
+    if redirects:
         yield bench.redirected(redirects, total.answered)
     if plan.short and asked.keepalive:
         yield bench.close_ignored(asked.keepalive)

@@ -231,27 +231,38 @@ def _host(cpus: CpuShares | None) -> BenchHost | None:
 
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
-    ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
+    serious = [finding for finding in findings if finding.severity == "error"]
+    by_asyncli = [finding for finding in serious if finding.code in _OURS]
+    is_load_alone = all(finding.code in _LIMITS for finding in by_asyncli)
+    error_answers = [finding for finding in findings if finding.code == "error_answers"]
     # Error answers are the server's fault, unless part of the count is missing.
-    errors = [one for one in findings if one.code == "error_answers"]
-    if errors and all(one.code in _LIMITS for one in ours):
-        return "failed", errors[0].evidence
+    if error_answers and is_load_alone:
+        return "failed", error_answers[0].evidence
     # Without any answer, load is no explanation.
-    if ours and (total.answered or any(one.code not in _LIMITS for one in ours)):
-        return "invalid", ours[0].evidence
+    if by_asyncli and (total.answered or not is_load_alone):
+        return "invalid", by_asyncli[0].evidence
     if not total.answered:
-        if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
-            return "untested", here
-        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was sent")
-        reasons = "" if total.tls is None else by_reason(total.tls.failed or total.tls.ended)
-        return "untested", f"nothing was answered ({why}{reasons and '; TLS: '}{reasons})"
-    errors = [one for one in findings if one.severity == "error"]
-    if errors:
-        return "failed", errors[0].evidence
-    rate = f"{format_rate(total.answered / run.elapsed_s)}, none failed"
+        return "untested", _why_unanswered(run, asked)
+    if serious:
+        return "failed", serious[0].evidence
+    rate = format_rate(total.answered / run.elapsed_s)
     early = " (stopped before its end)" if run.ended == "stopped" else ""
-    requests = f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
-    return "passed", but_allowed(requests, total, "request")
+    requests = f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}"
+    return "passed", but_allowed(f"{requests}: {rate}, none failed", total, "request")
+
+
+def _why_unanswered(run: BenchRun, asked: Asked) -> str:
+    for finding in run.findings:
+        if finding.code == NOTHING_LISTENS:
+            return finding.evidence
+    total = run.total
+    why = by_cause(total.failures) or by_cause(asked.failed)
+    if not why:
+        why = "no answer came" if total.sent else "nothing was sent"
+    tls_reasons = "" if total.tls is None else by_reason(total.tls.failed or total.tls.ended)
+    if tls_reasons:
+        return f"nothing was answered ({why}; TLS: {tls_reasons})"
+    return f"nothing was answered ({why})"
 
 
 # Findings of asyncli's own limits, and of its failures.

@@ -193,40 +193,72 @@ class ServerEvidence:
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
         """The evidence for the time in which ``count`` connections were lost."""
-        found = Evidence()
-        active = self._status["active"]
-        if self._server["processes"].last(from_s) is not None:
-            found.gone, found.restarted = self._absence(from_s, to_s)
-            # --server-pid follows no restart, but the status page of the new server answers.
-            if found.gone and active.between(to_s + 0.5, self._stop):
-                found.gone, found.restarted = False, True
-        found.ended = self._rise(self._server["ended"], from_s, to_s)
+        evidence = Evidence()
+        self._add_processes(evidence, from_s, to_s)
+        evidence.reconnected = self._rise(self._status["connects"], from_s, to_s)
+        evidence.excess = self._excess(self._status["active"], from_s, to_s, count)
+        evidence.open_sockets = self._excess(self._sockets, from_s, to_s, count)
+        if self._status["active"].last(from_s) is not None and not self._page_untrusted:
+            evidence.silent = self._silent(from_s, to_s)
+            evidence.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
+        evidence.requests = self._requests(from_s, to_s)
+        self._add_cpu(evidence, from_s, to_s)
+        stopped = self._server["stopped"].between(from_s, to_s).values
+        if stopped:
+            evidence.halted = max(stopped) > 0
+        return evidence
+
+    def _add_processes(self, evidence: Evidence, from_s: float, to_s: float) -> None:
+        """Whether the server's processes ended, were replaced, or went on."""
         processes = self._server["processes"]
-        now = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
-        found.lived = found.ended == 0 and not found.gone and bool(now) and now[-1] == processes.last(from_s)
-        counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
-        found.counters_restarted = bool(counter_resets(counts))
-        if found.counters_restarted and not found.restarted:
-            before = processes.last(from_s)
-            some_stayed = found.ended is not None and before is not None and found.ended < before
-            found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
-        found.reconnected = self._rise(self._status["connects"], from_s, to_s)
-        found.excess = self._excess(active, from_s, to_s, count)
-        found.open_sockets = self._excess(self._sockets, from_s, to_s, count)
-        if active.last(from_s) is not None and not self._page_untrusted:
-            found.silent = self._silent(from_s, to_s)
-            found.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
+        before = processes.last(from_s)
+        if before is not None:
+            evidence.gone, evidence.restarted = self._absence(from_s, to_s)
+            # --server-pid follows no restart, but the status page of the new server answers.
+            if evidence.gone and self._status["active"].between(to_s + 0.5, self._stop):
+                evidence.gone = False
+                evidence.restarted = True
+        evidence.ended = self._rise(self._server["ended"], from_s, to_s)
+        after = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
+        is_as_before = bool(after) and after[-1] == before
+        evidence.lived = evidence.ended == 0 and not evidence.gone and is_as_before
+        accepts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
+        evidence.counters_restarted = bool(counter_resets(accepts))
+        if evidence.counters_restarted and not evidence.restarted:
+            evidence.restarted = self._restarted_by_counters(evidence.ended, before)
+
+    def _restarted_by_counters(self, ended: int | None, before: float | None) -> bool | None:
+        """Whether counters that restarted mean a new server. ``before``: its processes, of which ``ended`` ended."""
+        if ended is not None and before is not None and ended < before:
+            return False
+        if before is None and self._is_haproxy:
+            return None
+        return True
+
+    def _requests(self, from_s: float, to_s: float) -> int | None:
+        """Requests that the server counted, without our polls."""
+        if not self.counts_beats:
+            return None
         # Page and tick are up to a second apart.
         since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
-        requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
-        found.requests = None if requests is None or polls is None or not self.counts_beats else requests - polls
+        requests = _meanwhile(self._status["requests"], since_s, to_s)
+        polls = _meanwhile(self._status["polls"], since_s, to_s)
+        if requests is None or polls is None:
+            return None
+        return requests - polls
+
+    def _add_cpu(self, evidence: Evidence, from_s: float, to_s: float) -> None:
+        """Whether the processes stood still, and the cores that they used."""
         used = self._server["cpu_s"].between(from_s, to_s)
-        if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
-            spent_s = used.values[-1] - used.values[0]
-            found.still, found.cores = spent_s <= _STILL_S, spent_s / (used.t_s[-1] - used.t_s[0])
-        stopped = self._server["stopped"].between(from_s, to_s).values
-        found.halted = max(stopped) > 0 if stopped else None
-        return found
+        if len(used) < 2:
+            return
+        length_s = used.t_s[-1] - used.t_s[0]
+        # It is read once a second.
+        if length_s < 0.9:
+            return
+        spent_s = used.values[-1] - used.values[0]
+        evidence.still = spent_s <= _STILL_S
+        evidence.cores = spent_s / length_s
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
         """Whether the server's processes were missing: for good, or until others started."""
