@@ -143,29 +143,44 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     if not tried:
         return min(search.start, search.most)
     last = tried[-1]
-    if last.outcome == "stopped" or not any(one.tested for one in tried):
+    if last.outcome == "stopped" or not any(step.tested for step in tried):
         return None
     if last.chance and _times(last, tried) < TRIES:
         return last.asked
-    if last.outcome == "ours" or moved_limit(tried) is not None:
+    if last.outcome == "ours" or moved_limit(tried) is not None or holds_none(tried):
         return None
     known = bracket(tried)
-    if holds_none(tried):
-        return None
-    if (last.timed and not known.held) or _outlived(last, tried):
+    if _outlived(last, tried) or (last.timed and not known.held):
         return min(FEW, known.held or FEW)
     if known.failed is None:
-        return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))
+        return _twice_as_many(search, known.held)
     if known.is_narrow(search.within):
         return None
-    first = next(one for one in tried if _is_failed(one, tried))
+    guess = _beside_what_was_served(search, tried)
+    if guess is not None:
+        return guess
+    return (known.held + known.failed) // 2 if known.held else 1
+
+
+def _twice_as_many(search: Search, held: int) -> int | None:
+    if held >= search.most:
+        return None
+    return min(search.most, max(search.start, 2 * held))
+
+
+def _beside_what_was_served(search: Search, tried: Sequence[Tried]) -> int | None:
+    """A count just below or above what the first failed step served, if that is not known yet."""
+    known = bracket(tried)
+    first = next(step for step in tried if _is_failed(step, tried))
     width = max(1, int(search.within * first.served))
-    below = first.served - width // 2
     # If all were served, something else failed: no guess.
-    for guess in (below, below + width) if first.served + width <= first.asked else ():
+    if known.failed is None or first.served + width > first.asked:
+        return None
+    below = first.served - width // 2
+    for guess in (below, below + width):
         if known.held < guess < known.failed:
             return guess
-    return (known.held + known.failed) // 2 if known.held else 1
+    return None
 
 
 def verdict(

@@ -84,25 +84,35 @@ def tls_findings(
         yield tls.tls_handshakes_failed(part.failed)
     if not part.verified:
         yield tls.tls_unverified()
-    for spoken in part.spoken:
-        suite = spoken.partition(" ")[2]
-        # All suites of TLS 1.3 have both.
-        if not suite.startswith(("TLS_", "ECDHE", "DHE")):
-            yield tls.tls_weak("forward secrecy", spoken)
-        if not suite.startswith("TLS_") and not any(mode in suite for mode in ("GCM", "CCM", "CHACHA20")):
-            yield tls.tls_weak("authenticated encryption", spoken)
     certificate = (environment.get("tls") or {}).get("certificate") or {}
-    kind, _, bits = str(certificate.get("key", "")).partition(" ")
-    if bits.isdigit() and int(bits) < _LEAST_BITS.get(kind, 0):
-        yield tls.tls_weak("key", f"{kind} {bits}")
-    if certificate.get("signature") in _BROKEN:
-        yield tls.tls_weak("signature", certificate["signature"])
+    for spoken in part.spoken:
+        yield from _weak_suite(spoken)
+    yield from _weak_certificate(certificate)
     yield from certificate_ends(certificate, run_s, part.certificates, started)
     if first is not None and not part.resumed and part.full > first:
         yield tls.tls_not_resumed(part.full)
     # With TLS 1.3 and --tls-resume an object only waits for a session.
     if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
         yield tls.tls_objects(part.objects, held)
+
+
+def _weak_suite(spoken: str) -> Iterator[Finding]:
+    """``spoken``: version and suite. All suites of TLS 1.3 have forward secrecy and authenticated encryption."""
+    suite = spoken.partition(" ")[2]
+    if suite.startswith("TLS_"):
+        return
+    if not suite.startswith(("ECDHE", "DHE")):
+        yield tls.tls_weak("forward secrecy", spoken)
+    if not any(mode in suite for mode in ("GCM", "CCM", "CHACHA20")):
+        yield tls.tls_weak("authenticated encryption", spoken)
+
+
+def _weak_certificate(certificate: Mapping[str, Any]) -> Iterator[Finding]:
+    kind, _, bits = str(certificate.get("key", "")).partition(" ")
+    if bits.isdigit() and int(bits) < _LEAST_BITS.get(kind, 0):
+        yield tls.tls_weak("key", f"{kind} {bits}")
+    if certificate.get("signature") in _BROKEN:
+        yield tls.tls_weak("signature", certificate["signature"])
 
 
 def certificate_ends(
@@ -207,20 +217,36 @@ def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.Uns
     if run.plan.protocol == "http" and counts.first_answers:
         yield server.event_stream()
     if counts.draining:
-        at_s = next(t_s for t_s, tick in run.ticks if tick.protocol is not None and tick.protocol.draining)
-        yield server.connections_draining(counts.draining, at_s)
-    waiting = totals.acceptance.waiting
-    if waiting and totals.acceptance.accepted:
-        yield server.not_accepted(min(waiting, totals.open), known=True)
-    elif run.plan.listens and totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
-        yield server.not_accepted(totals.whole.opened, totals.acceptance.known)
+        yield server.connections_draining(counts.draining, _first_draining_s(run))
+    yield from _not_accepted(run, totals)
     if counts.unasked and totals.whole.answered:
         yield server.answers_unproven(counts.unasked, totals.whole.answered)
     yield from _kinds_of_answers(counts, totals.whole.answered)
     retry_s = counts.retry_s
     if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
         yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)
-    if part is not msgspec.UNSET and part.refused:
+    if part is msgspec.UNSET:
+        return
+    if part.refused:
         yield losses.handshakes_refused(part.name, part.refused)
-    if part is not msgspec.UNSET and part.streams is not msgspec.UNSET and part.streams.streams_lost:
+    if part.streams is not msgspec.UNSET and part.streams.streams_lost:
         yield losses.streams_lost(part.streams.reasons)
+
+
+def _first_draining_s(run: Run) -> float:
+    for t_s, tick in run.ticks:
+        if tick.protocol is not None and tick.protocol.draining:
+            return t_s
+    return run.stop_s
+
+
+def _not_accepted(run: Run, totals: Totals) -> Iterator[Finding]:
+    """Connections that the kernel alone granted."""
+    acceptance = totals.acceptance
+    if acceptance.waiting and acceptance.accepted:
+        yield server.not_accepted(min(acceptance.waiting, totals.open), known=True)
+        return
+    if not run.plan.listens or not totals.whole.opened:
+        return
+    if not tested(run.plan, totals.whole, accepted=acceptance.accepted):
+        yield server.not_accepted(totals.whole.opened, acceptance.known)

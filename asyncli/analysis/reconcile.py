@@ -18,6 +18,7 @@ from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.metrics import SERVER_SOCKETS
+from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -65,59 +66,101 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
-    start, stop, whole = run.first_connect_s, run.stop_s, totals.whole
-    client, pages = Client(run), Pages(without_counters(run))
-    context = _Context(
-        lost=whole.lost, failed=sum(whole.failures.values()),
-        addresses=len({(target.host, target.port) for target in run.plan.targets}),
-        silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
-        killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
-        server=run.place.server_name, others_hold=_others_hold_sockets(run),
-    )  # fmt: skip
-    if not math.isfinite(start):
+    start_s, stop_s = run.first_connect_s, run.stop_s
+    context = _context_of(run, totals, diagnoses)
+    if not math.isfinite(start_s):
         return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
-    result.divergences = client.behind_asked(start, stop)
-    if not len(pages) or pages.t_s[0] > start:
-        of_plan = {"status_url": run.plan.status_url, "baseline": run.plan.baseline_s}
-        lacks = [name for name, planned in of_plan.items() if not planned]
-        findings = [counts.reconciliation_unknown("no_page", lacks, context.server)]
-        return result, [*findings, *_divergence_findings(result.divergences, context)]
+    client = Client(run)
+    pages = Pages(without_counters(run))
+    result.divergences = client.behind_asked(start_s, stop_s)
+    if not len(pages) or pages.t_s[0] > start_s:
+        unknown = counts.reconciliation_unknown("no_page", _lacks(run.plan), context.server)
+        return result, [unknown, *_divergence_findings(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
-    every = compared(client, pages, start, stop)
-    result.divergences += [one for pair in every for one in pair.divergences()]
-    result.divergences.sort(key=lambda one: one.from_s)
-    # A later page may be of the drain.
-    recent = (pages.answered_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
-    active = float(pages.active[recent][-1]) if recent.any() else None
-    restarts = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
-    if active is not None or pages.t_s[-1] >= stop:
-        result.accepts_delta, result.handled_delta, result.requests_delta = (
-            _int_or_none(column[-1]) for column in (pages.accepts, pages.handled, pages.requests)
-        )
-    if not pages.comparable or active is None:
-        why: Unknown = "page_silent" if pages.comparable else "page_tells_nothing"
-        findings = [counts.reconciliation_unknown(why, [], context.server), *restarts]
-        return result, [*findings, *_divergence_findings(result.divergences, context)]
-    if _page_of_new_processes(run, pages):
-        result.divergences = [one for one in result.divergences if one.from_s < pages.restarted_s[0]]
-        findings = [counts.reconciliation_unknown("page_of_new_processes", [], context.server), *restarts]
-        return result, [*findings, *_divergence_findings(result.divergences, context)]
+    pairs = compared(client, pages, start_s, stop_s)
+    for pair in pairs:
+        result.divergences += pair.divergences()
+    result.divergences.sort(key=lambda divergence: divergence.from_s)
+    active = _active_at_end(pages, start_s, stop_s)
+    if active is not None or pages.t_s[-1] >= stop_s:
+        result.accepts_delta = _int_or_none(pages.accepts[-1])
+        result.handled_delta = _int_or_none(pages.handled[-1])
+        result.requests_delta = _int_or_none(pages.requests[-1])
+    restarts = []
+    if pages.restarts:
+        restarts.append(counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0]))
+    why = _why_unknown(run, pages, active)
+    if why == "page_of_new_processes":
+        before_s = pages.restarted_s[0]
+        result.divergences = [divergence for divergence in result.divergences if divergence.from_s < before_s]
+    if why is not None or active is None:
+        unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
+        return result, [unknown, *restarts, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
-    at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
-    context.others = context.others_hold or any(one.pair == "accepts" and one.by > one.most for one in at_end)
-    since: dict[str, Since] = {
-        one.pair: {"from_s": one.from_s, "most": one.most, "at_s": one.at_s} for one in result.divergences if not one.closed
-    }
-    disagreements = [_disagreement(one, since.get(one.pair), context) for one in at_end if not one.agrees]
+    at_end = [_at_end(pair, client, totals, active, stop_s) for pair in pairs]
+    known_at_end = [count for count in at_end if count is not None]
+    accepted_more = any(count.pair == "accepts" and count.by > count.most for count in known_at_end)
+    context.others = context.others_hold or accepted_more
+    open_since: dict[str, Since] = {}
+    for divergence in result.divergences:
+        if not divergence.closed:
+            since = Since(from_s=divergence.from_s, most=divergence.most, at_s=divergence.at_s)
+            open_since[divergence.pair] = since
+    disagreements = []
+    for count in known_at_end:
+        if not count.agrees:
+            disagreements.append(_disagreement(count, open_since.get(count.pair), context))
     result.agrees = not disagreements
-    ended = all(one is not None and one.end_s is not None for one in (run.phase("hold"), run.phase("drain")))
+    has_ended = all(phase is not None and phase.end_s is not None for phase in (run.phase("hold"), run.phase("drain")))
     return result, [
         *disagreements,
-        *_agreement_findings(at_end, context, restarted=bool(pages.restarts), ended=ended),
+        *_agreement_findings(known_at_end, context, restarted=bool(pages.restarts), ended=has_ended),
         *restarts,
         *_divergence_findings(result.divergences, context),
     ]
+
+
+def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Context:
+    return _Context(
+        lost=totals.whole.lost,
+        failed=sum(totals.whole.failures.values()),
+        addresses=len({(target.host, target.port) for target in run.plan.targets}),
+        silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
+        killed=sum(diagnosis.count for diagnosis in diagnoses if diagnosis.code == "worker_crash"),
+        server=run.place.server_name,
+        others_hold=_others_hold_sockets(run),
+    )
+
+
+def _lacks(plan: Plan) -> list[str]:
+    """What a plan needs for a page from before the first connect, and lacks."""
+    lacks = []
+    if not plan.status_url:
+        lacks.append("status_url")
+    if not plan.baseline_s:
+        lacks.append("baseline")
+    return lacks
+
+
+def _active_at_end(pages: Pages, start_s: float, stop_s: float) -> float | None:
+    """The server's active connections on the last page that is not stale. A later page may be of the drain."""
+    recent_s = max(start_s, stop_s - max(_STALE_S, 2 * pages.step_s))
+    recent = (pages.answered_s <= stop_s) & (pages.t_s >= recent_s)
+    if not recent.any():
+        return None
+    return float(pages.active[recent][-1])
+
+
+def _why_unknown(run: Run, pages: Pages, active: float | None) -> Unknown | None:
+    """Why the counts at the end cannot be compared; None: they can."""
+    if not pages.comparable:
+        return "page_tells_nothing"
+    if active is None:
+        return "page_silent"
+    if _page_of_new_processes(run, pages):
+        return "page_of_new_processes"
+    return None
 
 
 def _others_hold_sockets(run: Run) -> bool:
