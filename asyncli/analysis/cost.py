@@ -126,6 +126,7 @@ def costs(run: Run) -> Costs:
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
         _include_reclaimable(result, server, run)
+    _include_queued(result)
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
     parts = {"kernel": kernel}
     for name, memory, is_part in (
@@ -327,26 +328,36 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
 
 
 def _include_earlier_memory(cost: Costs, run: Run) -> None:
-    """Widen the cost of a server whose memory did not rise with its connections by the memory that it had before the first.
+    """Widen the server's cost by memory that it has in advance, if its connections may use that.
 
-    What holds a connection has memory for it. If none was taken, it was there before: a heap touched in advance, or a pool. A
-    server that may have taken as much as a tenth of what it had before allocates as it goes.
+    What holds a connection has memory for it. If far less was taken than the server had before the first connect, it may be in
+    there: a heap touched in advance, a pool. And what came with the first connections, if it is more than all others took, may
+    have room for further ones: a pool, an arena, a huge page.
     """
     known = cost.server_user
-    if known is None or known.ci95[0] > 0:
+    before_first = (-math.inf, run.first_connect_s)
+    own = run.series(metrics.SERVER_ANON_SHMEM_BYTES).between(*before_first).values
+    with_files = server_memory(run, cost.holders)[0].between(*before_first).values
+    if known is None or not own or not with_files:
         return
-    earlier = run.series(metrics.SERVER_ANON_SHMEM_BYTES).between(-math.inf, run.first_connect_s).values
-    if not earlier:
-        return
-    size = statistics.median(earlier)
-    each = size / max(run.held.values)
-    if known.ci95[1] > PART * each:
+    most = max(run.held.values)
+    earlier = statistics.median(own)
+    with_first = known.fixed_bytes - statistics.median(with_files)
+    at_most = known.ci95[1]
+    in_advance = 0.0
+    if known.ci95[0] <= 0 and PART * earlier / most >= at_most:
+        in_advance = earlier
+    if with_first / most > at_most:
+        in_advance = max(in_advance, with_first)
+    if in_advance == 0:
         return
     server = run.place.server_label or "the server"
-    cost.findings.append(findings.cost_in_earlier_memory(server, size, each))
-    low, high = known.ci95
-    method = f"{known.method}; the interval includes the memory that it had before the first connect"
-    _revise(cost, "server_user", ci95=(low, high + each), method=method)
+    each = in_advance / most
+    is_with_first = in_advance == with_first
+    cost.findings.append(findings.cost_in_earlier_memory(server, in_advance, each, is_with_first))
+    ci95 = (known.ci95[0], at_most + each)
+    method = f"{known.method}; the interval includes memory that the server had in advance"
+    _revise(cost, "server_user", ci95=ci95, method=method)
 
 
 def _require_holders(cost: Costs, run: Run) -> None:
@@ -620,6 +631,17 @@ def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
     for name in ("server_user", "host_total"):
         if getattr(known, name) is not None:
             _reach_up(known, name, rise, "memory that the kernel can take back")
+
+
+def _include_queued(known: Costs) -> None:
+    """Widen the kernel's cost by data that rose with the connections in their socket buffers; the value is halfway. It may be
+    there for a moment, or for as long as nobody reads it.
+    """
+    queued = known.kernel_queued
+    if known.kernel is None or queued is None or queued.ci95[0] <= 0:
+        return
+    if queued.bytes_per_connection > PART * known.kernel.bytes_per_connection:
+        _reach_up(known, "kernel", queued, "data in the buffers of sockets")
 
 
 def _reach_up(known: Costs, name: str, rise: Cost, what: str) -> None:

@@ -235,7 +235,7 @@ def _of_host(
 
 
 def _earlier_memory(costs: Costs) -> Ceiling | None:
-    """Memory that the server had before the first connect, if its connections may use it: nobody knows how many fit there."""
+    """Memory that the server has in advance, if its connections may use it: nobody knows how many fit there."""
     for finding in costs.findings:
         if finding.code == cost_in_earlier_memory.code:
             return Ceiling("earlier_memory", None, None, finding.evidence)

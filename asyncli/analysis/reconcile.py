@@ -127,7 +127,7 @@ def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Co
         failed=sum(totals.whole.failures.values()),
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
-        killed=sum(diagnosis.count for diagnosis in diagnoses if diagnosis.code == "worker_crash"),
+        killed=sum(diagnosis.count for diagnosis in diagnoses if diagnosis.code == "worker_crash" and diagnosis.certain),
         server=run.place.server_name,
         others_hold=_others_hold_sockets(run),
     )

@@ -97,14 +97,28 @@ def _page(run: Run) -> Series:
 
 
 def other_clients_of(run: Run) -> OtherClients | None:
-    """The server's count where other clients hold more of its connections than ours could explain; else None."""
+    """The server's count where other clients hold more of its connections than ours could explain; else None. Ours are those that
+    are held, and those that were lost here, which the server may still have.
+    """
     count, held = server_count(run), run.held
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
     of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
-    before, during = _before_and_during(of_others, run)
-    if max(before, during) <= bound:
+    lost = _lost_so_far(run)
+    unexplained = Series(count.t_s, [value - (lost.at(t_s) or 0.0) for t_s, value in of_others.rows()])
+    if max(_before_and_during(unexplained, run)) <= bound:
         return None
+    before, during = _before_and_during(of_others, run)
     return OtherClients(count, before, max(0.0, during))
+
+
+def _lost_so_far(run: Run) -> Series:
+    """How many connections were lost at each tick, since the start."""
+    lost = 0
+    counts = []
+    for _, tick in run.ticks:
+        lost += tick.lost
+        counts.append(float(lost))
+    return Series([t_s for t_s, _ in run.ticks], counts)
 
 
 def other_clients_found(run: Run) -> list[Finding]:

@@ -43,6 +43,13 @@ class Acceptance(msgspec.Struct, frozen=True):
     waiting: int = 0
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """From ``at_s`` on ``count`` connections are held more (below zero: fewer) than the records of seconds account for."""
+
+    at_s: float
+    count: int
+
+
 class Totals(msgspec.Struct):
     """Sums of ticks: counts and histograms are valid, gauges are not."""
 
@@ -60,6 +67,8 @@ class Totals(msgspec.Struct):
     pending_peak_per_worker: float = 0.0
     #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
     recorded: bool = True
+    #: Where the records do not add up: some are missing.
+    missing: Missing | None = None
     #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 
@@ -74,9 +83,22 @@ def _is_recorded(run: Run) -> bool:
     return run.complete and not run.dropped
 
 
+def _missing(run: Run) -> Missing | None:
+    """The first second before the drain that does not add up: what is held is what was, plus what opened, less what was lost."""
+    held = 0
+    for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
+        if phase in ("drain", "residue"):
+            return None
+        unaccounted = tick.held - (held + tick.opened - tick.lost)
+        if unaccounted:
+            return Missing(t_s - 1.0, unaccounted)
+        held = tick.held
+    return None
+
+
 def fold(run: Run) -> Totals:
     """The totals of a run. A tick belongs to the phase at the middle of its second; a tick in a gap to none."""
-    totals = Totals(recorded=_is_recorded(run))
+    totals = Totals(recorded=_is_recorded(run), missing=_missing(run))
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     in_gaps: list[Tick] = []
     at_drain = 0

@@ -237,7 +237,13 @@ def _held_too_few(case: Case, *, has_reason: bool) -> bool:
     return not (has_reason and case.was_aborted)
 
 
-# Invalid: the run did not come to its end.
+# Invalid: the run did not come to its end, or its records did not.
+
+
+def records_do_not_add_up(case: Case) -> Judgement | None:
+    if case.totals.missing is None:
+        return None
+    return Judgement("invalid", verdicts.RECORDS_DO_NOT_ADD_UP)
 
 
 def stopped_before_its_hold(case: Case) -> Judgement | None:
@@ -294,6 +300,7 @@ RULES: tuple[Rule, ...] = (
     stopped_before_its_hold,
     cut_by_the_user,
     not_complete,
+    records_do_not_add_up,
 )
 
 

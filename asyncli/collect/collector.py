@@ -27,6 +27,7 @@ from asyncli.model.metrics import (
     SERVER_JOINED,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
+    SERVER_SOCKETS_UNACKNOWLEDGED,
     SERVER_SOCKETS_WAITING,
     SERVER_STARTED,
 )
@@ -150,9 +151,13 @@ class Collector(Sampler):
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
             return ProbeReading()
-        accepted, waiting = server_sockets(ports)
-        self._connections = accepted
-        values = {SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)}
+        sockets = server_sockets(ports)
+        self._connections = sockets.accepted
+        values = {
+            SERVER_SOCKETS: float(sockets.accepted),
+            SERVER_SOCKETS_WAITING: float(sockets.waiting),
+            SERVER_SOCKETS_UNACKNOWLEDGED: float(sockets.unacknowledged),
+        }
         if elsewhere:
             values[SERVER_SOCKETS_ELSEWHERE] = float(server_sockets(elsewhere).accepted)
         return ProbeReading(values)

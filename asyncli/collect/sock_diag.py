@@ -31,7 +31,9 @@ _INSTRUCTION = struct.Struct("=BBHBBH")
 _LENGTH_AND_KIND = struct.Struct("=IH")
 _ERROR_NUMBER = struct.Struct("=i")
 _INODE = struct.Struct("=I")
+_QUEUED = struct.Struct("=I")
 # struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and inode.
+_WQUEUE_AT = _HEADER.size + 4 + 48 + 2 * 4
 _INODE_AT = _HEADER.size + 4 + 48 + 4 * 4
 # struct inet_diag_sockid: the two ports, the two addresses.
 _PORTS_AT = _HEADER.size + 4
@@ -44,21 +46,27 @@ _TIMEOUT_S = 5.0
 
 
 class ServerSockets(NamedTuple):
-    """Established sockets whose own port is the server's: those that a program has accepted, and those that wait for it."""
+    """Established sockets whose own port is the server's: those that a program has accepted, those that wait for it, and of the
+    accepted ones those that have sent what is not acknowledged.
+    """
 
     accepted: int
     waiting: int
+    unacknowledged: int
 
 
 def server_sockets(ports: Collection[int]) -> ServerSockets:
     """The server's ends of the connections to ``ports``. A socket has its inode from accept(2) on. Raises OSError."""
-    accepted, waiting = 0, 0
+    accepted = 0
+    waiting = 0
+    unacknowledged = 0
     for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
-        if _inode(chunk, at):
-            accepted += 1
-        else:
+        if not _inode(chunk, at):
             waiting += 1
-    return ServerSockets(accepted, waiting)
+            continue
+        accepted += 1
+        unacknowledged += _QUEUED.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
+    return ServerSockets(accepted, waiting, unacknowledged)
 
 
 def server_inodes(ports: Collection[int]) -> set[int]:

@@ -181,19 +181,23 @@ def cost_reused(connections: int) -> str:
     )
 
 
-@finding(
-    "cost_in_earlier_memory", "warning",
-    "start the server without such a heap or pool (Java: without -XX:+AlwaysPreTouch), or read its own count of used memory",
-)
-def cost_in_earlier_memory(server: str, size: float, each: float) -> str:
-    """The server held connections while its memory did not measurably rise, so what they take may come from memory that it had
-    before the first connect: the interval of its cost reaches to all of that. ``size``: bytes that it had; ``each``: these by the
-    connections.
+@finding("cost_in_earlier_memory", "warning")
+def cost_in_earlier_memory(server: str, size: float, each: float, with_first: bool) -> Words:
+    """The server has memory in advance that its connections may use: it held them while its memory did not measurably rise, or
+    its first ones took more than all others. The interval of its cost reaches to all of that. ``size``: bytes that it had before
+    the first connect, or took with the first connections (``with_first``); ``each``: these by the connections.
     """
-    return (
+    if with_first:
+        return Words(
+            f"{server} took {format_bytes(size)} with its first connections, more than with all others: further ones may use "
+            f"that (a pool, an arena, a huge page), up to {each:,.0f} B each; how many connections fit there is unknown",
+            "open many times as many connections, so that it takes such a piece again",
+        )
+    return Words(
         f"memory of {server} did not measurably rise with the connections that it held: they may use the {format_bytes(size)} "
         f"that it had before the first connect (a heap touched in advance, a pool, fixed tables), up to {each:,.0f} B each; how "
-        "many connections fit there is unknown"
+        "many connections fit there is unknown",
+        "start the server without such a heap or pool (Java: without -XX:+AlwaysPreTouch), or read its own count of used memory",
     )
 
 

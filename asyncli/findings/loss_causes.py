@@ -180,14 +180,19 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{likely}{ended!n} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
         _CRASH,
     ),
-    "reload_by_processes": ("{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD),
+    "reload_by_processes": (
+        "{server} ended its workers in order and started others, as at a reload: {ended} of its processes were replaced",
+        _NO_RELOAD,
+    ),
     "reload_or_crash": (
         "looks like a reload of {server}, or a crash of all its workers: {ended} of its processes ended, and others took their "
         "place",
         f"see its log of that moment; {_NO_RELOAD}",
     ),
     "reload_by_counts": (
-        "{likely}{server} was reloaded: its counters continued, and it closed all in order, its status poll too", _NO_RELOAD,
+        "{likely}{server} ended its workers in order, as at a reload: its counters continued, and it closed all, its status poll "
+        "too",
+        _NO_RELOAD,
     ),
     "reload_by_counters": ("{server} was reloaded: its counters restarted, and its main process stayed", _NO_RELOAD),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
@@ -226,10 +231,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _LISTENS,
     ),
     "never_answered_though_accepted": (
-        "no heartbeat was answered: {server} had accepted them (its listen queue was empty), and did not answer", _ANSWERS,
+        "no heartbeat was answered: {server} had accepted them (its listen queue was empty), and did not answer{or_lost}",
+        _ANSWERS,
     ),
     "others_answered_though_accepted": (
-        "others were answered, these never: {server} had accepted them (its listen queue was empty), and did not answer",
+        "others were answered, these never: {server} had accepted them (its listen queue was empty), and did not answer{or_lost}",
         f"see its limits on connections{{more_slots}}; {_ANSWERS}",
     ),
     "answered_otherwise": (
@@ -372,7 +378,7 @@ _UNSEEN = {
     "most": "a part", "waiting": "some",
     **dict.fromkeys(("requests", "asked", "cores", "gap_s"), "N"),
     **dict.fromkeys(("age", "idle", "for_s", "timeout_s"), "T"),
-    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "up_to", "reasons"), ""),
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counts", "of", "or_lost", "up_to", "reasons"), ""),
     "remedy": "",
 }  # fmt: skip
 _UNSEEN_IN = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncli.findings import finding
-from asyncli.model.units import format_duration
+from asyncli.findings import Words, finding
+from asyncli.model.units import format_clock, format_duration, format_many
 
 
 @finding("run_file_trouble", "warning", "free space or grant rights there; waiting records are then written")
@@ -31,7 +31,16 @@ def samples_skipped(count: int) -> str:
     return f"{count:,} samples in the run file have an impossible value or no known metric and were skipped"
 
 
-@finding("records_missing", "error", "write the run file to a disk with free space (--out)")
-def records_missing(count: int) -> str:
-    """The disk of the run file refused records and memory was full, so the numbers lack them."""
-    return f"{count:,} records are missing from the run file: its disk refused them"
+@finding("records_missing", "error")
+def records_missing(count: int, at_s: float | None) -> Words:
+    """The numbers lack records: the disk of the run file refused them and memory was full, or the file was damaged or changed
+    later, so that its seconds do not add up from ``at_s`` on, by ``count`` connections.
+    """
+    if at_s is None:
+        evidence = f"{count:,} records are missing from the run file: its disk refused them"
+        return Words(evidence, "write the run file to a disk with free space (--out)")
+    return Words(
+        f"records are missing from the run file: from {format_clock(at_s)} on, what is held is not what was held before, plus "
+        f"what opened, less what was lost (by {format_many(abs(count), 'connection')}), so losses may be missing too",
+        "read the original file, or a copy of it from before it was damaged or changed",
+    )

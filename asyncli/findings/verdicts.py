@@ -14,6 +14,7 @@ RULE = (
 )
 
 NO_RECORDS = "the run file has no record of its connections"
+RECORDS_DO_NOT_ADD_UP = "the run file lacks records: its seconds do not add up, so losses may be missing"
 NOTHING_CONNECTED = "nothing ever connected"
 NO_HEARTBEAT_DUE = "no heartbeat was due yet (hold for longer, or write --first-beat now)"
 NO_ANSWER_RIGHT = "no answer was right"

@@ -98,6 +98,9 @@ SERVER_JOINED = _counter(
 )
 SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
 SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
+SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
+    "server.sockets_unacknowledged", "accepted connections at those ports on which the server sent what is not acknowledged"
+)
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")

@@ -178,8 +178,8 @@ def _first_limit(summary: Summary) -> str:
     limit = f"{ceiling(first.name)}, at about {about(first)}"
     if "earlier_memory" in ceilings:
         return (
-            f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} had before the first "
-            "connect is unknown."
+            f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} has in advance is "
+            "unknown."
         )
     # nginx's and HAProxy's configuration is read; other servers' descriptors only.
     if "worker_connections" in ceilings or "maxconn" in ceilings:

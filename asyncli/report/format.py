@@ -26,9 +26,10 @@ COSTS = ("server_user", "behind", "kernel", "kernel_queued", "generator_user", "
 #: The name of each ceiling in words.
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
-    "worker_connections": "nginx's connection slots (worker_connections)", "maxconn": "HAProxy's sessions (maxconn)",
+    "worker_connections": "nginx's connection slots (worker_connections)",
+    "maxconn": "the sessions of HAProxy's frontend (maxconn; its global maxconn may be lower)",
     "descriptors": "the server's descriptors", "server_group": "memory of the server's control group",
-    "earlier_memory": "memory that the server had before the first connect", "ports": "source ports",
+    "earlier_memory": "memory that the server has in advance", "ports": "source ports",
     "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
     "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",

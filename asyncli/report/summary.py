@@ -148,7 +148,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *slow_answers(run),
         *loss_findings.statuses(run, totals),
         *not_heard(silent, totals, plan),
-        *_file_findings(run),
+        *_file_findings(run, totals),
         *_merge_repeats(run.findings),
         *([] if totals.recorded else [unknown.counts_unknown()]),
         *([unknown.ramp_unknown()] if rate is None else []),
@@ -257,7 +257,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
     return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 
-def _file_findings(run: Run) -> list[Finding]:
+def _file_findings(run: Run, totals: Totals) -> list[Finding]:
     found = []
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
@@ -267,7 +267,9 @@ def _file_findings(run: Run) -> list[Finding]:
         if lasted < run.plan.hold_s - 1.0:
             found.append(stopped_early(lasted, run.plan.hold_s))
     if run.dropped:
-        found.append(records_missing(run.dropped))
+        found.append(records_missing(run.dropped, None))
+    if totals.missing is not None:
+        found.append(records_missing(totals.missing.count, totals.missing.at_s))
     return found
 
 

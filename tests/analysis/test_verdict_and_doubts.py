@@ -16,7 +16,7 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
-from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.totals import Missing, Totals, fold
 from asyncli.analysis.verdict import RULES, Case, Judgement
 from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
@@ -91,8 +91,8 @@ STOPPED_IN_RAMP = Finding(STOPPED, "warning", "stopped by the user", fields={"ph
 FIRST_TO_APPLY = {
     "records_are_missing": (Totals(recorded=False), {}),
     "nothing_connected": (totals(0, 0), {}),
-    "nothing_answered": (Totals(Tick(opened=100, sent=100), 100), {}),
-    "answers_prove_nothing": (Totals(Tick(opened=100, answered=200, protocol=UNASKED), 100), {}),
+    "nothing_answered": (Totals(Tick(opened=100, sent=100), held=100), {}),
+    "answers_prove_nothing": (Totals(Tick(opened=100, answered=200, protocol=UNASKED), held=100), {}),
     "asyncli_was_at_fault": (totals(100, 110, {"generator_lost": 10}), {}),
     "only_a_suspension_lost_connections": (totals(100, 110, {"heartbeat_timeout": 10}), {"suspended": 10}),
     "ports_or_descriptors_ran_out": (totals(60, 60, None, {"no_ports": 40}), {}),
@@ -101,6 +101,7 @@ FIRST_TO_APPLY = {
     "stopped_before_its_hold": (totals(60, 60), {"findings": [STOPPED_IN_RAMP]}),
     "cut_by_the_user": (totals(100, 100), {"findings": [Finding(CUT, "warning", "ended at once", fields={"phase": "hold"})]}),
     "not_complete": (totals(100, 100), {"complete": False}),
+    "records_do_not_add_up": (Totals(Tick(opened=100, answered=100), held=100, missing=Missing(9.0, 40)), {}),
     "": (totals(100, 100), {}),
 }
 

@@ -1,9 +1,10 @@
-"""A server that touched all memory for its connections before it listens, as a heap of Java with AlwaysPreTouch or a pool."""
+"""A server that has memory for its connections in advance: touched before it listens, or taken as one with the first of them."""
 
 from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contract import document
@@ -17,8 +18,8 @@ SERVER = textwrap.dedent(
     """
     import contextlib, os, select, socket, sys, threading
 
-    EACH, MOST = map(int, sys.argv[1:])
-    pool, used = bytearray(b"x" * EACH * MOST), 0
+    WHEN, (EACH, MOST) = sys.argv[1], map(int, sys.argv[2:])
+    pool, used = bytearray(b"x" * EACH * MOST) if WHEN == "before" else b"", 0
     listener, poll = socket.create_server(("127.0.0.1", 0), backlog=1024), select.epoll()
     poll.register(listener)
     print(listener.getsockname()[1], flush=True)
@@ -27,6 +28,7 @@ SERVER = textwrap.dedent(
         for descriptor, _ in poll.poll():
             if descriptor == listener.fileno():
                 poll.register(listener.accept()[0].detach(), select.EPOLLIN)
+                pool = pool or bytearray(b"x" * EACH * MOST)
                 pool[used : used + EACH] = b"y" * EACH
                 used = (used + EACH) % len(pool)
                 continue
@@ -41,16 +43,25 @@ SERVER = textwrap.dedent(
 )
 
 
-def test_the_cost_reaches_to_the_memory_that_it_had(tmp_path: Path) -> None:
-    script = tmp_path / "server.py"
+def soaked(folder: Path, when: str) -> dict[str, Any]:
+    """The JSON of a soak of that server, whose cost must reach to what each connection uses."""
+    script = folder / "server.py"
     script.write_text(SERVER)
-    with serving_by(script, EACH, 2 * CONNECTIONS) as port:
+    with serving_by(script, when, EACH, 2 * CONNECTIONS) as port:
         asked = ["soak", f"http://127.0.0.1:{port}/", "-c", str(CONNECTIONS), "-k", "4", "--ramp", "40/s", "--hold", "6"]
         asked += ["--baseline", "2", "--residue", "0.2", "--out", "run.db"]
-        with Program(tmp_path, *asked) as program:
+        with Program(folder, *asked) as program:
             program.wait()
-    summary = document(recorded(tmp_path / "run.db"))
+    summary = document(recorded(folder / "run.db"))
     low, high = summary["cost"]["server_user"]["ci95"]
     assert low < EACH < high, summary["cost"]["server_user"]
     assert "earlier_memory" in {ceiling["name"] for ceiling in summary["forecast"]["ceilings"]}
-    require_as_written("test_the_cost_reaches_to_the_memory_that_it_had", summary)
+    return summary
+
+
+def test_the_cost_reaches_to_the_memory_that_it_had(tmp_path: Path) -> None:
+    require_as_written("test_the_cost_reaches_to_the_memory_that_it_had", soaked(tmp_path, "before"))
+
+
+def test_the_cost_reaches_to_what_came_with_the_first(tmp_path: Path) -> None:
+    require_as_written("test_the_cost_reaches_to_what_came_with_the_first", soaked(tmp_path, "with the first"))

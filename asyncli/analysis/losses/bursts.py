@@ -288,7 +288,7 @@ def _all_workers_ended(case: _Case) -> Reason | None:
     ended = case.evidence.ended
     if not case.burst.all_of_them or not ended or not 1 < case.workers <= ended:
         return None
-    # Nginx counts down what a reload closes, and not what a crash does: that was looked at above.
+    # Nginx counts down what ends in order, and not what a crash ends: that was looked at above.
     if case.is_direct and case.evidence.excess is not None:
         return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=ended)
     return reason("reload", "reload_or_crash", server=case.server, ended=ended)

@@ -15,6 +15,7 @@ from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
+    SERVER_SOCKETS_UNACKNOWLEDGED,
     SERVER_SOCKETS_WAITING,
     SILENT,
     STATUS_LIMIT,
@@ -163,6 +164,7 @@ class ServerEvidence:
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         self._sockets = _sockets_of_server(run)
         self._accepted, self._waiting = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_WAITING)
+        self._unacknowledged = run.series(SERVER_SOCKETS_UNACKNOWLEDGED)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         #: (When this machine woke from a suspension, how long it was), in s.
@@ -190,6 +192,10 @@ class ServerEvidence:
         # Those of other clients, or an end that the kernel has dropped, would not add up.
         add_up = all(abs(value - self.held(t_s)) <= PART * count for t_s, value in taken)
         return Reception("accepted" if max(queued) <= PART * count and add_up else "unknown")
+
+    def unacknowledged(self, from_s: float, to_s: float) -> int:
+        """On how many connections the server had sent what nobody acknowledged, at most; 0 where unknown."""
+        return round(max(self._unacknowledged.between(from_s, to_s).values, default=0.0))
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
         """The evidence for the time in which ``count`` connections were lost."""

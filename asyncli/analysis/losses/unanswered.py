@@ -241,10 +241,22 @@ def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
         return reason("never_answered", f"{others}answered", server=label, name=name)
     seen = _acceptance(table, cells)
     if seen.of == "accepted":
-        return reason("never_answered", f"{others}answered_though_accepted", certain=True, server=label, name=name)
+        return _did_not_answer(table, cells, f"{others}answered_though_accepted")
     if seen.of == "waiting":
         return reason("never_accepted", f"{others}left_waiting", certain=True, server=label, name=name, waiting=seen.waiting)
     return reason("never_accepted", f"{others}accepted", server=label, name=name)
+
+
+def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reason:
+    """For certain, unless as many of its sockets had sent what was not acknowledged: answers that were lost on the way."""
+    server = table.server
+    unacknowledged = server.unacknowledged(cells[0].from_s - table.timeout_s, cells[-1].to_s)
+    may_be_lost = 2 * unacknowledged >= unclaimed(cells)
+    or_lost = ""
+    if may_be_lost:
+        sockets = format_many(unacknowledged, "socket")
+        or_lost = f", or its answers were lost on the way: {sockets} of it had sent what nobody acknowledged"
+    return reason("never_answered", form, certain=not may_be_lost, server=server.label, name=server.name, or_lost=or_lost)
 
 
 def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
