@@ -43,7 +43,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     waiting: int = 0
 
 
-class Missing(msgspec.Struct, frozen=True):
+class Unaccounted(msgspec.Struct, frozen=True):
     """From ``at_s`` on ``count`` connections are held more (below zero: fewer) than the records of seconds account for."""
 
     at_s: float
@@ -68,7 +68,7 @@ class Totals(msgspec.Struct):
     #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
     recorded: bool = True
     #: Where the records do not add up: some are missing.
-    missing: Missing | None = None
+    missing: Unaccounted | None = None
     #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 
@@ -83,7 +83,7 @@ def _is_recorded(run: Run) -> bool:
     return run.complete and not run.dropped
 
 
-def _missing(run: Run) -> Missing | None:
+def _missing(run: Run) -> Unaccounted | None:
     """The first second before the drain that does not add up: what is held is what was, plus what opened, less what was lost."""
     held = 0
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
@@ -91,7 +91,7 @@ def _missing(run: Run) -> Missing | None:
             return None
         unaccounted = tick.held - (held + tick.opened - tick.lost)
         if unaccounted:
-            return Missing(t_s - 1.0, unaccounted)
+            return Unaccounted(t_s - 1.0, unaccounted)
         held = tick.held
     return None
 

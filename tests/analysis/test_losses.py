@@ -773,6 +773,17 @@ def test_the_kernels_list_tells_accepted_from_waiting(accepted: int, waiting: in
     assert codes_of(scene) == [("never_accepted", False)]
 
 
+@pytest.mark.parametrize(("unacknowledged", "certain"), [(0, True), (60, True), (100, False)])
+def test_answers_that_nobody_acknowledged_may_be_lost(unacknowledged: int, certain: bool) -> None:
+    scene = Scene(150).die(200, "heartbeat_timeout", range(60, 63), idle=at(10), age=at(10), requests=at(0))
+    scene.environment["local"] = True
+    for second, tick in scene.ticks.items():
+        tick.awaiting = 200 if 50 <= second < 60 else 0
+    sockets = {"server_sockets": float(HELD), "server_sockets_waiting": 0.0, "server_sockets_unacknowledged": float(unacknowledged)}
+    scene.sampled(range(50, 60), **sockets)
+    assert codes_of(scene) == [("never_answered", certain)]
+
+
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
     # The first losses, at 0:01:00, had waited for the --timeout of 10 s.
     for died in (range(60, 80), range(60, 61)):

@@ -16,7 +16,7 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
-from asyncli.analysis.totals import Missing, Totals, fold
+from asyncli.analysis.totals import Totals, Unaccounted, fold
 from asyncli.analysis.verdict import RULES, Case, Judgement
 from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
@@ -101,7 +101,7 @@ FIRST_TO_APPLY = {
     "stopped_before_its_hold": (totals(60, 60), {"findings": [STOPPED_IN_RAMP]}),
     "cut_by_the_user": (totals(100, 100), {"findings": [Finding(CUT, "warning", "ended at once", fields={"phase": "hold"})]}),
     "not_complete": (totals(100, 100), {"complete": False}),
-    "records_do_not_add_up": (Totals(Tick(opened=100, answered=100), held=100, missing=Missing(9.0, 40)), {}),
+    "records_do_not_add_up": (Totals(Tick(opened=100, answered=100), held=100, missing=Unaccounted(9.0, 40)), {}),
     "": (totals(100, 100), {}),
 }
 

@@ -180,3 +180,13 @@ def visible(text: str) -> str:
     text = re.sub(r"</?(a|b|i|span|strong|g|path|use|defs|clipPath|rect|pattern|circle|br|td|th|text)\b[^>]*>", "", text)
     lines = (" ".join(unescape(line).split()).strip("| ") for line in re.sub("<[^>]*>", "\n", text).split("\n"))
     return "\n".join(filter(None, lines)) + "\n"
+
+
+def test_a_run_without_the_second_of_its_losses_is_no_pass(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_bytes(stored("reload.db"))
+    run = read_run(tmp_path / "run.db")
+    assert summarise(run).verdict == "failed"
+    run.ticks = [row for row in run.ticks if not row[1].lost]
+    summary = summarise(run)
+    (missing,) = (finding for finding in summary.findings if finding.code == "records_missing")
+    assert (summary.verdict, missing.severity, missing.fields["count"] < 0) == ("invalid", "error", True)
