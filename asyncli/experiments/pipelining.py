@@ -177,7 +177,7 @@ async def _measure(context: Context, number: int, page: str, way: str, server: L
 
 
 async def _figures_of_program(plan: PipeliningPlan, way: str, server: LabServer) -> dict[str, Any]:
-    """The figures of a client that is a program of its own, as :func:`figures` gives them for asyncli."""
+    """The figures of a client that is a program, as :func:`figures` gives them for asyncli."""
     result = await run_client(way, server.url, _connections(plan, way), plan.responses)
     answered = result["answered"]
     why = None

@@ -190,21 +190,33 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
     }
     for name in ("active", "waiting", "accepts", "handled", "requests"):
         both_on[name] = last(f"status.{name}")
-    costs = Results(Path(), first).analyses.costs
-    cost_of = {
-        **failures,
-        "rss_each": rss / sums["held"] if rss and sums["held"] else None,
+    cost = {**failures, **_cost_of(first, charges, rss, sums["held"], cpu, beats_s)}
+    return {**clients, _ON: both_on, "cost": cost}
+
+
+def _cost_of(
+    run: Run,
+    charges: Charges | None,
+    rss: float | None,
+    held: int,
+    cpu: float | None,
+    beats_s: float | None,
+) -> dict[str, Any]:
+    """A connection's cost (B), with nginx's CPU (cores) and heartbeats a second in the hold."""
+    costs = Results(Path(), run).analyses.costs
+    figures = {
+        "rss_each": rss / held if rss and held else None,
         "cpu": cpu,
         "beats_s": beats_s,
         "beat_us": 1e6 * cpu / beats_s if cpu is not None and beats_s else None,
-        **own_cost(first, costs, charges),
+        **own_cost(run, costs, charges),
     }
     parts = {"user": costs.server_user, "kernel": costs.kernel}
     for key, part in parts.items():
-        cost_of[key] = part and part.bytes_per_connection
+        figures[key] = None if part is None else part.bytes_per_connection
     for key, part in parts.items():
-        cost_of[f"{key}_half"] = part and part.half_width
-    return {**clients, _ON: both_on, "cost": cost_of}
+        figures[f"{key}_half"] = None if part is None else part.half_width
+    return figures
 
 
 def _counts_of(run: Run) -> dict[str, Any]:

@@ -367,7 +367,7 @@ def parse_keepalive(value: object) -> float:
 
 
 def count_to(limit: int, otherwise: str) -> Callable[[object], int]:
-    """A parser of counts up to ``limit``; ``otherwise``: what the error says about a greater one."""
+    """A parser of counts up to ``limit``; ``otherwise``: what the error says of a greater one."""
 
     def parse(value: object) -> int:
         number = parse_count(value)
