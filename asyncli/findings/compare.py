@@ -112,10 +112,11 @@ def compare_invalid(run: str, why: str) -> str:
 @finding("compare_incomplete", "warning", "compare runs that finished")
 def compare_incomplete(run: str, right: bool) -> str:
     """A run has no end; its records are compared. ``right``: they can be relied on."""
-    no_end = f"{run} has no end: it was killed, or is still running"
     if right:
-        return f"{no_end}; its numbers so far are right"
-    return no_end
+        return (
+            f"{run} has no end: it was killed, or is still running; its numbers so far are right"
+        )
+    return f"{run} has no end: it was killed, or is still running"
 
 
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")
