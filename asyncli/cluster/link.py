@@ -290,16 +290,17 @@ class Cluster:
     async def _addresses(self) -> list[str]:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                found = sorted(await self._client.nthreads())
+                addresses = sorted(await self._client.nthreads())
         except (OSError, RuntimeError) as error:
             raise ClusterError(
                 f"the scheduler at {self.address} does not list its workers ({_reason(error)}); see its log"
             ) from None
-        if not found:
+        if not addresses:
             raise ClusterError(
-                f"the scheduler at {self.address} has no worker; start one on each client host: dask worker {self.address}"
+                f"the scheduler at {self.address} has no worker; "
+                f"start one on each client host: dask worker {self.address}"
             )
-        return found
+        return addresses
 
     async def _probe_hosts(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
         """Each worker's probe of its host, or the error. Each worker is called separately: one may be cut off."""
@@ -328,11 +329,16 @@ class Cluster:
             # The client has lost its scheduler.
             await self.close()
             await self._connect()
-        every = await self._probe_hosts(plan, await self._addresses())
-        seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
+        answers = await self._probe_hosts(plan, await self._addresses())
+        probes = {
+            address: probe for address, probe in answers.items() if isinstance(probe, HostProbe)
+        }
         # A session holds all workers of a host.
-        taken = known | {one.place for one in seen.values() if one.held_by}
-        usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
+        taken = known | {probe.place for probe in probes.values() if probe.held_by}
+        usable: dict[str, HostProbe | str] = {}
+        for address, probe in probes.items():
+            if probe.place not in taken and not probe.why_not:
+                usable[address] = probe
         return choose(usable, plan)
 
     async def _start_actor(self, member: Member) -> _Actor:

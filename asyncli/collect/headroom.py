@@ -104,8 +104,9 @@ class Headroom:
 
     def _table(self, pid: int) -> int:
         with contextlib.suppress(OSError):
-            if found := _TABLE.search(read_text(f"{self._proc}/{pid}/status")):
-                return int(found[1])
+            match = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
+            if match is not None:
+                return int(match[1])
         return 0
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
@@ -117,21 +118,26 @@ class Headroom:
         # The cgroup may be removed with its last process.
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
-            return {
+            values = {
                 metrics.SERVER_GROUP_BYTES: float(self._group.held_bytes),
                 metrics.SERVER_GROUP_KILLED: float(self._group.killed),
-                **({} if limit is None else {metrics.SERVER_GROUP_LIMIT_BYTES: float(limit)}),
             }
+            if limit is not None:
+                values[metrics.SERVER_GROUP_LIMIT_BYTES] = float(limit)
+            return values
         return {}
 
     def _tightest(self, pids: list[int]) -> Group | None:
         """The cgroup with the tightest limit; None without limits."""
-        found: dict[Group, int] = {}
+        limits: dict[Group, int] = {}
         with contextlib.suppress(OSError):
             mounts = read_text(f"{self._proc}/self/mountinfo")
             for pid in pids:
                 with contextlib.suppress(OSError, ValueError):
                     group = memory_group(read_text(f"{self._proc}/{pid}/cgroup"), mounts)
-                    if group is not None and group not in found and (limit := group.limit_bytes) is not None:
-                        found[group] = limit
-        return min(found, key=lambda one: found[one], default=None)
+                    if group is None or group in limits:
+                        continue
+                    limit = group.limit_bytes
+                    if limit is not None:
+                        limits[group] = limit
+        return min(limits, key=lambda group: limits[group], default=None)

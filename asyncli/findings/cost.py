@@ -239,10 +239,11 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
     """
     changes = []
     for name, change in moved.items():
-        each = f"{format_bytes(abs(change) / held)} a connection"
+        per_connection = f"{format_bytes(abs(change) / held)} a connection"
         if change <= 0:
-            each = f"{each}, lower"
-        changes.append(f"of {COST_NAMES[name]} by {format_bytes(abs(change))} ({each})")
+            per_connection += ", lower"
+        amount = format_bytes(abs(change))
+        changes.append(f"of {COST_NAMES[name]} by {amount} ({per_connection})")
     evidence = (
         f"the memory at the hold's end is not what the ramp predicts: {', '.join(changes)}; "
         "the interval of the cost reaches to it"
