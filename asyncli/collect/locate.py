@@ -163,7 +163,8 @@ def _named(pid: int, flag: str, ours: Collection[int], proc: Path) -> Found:
         raise HostError(f"{flag}: no process {pid} on this host; {remedy}")
     if pid in ours:
         raise HostError(
-            f"{flag}: {process_name(pid, proc)} (pid {pid}) is asyncli or a process that started it, "
+            f"{flag}: {process_name(pid, proc)} (pid {pid}) is asyncli "
+            "or a process that started it, "
             f"so the memory and CPU of asyncli would count as the server's; {remedy}"
         )
     return Found((pid,), flag)

@@ -354,7 +354,8 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
         ("A thread per client costs more than either pool of threads.", MORE, cost_ratios((thread, accept), (thread, queue))),
         ("Preforked processes cost more than a thread per client (the source's text; in its table they cost less).", MORE,
          cost_ratios((prefork, thread))),
-        ("A process forked for each client costs the most.", MORE, cost_ratios(*((fork, model) for model in _BY_COST[:-1]))),
+        ("A process forked for each client costs the most.", MORE,
+         cost_ratios(*((fork, model) for model in _BY_COST[:-1]))),
         ("Smaller pools cost less.", MORE, pool_ratios(min(plan.pools))),
         ("Pool members beyond one for each client raise the cost.", MORE, pool_ratios(enough)),
     )
