@@ -161,9 +161,11 @@ class AgentClient:
         return self._error(f"refuses: {why}", "see its log")
 
     def _version(self, version: wire.Version) -> AgentError:
-        theirs = f"asyncli {version.asyncli[:40]!r} and speaks protocol {version.protocol}"
-        ours = f"{__version__} with {wire.PROTOCOL}"
-        return self._error(f"is {theirs}, and this is {ours}", "install the same asyncli on both hosts")
+        return self._error(
+            f"is asyncli {version.asyncli[:40]!r} and speaks protocol {version.protocol}, "
+            f"and this is {__version__} with {wire.PROTOCOL}",
+            "install the same asyncli on both hosts",
+        )
 
     def _error(self, what: str, remedy: str) -> AgentError:
         return AgentError(f"agent {self.url}: {what}; {remedy}")

@@ -37,12 +37,19 @@ _SILENT_S = 5.0
 _SILENT_BORDER_S = 2.0
 # A longer distance of samples (s) is a gap; one may be missed.
 _GAP_S = 2.5
-_LONGEST_TEXT, _LONGEST_CODE = 2000, 60
+_LONGEST_TEXT = 2000
+_LONGEST_CODE = 60
 # No clock error puts a past sample so far into the future (s).
 _FUTURE_S = 10.0
 # A sample may be so much older (s) than the last one, as the clock estimate improves.
 _BEHIND_S = 0.1
-_PER_NAMESPACE = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
+_PER_NAMESPACE = (
+    metrics.TCP,
+    metrics.KERNEL_TCP_INUSE,
+    metrics.KERNEL_TCP_ORPHAN,
+    metrics.KERNEL_TCP_TW,
+    metrics.KERNEL_SOCKETS,
+)
 
 
 class AgentCollector(Sampler):
@@ -58,7 +65,8 @@ class AgentCollector(Sampler):
         self._hello: Hello | None = None
         self._leased = False
         # The number of the last sample, and its instant on the run's clock.
-        self._after, self._last_s = 0, -math.inf
+        self._after = 0
+        self._last_s = -math.inf
         # Whether the agent has restarted since.
         self._restarted = False
         # Since when it has been silent, and whether that was reported.
@@ -73,17 +81,21 @@ class AgentCollector(Sampler):
 
     @property
     def server(self) -> ServerFacts:
-        return ServerFacts() if self._hello is None else self._hello.server
+        if self._hello is None:
+            return ServerFacts()
+        return self._hello.server
 
     @property
     def local(self) -> bool:
         """Whether the server is on this host, with both ends of each connection."""
-        return self._hello is not None and self._hello.boot_id is not None and self._hello.boot_id == boot_id()
+        return self.boot is not None and self.boot == boot_id()
 
     @property
     def boot(self) -> str | None:
         """The boot id of the agent's machine; None if unknown."""
-        return None if self._hello is None else self._hello.boot_id
+        if self._hello is None:
+            return None
+        return self._hello.boot_id
 
     @property
     def _one_network(self) -> bool:
@@ -92,9 +104,10 @@ class AgentCollector(Sampler):
     @property
     def agent(self) -> dict[str, Any] | None:
         """The agent, for the run's environment."""
-        hello, offset = self._hello, self._client.clock.now(time.monotonic())
+        hello = self._hello
         if hello is None:
             return None
+        offset = self._client.clock.now(time.monotonic())
         drift = self._client.clock.drift
         return {
             **hello.environment,
@@ -116,7 +129,8 @@ class AgentCollector(Sampler):
 
     async def open(self, *, hold: bool = True) -> None:
         """Connect to the agent and measure its clock; ``hold``: take its lease. Raises :class:`AgentError`."""
-        self._hello = hello = await self._client.hello()
+        hello = await self._client.hello()
+        self._hello = hello
         if hold:
             self._after = (await self._take_lease()).newest
         self._probes = self._client_probes() | own_probes(self._generator_pids)
@@ -147,7 +161,9 @@ class AgentCollector(Sampler):
 
     async def _follow(self, everything: bool) -> ProbeReading:
         """Record new samples; at a phase border the agent first takes one of everything. A failure is a gap."""
-        within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
+        within_s = None
+        if everything:
+            within_s = BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
             if not self._leased:
                 await self._reconnect()
@@ -182,7 +198,9 @@ class AgentCollector(Sampler):
 
     def _on_restart(self, hello: Hello) -> None:
         """The agent restarted: its sample numbers and counters start at 0."""
-        self._hello, self._after, self._restarted = hello, 0, True
+        self._hello = hello
+        self._after = 0
+        self._restarted = True
         begun_s = self._run_time_s(hello.started_s)
         self._counted_before = dict(self._counted)
         if math.isfinite(self._last_s) and metrics.STATUS_POLLS in self._counted:
@@ -204,17 +222,25 @@ class AgentCollector(Sampler):
             t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
                 continue  # before the run, or impossible
-            missing = overrun or t_s - self._last_s > (_GAP_S if self._restarted else _SILENT_S)
-            if missing and math.isfinite(self._last_s):
-                why = "the agent had ended" if self._restarted else "the agent or its host hung"
-                if overrun:
-                    why = f"the agent did not answer for longer than the {format_duration(KEEPS_S)} that it buffers"
-                self._gap(self._last_s, t_s, why)
+            longest_s = _GAP_S if self._restarted else _SILENT_S
+            is_gap = overrun or t_s - self._last_s > longest_s
+            if is_gap and math.isfinite(self._last_s):
+                self._gap(self._last_s, t_s, self._why_missing(overrun=overrun))
             # The agent drops samples only before the first of a batch.
-            self._last_s, overrun, self._restarted = t_s, False, False
+            overrun = False
+            self._last_s = t_s
+            self._restarted = False
             self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
-        for made in batch.findings:
-            self._report_once(self._on_run_clock(made.finding))
+        for finding_row in batch.findings:
+            self._report_once(self._on_run_clock(finding_row.finding))
+
+    def _why_missing(self, *, overrun: bool) -> str:
+        if overrun:
+            buffered = format_duration(KEEPS_S)
+            return f"the agent did not answer for longer than the {buffered} that it buffers"
+        if self._restarted:
+            return "the agent had ended"
+        return "the agent or its host hung"
 
     def _on_recovery(self) -> None:
         """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""
@@ -222,7 +248,9 @@ class AgentCollector(Sampler):
             return
         if self._loss_reported and not self._gap_reported:
             self._on_finding(agent_back(self._clock(), round(self._clock() - self._lost_s)))
-        self._lost_s, self._loss_reported, self._gap_reported = None, False, False
+        self._lost_s = None
+        self._loss_reported = False
+        self._gap_reported = False
 
     def _on_failure(self, error: AgentError) -> None:
         """No answer: reported after some seconds. A refusal: reported at once."""
@@ -247,26 +275,37 @@ class AgentCollector(Sampler):
     def _on_run_clock(self, finding: Finding) -> Finding:
         """The agent's finding with its instants on the run's clock, and the server's host named."""
 
-        def ours(name: str, value: object) -> object:
-            return self._run_time_s(float(value)) if name in INSTANTS and isinstance(value, int | float) else value
+        def on_run_clock(name: str, value: object) -> object:
+            if name in INSTANTS and isinstance(value, int | float):
+                return self._run_time_s(float(value))
+            return value
 
-        found = rewritten(finding, ours)
+        moved = rewritten(finding, on_run_clock)
         where = "" if self.local else " (on the server's host)"
         return msgspec.structs.replace(
-            found, code=found.code[:_LONGEST_CODE], evidence=f"{found.evidence[:_LONGEST_TEXT]}{where}",
-            remedy=found.remedy[:_LONGEST_TEXT], fields=found.fields if found is not finding else {},
-        )  # fmt: skip
+            moved,
+            code=moved.code[:_LONGEST_CODE],
+            evidence=f"{moved.evidence[:_LONGEST_TEXT]}{where}",
+            remedy=moved.remedy[:_LONGEST_TEXT],
+            fields={} if moved is finding else moved.fields,
+        )
 
-    def _run_time_s(self, theirs_s: float) -> float:
+    def _run_time_s(self, agent_s: float) -> float:
+        """An instant of the agent's clock on the run's."""
         now_s = time.monotonic()
         offset = self._client.clock.now(now_s)
-        return self._clock() - now_s + theirs_s - (offset.offset_s if offset is not None else 0.0)
+        offset_s = 0.0 if offset is None else offset.offset_s
+        return self._clock() - now_s + agent_s - offset_s
 
     def _continue_counters(self, values: dict[str, float]) -> dict[str, float]:
         """The known metrics, with the agent's counters continued across a restart."""
-        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
+        known = {}
+        for name, value in values.items():
+            if name in metrics.METRICS or name.startswith(metrics.FAMILIES):
+                known[name] = value
         for name in known.keys() & metrics.SINCE_AGENT_START:
-            self._counted[name] = known[name] = known[name] + self._counted_before.get(name, 0.0)
+            known[name] += self._counted_before.get(name, 0.0)
+            self._counted[name] = known[name]
         return known
 
     # What is read here.
@@ -283,7 +322,11 @@ class AgentCollector(Sampler):
 
 
 def _as_client(reading: ProbeReading, *, namespace_only: bool = False) -> ProbeReading:
-    """The reading as ``client.*`` metrics; ``namespace_only``: only those of the network namespace. Its findings are dropped: no
-    figure of the report needs them."""
-    kept = {name: value for name, value in reading.values.items() if not namespace_only or name.startswith(_PER_NAMESPACE)}
-    return ProbeReading({f"{metrics.CLIENT}{name}": value for name, value in kept.items()})
+    """The reading as ``client.*`` metrics; ``namespace_only``: only those of the network namespace.
+    Its findings are dropped: no figure of the report needs them.
+    """
+    values = {}
+    for name, value in reading.values.items():
+        if not namespace_only or name.startswith(_PER_NAMESPACE):
+            values[f"{metrics.CLIENT}{name}"] = value
+    return ProbeReading(values)

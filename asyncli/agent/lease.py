@@ -14,7 +14,8 @@ class Lease:
 
     def __init__(self, draw: Callable[[], str]) -> None:
         self._draw = draw
-        self._token, self._until_s = "", float("-inf")
+        self._token = ""
+        self._until_s = float("-inf")
         #: The holder's name.
         self.holder = ""
 
@@ -22,7 +23,9 @@ class Lease:
         """A new token for ``holder``; None while another session has the lease."""
         if self._token and now_s < self._until_s:
             return None
-        self._token, self.holder, self._until_s = self._draw(), holder, now_s + LEASE_S
+        self._token = self._draw()
+        self.holder = holder
+        self._until_s = now_s + LEASE_S
         return self._token
 
     def renew(self, token: str, now_s: float) -> bool:
@@ -53,35 +56,41 @@ def equal_secrets(given: str, expected: str) -> bool:
 
 _ADDRESSES = 256
 # Log lines about refusals: so many at once, then one in so many seconds.
-_LINES, _LINE_EVERY_S = 10.0, 5.0
+_LINES = 10.0
+_LINE_EVERY_S = 5.0
 
 
 class Rates:
     """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a second."""
 
     def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s, self._burst = per_s, burst
+        self._per_s = per_s
+        self._burst = burst
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allow(self, address: str, now_s: float) -> bool:
         left, then_s = self._buckets.pop(address, (self._burst, now_s))
         left = min(self._burst, left + self._per_s * max(0.0, now_s - then_s))
-        allowed = left >= 1.0
-        self._buckets[address] = (left - allowed, now_s)
+        is_allowed = left >= 1.0
+        self._buckets[address] = (left - is_allowed, now_s)
         if len(self._buckets) > _ADDRESSES:
             self._buckets.popitem(last=False)
-        return allowed
+        return is_allowed
 
 
 class Refusals:
     """Log lines about refusals, rate-limited; suppressed lines are counted."""
 
     def __init__(self) -> None:
-        self._rate, self._suppressed = Rates(1.0 / _LINE_EVERY_S, _LINES), 0
+        self._rate = Rates(1.0 / _LINE_EVERY_S, _LINES)
+        self._suppressed = 0
 
     def line(self, address: str, why: str, now_s: float) -> str | None:
         if not self._rate.allow("", now_s):
             self._suppressed += 1
             return None
-        suppressed, self._suppressed = self._suppressed, 0
-        return f"refused {address}: {why}" + (f" (and {suppressed:,} more since the last line)" if suppressed else "")
+        suppressed = self._suppressed
+        self._suppressed = 0
+        if not suppressed:
+            return f"refused {address}: {why}"
+        return f"refused {address}: {why} (and {suppressed:,} more since the last line)"

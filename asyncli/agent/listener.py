@@ -89,13 +89,17 @@ class AgentListener:
     async def open(self, host: str, port: int) -> int:
         """Listen at every address of ``host``; returns the port. Raises :class:`OSError`."""
         listening = await asyncio.to_thread(_listening, host, port)
-        self.tasks = [asyncio.create_task(self._accept(one), name="the agent's listener") for one in listening]
+        for sock in listening:
+            task = asyncio.create_task(self._accept(sock), name="the agent's listener")
+            self.tasks.append(task)
         return int(listening[0].getsockname()[1])
 
     async def close(self) -> None:
-        tasks = [*self.tasks, *(client.accept_task for client in self.clients.values() if client.accept_task is not None)]
-        for task in tasks:
+        for task in self.tasks:
             task.cancel()
+        for client in self.clients.values():
+            if client.accept_task is not None:
+                client.accept_task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -103,8 +107,9 @@ class AgentListener:
         """Close connections that are idle, or whose request never ends."""
         self._drop_closed()
         now_s = time.monotonic()
-        for handler in [one for one, client in self.clients.items() if not client.busy and now_s - client.last_s > IDLE_S]:
-            self._abort(handler)
+        for handler, client in list(self.clients.items()):
+            if not client.busy and now_s - client.last_s > IDLE_S:
+                self._abort(handler)
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -134,11 +139,18 @@ class AgentListener:
         if len(self.clients) < _MOST_CONNECTIONS:
             return True
         self._refuse(peer, f"{_MOST_CONNECTIONS} connections are open")
-        unauthenticated = [handler for handler, client in self.clients.items() if not client.authenticated]
+        unauthenticated = {
+            handler: client for handler, client in self.clients.items() if not client.authenticated
+        }
         if not unauthenticated:
             return False
-        per_network = Counter(self.clients[one].network for one in unauthenticated)
-        self._abort(min(unauthenticated, key=lambda one: (-per_network[self.clients[one].network], self.clients[one].last_s)))
+        per_network = Counter(client.network for client in unauthenticated.values())
+
+        def rank(handler: Any) -> tuple[int, float]:
+            client = unauthenticated[handler]
+            return -per_network[client.network], client.last_s
+
+        self._abort(min(unauthenticated, key=rank))
         return True
 
     async def _handshake(self, peer: str, client: ClientConnection, sock: socket.socket) -> None:
@@ -157,38 +169,46 @@ class AgentListener:
             self._abort(handler)
 
     def _abort(self, handler: Any) -> None:
-        if (accept_task := self.clients.pop(handler).accept_task) is not None:
-            accept_task.cancel()
+        client = self.clients.pop(handler)
+        if client.accept_task is not None:
+            client.accept_task.cancel()
         with contextlib.suppress(AttributeError):
             handler.transport.abort()
 
     def _drop_closed(self) -> None:
         """Drop closed connections."""
         live = set(self._server.connections)
-        self.clients = {one: client for one, client in self.clients.items() if one in live or not client.accepted}
+        for handler, client in list(self.clients.items()):
+            if client.accepted and handler not in live:
+                del self.clients[handler]
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
     """Listening sockets at every address of ``host``, on one port. Raises :class:`OSError`."""
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
-        for family, *_, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-            # For port 0 the kernel chooses one; the other addresses get the same.
-            at = (address[0], found[0].getsockname()[1], *address[2:]) if found else address
-            found.append(socket.create_server(at, family=family, backlog=_MOST_CONNECTIONS))
-            found[-1].setblocking(False)
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, *_, address in dict.fromkeys(answers):
+            place = address
+            if sockets:
+                # For port 0 the kernel chooses one; the other addresses get the same.
+                chosen_port = sockets[0].getsockname()[1]
+                place = (address[0], chosen_port, *address[2:])
+            sock = socket.create_server(place, family=family, backlog=_MOST_CONNECTIONS)
+            sockets.append(sock)
+            sock.setblocking(False)
     except OSError:
-        for one in found:
-            one.close()
+        for sock in sockets:
+            sock.close()
         raise
-    return found
+    return sockets
 
 
 def _network(address: str) -> str:
     """The network of an address: /64 for IPv6, which one host may have (RFC 4291, 2.5.1); for IPv4 the address."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 6 and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if ip.version == 6 and ip.ipv4_mapped is None:
+        return str(ipaddress.ip_network((ip, 64), strict=False))
     return address
 
 

@@ -23,7 +23,17 @@ from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
 from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
 from asyncli.agent.listener import IDLE_S, AgentListener, shown
-from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Hello, Instants, LeaseGrant, LeaseRequest, Refusal
+from asyncli.agent.wire import (
+    LEASE_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    Batch,
+    Hello,
+    Instants,
+    LeaseGrant,
+    LeaseRequest,
+    Refusal,
+)
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
@@ -31,7 +41,7 @@ from asyncli.environment import boot_id, network, read_host
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
 from asyncli.model.private_values import masked_login
-from asyncli.model.records import Sample
+from asyncli.model.records import Finding, Sample
 from asyncli.model.values import is_address
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
@@ -48,9 +58,11 @@ _FACTS_FOR_S = 5.0
 _PRESENT_S = 3.0
 _LONGEST_DIGITS = 15
 # Requests of one address: a session asks once a second, and ten times in a row after a cut of ten minutes.
-_PER_S, _BURST = 10.0, 40.0
+_PER_S = 10.0
+_BURST = 40.0
 # Immediate samples, which ignore the budget: a soak has six phase borders.
-_IMMEDIATE_PER_S, _IMMEDIATE_BURST = 0.5, 12.0
+_IMMEDIATE_PER_S = 0.5
+_IMMEDIATE_BURST = 12.0
 
 _encode = msgspec.json.Encoder().encode
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,17 +76,31 @@ class Agent:
     """
 
     def __init__(
-        self, plan: Plan, *, host: str, port: int, token: str | None, tls: ssl.SSLContext | None, log: Callable[[str], None]
+        self,
+        plan: Plan,
+        *,
+        host: str,
+        port: int,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        log: Callable[[str], None],
     ) -> None:
-        self._plan, self._host, self._token, self._tls, self._log = plan, host, token, tls, log
+        self._plan = plan
+        self._host = host
+        self._token = token
+        self._tls = tls
+        self._log = log
         #: The port it listens on.
         self.port = port
-        self._instance, self._started_s = secrets.token_hex(8), time.monotonic()
-        self._buffer, self._lease = SampleBuffer(), Lease(lambda: f"{self._instance}.{secrets.token_urlsafe(18)}")
+        self._instance = secrets.token_hex(8)
+        self._started_s = time.monotonic()
+        self._buffer = SampleBuffer()
+        self._lease = Lease(lambda: f"{self._instance}.{secrets.token_urlsafe(18)}")
         self._began = time.strftime("%H:%M:%S")
-        self._rates, self._immediate_rate = Rates(_PER_S, _BURST), Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
+        self._rates = Rates(_PER_S, _BURST)
+        self._immediate_rate = Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
         self._refusals = Refusals()
-        options = SamplerOptions(on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one))
+        options = SamplerOptions(on_sample=self._sampled, on_finding=self._found)
         self._collector = Collector(plan, options, local=True, knows_targets=False)
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
@@ -132,9 +158,12 @@ class Agent:
             self.port = await self._listener.open(self._host, self.port)
         except OSError as error:
             await self._runner.cleanup()
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            reason = str(error)
+            if error.errno is not None and error.errno > 0:
+                reason = os.strerror(error.errno)
             raise HostError(
-                f"--listen: cannot listen at {self._host}:{self.port} ({reason}); see what listens there, or name another address"
+                f"--listen: cannot listen at {self._host}:{self.port} ({reason}); "
+                "see what listens there, or name another address"
             ) from None
 
     async def run(self) -> None:
@@ -142,10 +171,13 @@ class Agent:
         sampling = asyncio.create_task(self._collector.run())
         tasks = {sampling, *self._listener.tasks}
         try:
-            while not (over := [one for one in tasks if one.done()]):
-                await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            done: set[asyncio.Task[Any]] = set()
+            while not done:
+                done, _ = await asyncio.wait(
+                    tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+                )
                 self._listener.sweep()
-            over[0].result()
+            done.pop().result()
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
@@ -167,32 +199,47 @@ class Agent:
         try:
             self._check_rate(request, address)
             self._check_host(request)
-            if not self._authorized(request):
-                await asyncio.sleep(_WRONG_TOKEN_S)
-                raise _RefusedError(401, "its token is wrong" if "Authorization" in request.headers else "it has no token")
+            await self._check_token(request)
             client.authenticated = True
-            if request.path != "/metrics" and (spoken := request.headers.get(PROTOCOL_HEADER)) != str(PROTOCOL):
-                other = "names no protocol" if spoken is None else f"speaks protocol {shown(spoken)}"
-                raise _RefusedError(426, f"it {other}, and this agent, asyncli {__version__}, speaks protocol {PROTOCOL}")
+            _check_protocol(request)
             async with asyncio.timeout(_ANSWER_S):
                 return await handler(request)
         except TimeoutError:
-            status, why = 408, "it took too long"
+            status = 408
+            why = "it took too long"
         except _RefusedError as refused:
-            status, why = refused.status, refused.why
+            status = refused.status
+            why = refused.why
         except web.HTTPException as refused:
-            status, why = refused.status, f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
+            status = refused.status
+            why = f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
         finally:
             client.request_ended()
         self._refuse(address, why)
-        return _answer(Refusal(why), status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        return _answer(Refusal(why), status, headers)
 
     def _check_rate(self, request: web.Request, address: str) -> None:
-        """Limit the rate of an address; clients with and without a token may share one (a tunnel) and have separate limits."""
-        may, held = self._authorized(request), self._lease.matches(request.headers.get(LEASE_HEADER, ""))
-        kind = "holder" if may and held else "authenticated" if may else "stranger"
-        if not self._rates.allow(f"{address} {kind}", time.monotonic()):
+        """Limit the rate of an address; clients with and without a token may share one (a tunnel)
+        and have separate limits.
+        """
+        if not self._rates.allow(f"{address} {self._kind_of(request)}", time.monotonic()):
             raise _RefusedError(429, "asks too often")
+
+    def _kind_of(self, request: web.Request) -> str:
+        if not self._authorized(request):
+            return "stranger"
+        if self._lease.matches(request.headers.get(LEASE_HEADER, "")):
+            return "holder"
+        return "authenticated"
+
+    async def _check_token(self, request: web.Request) -> None:
+        if self._authorized(request):
+            return
+        await asyncio.sleep(_WRONG_TOKEN_S)
+        if "Authorization" in request.headers:
+            raise _RefusedError(401, "its token is wrong")
+        raise _RefusedError(401, "it has no token")
 
     def _check_host(self, request: web.Request) -> None:
         """Refuse another site's name: without a token, a page in a browser on this host could read the answers once its name
@@ -264,7 +311,8 @@ class Agent:
             raise web.HTTPBadRequest(reason=shown(str(error))) from None
         now_s = time.monotonic()
         address = shown(request.remote or "?")
-        token = self._lease.take(f"{shown(asked.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
+        since = time.strftime("%H:%M:%S")
+        token = self._lease.take(f"{shown(asked.holder)}, from {address} since {since}", now_s)
         if token is None:
             raise _RefusedError(409, f"it is held by {self._lease.holder}")
         self._collector.begin()
@@ -290,6 +338,9 @@ class Agent:
             await self._next_sample.wait()
         return self._batch(received_s, after)
 
+    def _found(self, finding: Finding) -> None:
+        self._buffer.finding(time.monotonic(), finding)
+
     def _sampled(self, sample: Sample) -> None:
         self._buffer.sample(sample)
         self._next_sample.set()
@@ -298,34 +349,59 @@ class Agent:
     def _renew(self, request: web.Request) -> None:
         now_s = time.monotonic()
         token = request.headers.get(LEASE_HEADER, "")
-        if not self._lease.renew(token, now_s):
-            ours = token.startswith(f"{self._instance}.")
-            why = "your lease has expired" if ours else f"you have no lease of this agent, which started at {self._began}"
-            raise _RefusedError(409, f"it is held by {self._lease.holder}" if self._lease.held(now_s) else why)
+        if self._lease.renew(token, now_s):
+            return
+        if self._lease.held(now_s):
+            raise _RefusedError(409, f"it is held by {self._lease.holder}")
+        if token.startswith(f"{self._instance}."):
+            raise _RefusedError(409, "your lease has expired")
+        raise _RefusedError(
+            409, f"you have no lease of this agent, which started at {self._began}"
+        )
 
     def _batch(self, received_s: float, after: int) -> web.Response:
         rows, findings = self._buffer.after(after)
         clock = Instants(received_s, time.monotonic())
-        return _answer(Batch(self._instance, clock, self._buffer.first, self._buffer.newest, rows, findings))
+        first = self._buffer.first
+        return _answer(
+            Batch(self._instance, clock, first, self._buffer.newest, rows, findings)
+        )
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = exposition(self._buffer.latest(time.monotonic()), __version__)
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
+def _check_protocol(request: web.Request) -> None:
+    """Refuse a client of another version. Prometheus names none."""
+    if request.path == "/metrics":
+        return
+    spoken = request.headers.get(PROTOCOL_HEADER)
+    if spoken == str(PROTOCOL):
+        return
+    this_agent = f"this agent, asyncli {__version__}, speaks protocol {PROTOCOL}"
+    if spoken is None:
+        raise _RefusedError(426, f"it names no protocol, and {this_agent}")
+    raise _RefusedError(426, f"it speaks protocol {shown(spoken)}, and {this_agent}")
+
+
 def is_own_name(host_header: str, listens_at: str) -> bool:
-    """Whether a Host header (``localhost:9165``, ``[::1]:9165``) has an address, "localhost", or the name of the agent's own
-    address."""
+    """Whether a Host header (``localhost:9165``, ``[::1]:9165``) has an address, "localhost", or
+    the name of the agent's own address.
+    """
     host, _, port = host_header.rpartition(":")
     if not port.isdigit() or not host:
         host = host_header
-    return is_address(host.removeprefix("[").removesuffix("]")) or host.lower() in ("localhost", listens_at.lower())
+    if host.lower() in ("localhost", listens_at.lower()):
+        return True
+    return is_address(host.removeprefix("[").removesuffix("]"))
 
 
 class _RefusedError(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
-        self.status, self.why = status, why
+        self.status = status
+        self.why = why
 
 
 async def _hide_versions(_: web.Request, response: web.StreamResponse) -> None:
@@ -333,8 +409,12 @@ async def _hide_versions(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "asyncli"
 
 
-def _answer(what: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=_encode(what), status=status, content_type="application/json", headers=headers)
+def _answer(
+    content: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=_encode(content), status=status, content_type="application/json", headers=headers
+    )
 
 
 def _after(request: web.Request) -> int:

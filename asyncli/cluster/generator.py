@@ -78,8 +78,8 @@ class ClusterGenerator:
         try:
             await asyncio.gather(*opening)
         except BaseException:
-            for one in opening:
-                one.cancel()
+            for opening_task in opening:
+                opening_task.cancel()
             await asyncio.gather(*opening, return_exceptions=True)
             await self.close()
             raise
@@ -116,10 +116,11 @@ class ClusterGenerator:
             if name not in placed:
                 joined = msgspec.structs.replace(host.member, workers=host.workers)
                 documents.append(self._fleet.document(joined) | {"came_later": True})
-        for one in documents:
-            if one["name"] in self._hosts:
-                clock = self._hosts[one["name"]].clock
-                one |= {"clock_offset_s": clock.offset_s, "clock_uncertainty_s": clock.error_s}
+        for document in documents:
+            if document["name"] in self._hosts:
+                clock = self._hosts[document["name"]].clock
+                document["clock_offset_s"] = clock.offset_s
+                document["clock_uncertainty_s"] = clock.error_s
         return documents
 
     async def close(self) -> None:
@@ -178,7 +179,9 @@ class ClusterGenerator:
                 host.silent_workers.ticked()
                 self._merging.add(host.name, tick)
             case wire.ProcessUsage(values=values):
-                if (whole := self._usage.measured(host.name, values, [one.name for one in self._living()])) is not None:
+                living = [living_host.name for living_host in self._living()]
+                whole = self._usage.measured(host.name, values, living)
+                if whole is not None:
                     self._out.put_nowait(wire.ProcessUsage(whole))
             case wire.Failed(why=why, away=away):
                 self._lose(host, f"has given up ({why})", for_good=not away)
@@ -193,8 +196,13 @@ class ClusterGenerator:
 
     def _dropped(self, host: RemoteHost, dropped: dict[int, int]) -> dict[int, int]:
         """Convert indices of the host's destinations to the fleet's."""
-        theirs, ours = host.member.spread.destinations, self._fleet.destinations
-        return {ours.index(theirs[number]): count for number, count in dropped.items() if theirs[number] in ours}
+        destinations = self._fleet.destinations
+        by_index = {}
+        for number, count in dropped.items():
+            destination = host.member.spread.destinations[number]
+            if destination in destinations:
+                by_index[destinations.index(destination)] = count
+        return by_index
 
     # -- all of them
 
@@ -236,11 +244,15 @@ class ClusterGenerator:
         """Lose a host: its connections are the generator's loss, and others open its share. ``for_good``: it gave up."""
         if host.over:
             return
-        host.over, host.lost_s = True, time.monotonic()
+        host.over = True
+        host.lost_s = time.monotonic()
         self._forward(host.lost_s)
         held = self._merging.lose(host.name, host.silent_workers.held, host.silent_workers.awaiting)
-        for one in host.silent_workers:
-            self._out.put_nowait(wire.WorkerLost(one.worker, one.pid, "was lost with its host", one.held, host=host.name))
+        for process in host.silent_workers:
+            how = "was lost with its host"
+            self._out.put_nowait(
+                wire.WorkerLost(process.worker, process.pid, how, process.held, host=host.name)
+            )
         self._usage.lose(host.name)
         for task in host.tasks:
             if task is not asyncio.current_task():

@@ -41,7 +41,8 @@ except ImportError as missing:  # the extra "dask" is not installed
     raise HostError(_error) from None
 
 # A scheduler answers in milliseconds; one behind a slow link in a second.
-_CONNECT_S, _ANSWER_S = 5.0, 30.0
+_CONNECT_S = 5.0
+_ANSWER_S = 30.0
 _CLOSE_S = 5.0
 # Workers that one loop over ssh starts are up within seconds.
 _HOSTS_WAIT_S = 60.0
@@ -49,6 +50,20 @@ _HOSTS_WAIT_S = 60.0
 _SOMETHING_LISTENS = (
     "reset", "closed", "eof occurred", "broken pipe", "not dask's", "not idle", "wrong version number", "certificate", "alert",
 )  # fmt: skip
+
+
+def _scheme_of(address: str) -> str:
+    """The scheme of a scheduler's address. Raises :class:`PlanError` for anything else."""
+    try:
+        parts = urlsplit(address)
+        if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
+            return parts.scheme
+    except ValueError:
+        pass
+    raise PlanError(
+        f"--cluster: {address!r} is no Dask scheduler's address; "
+        "write tcp://host:8786 or tls://host:8786"
+    )
 
 
 class Cluster:
@@ -65,45 +80,59 @@ class Cluster:
         #: The session that the actors hold their hosts for.
         self._session_name = f"a session of {_user_name()} on {host_name()} ({uuid.uuid4().hex[:6]})"
         # Whether the server is on the machine whose memory is sampled, and that machine.
-        self._server_there, self._watched = False, machine()
+        self._server_there = False
+        self._watched = machine()
         self._agent = False
         self.checks: list[Check] = []
 
     @classmethod
     def at(
-        cls, address: str, *, ca: str | None = None, cert: str | None = None, key: str | None = None, hosts: int | None = None
+        cls,
+        address: str,
+        *,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        hosts: int | None = None,
     ) -> Self:
-        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with PEM files. Raises :class:`PlanError` or HostError.
+        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with PEM files. Raises
+        :class:`PlanError` or HostError.
 
-        ``hosts``: wait up to a minute for so many. Without files ``tls://`` uses Dask's configuration
-        (``distributed.comm.tls``).
+        ``hosts``: wait up to a minute for so many. Without files ``tls://`` uses Dask's
+        configuration (``distributed.comm.tls``).
         """
-        try:
-            parts = urlsplit(address)
-            wrong = parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port
-        except ValueError:
-            wrong = True
-        if wrong:
-            raise PlanError(f"--cluster: {address!r} is no Dask scheduler's address; write tcp://host:8786 or tls://host:8786")
+        scheme = _scheme_of(address)
         files = {"--cluster-ca": ca, "--cluster-cert": cert, "--cluster-key": key}
         given = {name: file for name, file in files.items() if file is not None}
-        if parts.scheme == "tcp":
+        if scheme == "tcp":
             if given:
-                raise PlanError(f"{', '.join(given)}: tcp:// is not encrypted, so it needs none; write tls:// in --cluster")
+                raise PlanError(
+                    f"{', '.join(given)}: tcp:// is not encrypted, so it needs none; "
+                    "write tls:// in --cluster"
+                )
             _silence_dask_logs()
             return cls(address, hosts=hosts)
-        missing = ", ".join(name for name in files if name not in given)
+        missing = [name for name in files if name not in given]
         if given and missing:
-            raise PlanError(f"--cluster: tls:// needs all three of {', '.join(files)}; add {missing}")
+            raise PlanError(
+                f"--cluster: tls:// needs all three of {', '.join(files)}; "
+                f"add {', '.join(missing)}"
+            )
         if ca and cert and key:
             identify(trusting("--cluster-ca", ca), ("--cluster-cert", "--cluster-key"), cert, key)
-        settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key} if given else {}
+        settings = {}
+        if given:
+            settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key}
         security = Security(require_encryption=True, **settings)
         if not security.tls_ca_file:
-            raise PlanError(f"--cluster: tls:// needs certificates; give {', '.join(files)}, or set distributed.comm.tls of Dask")
+            raise PlanError(
+                f"--cluster: tls:// needs certificates; give {', '.join(files)}, "
+                "or set distributed.comm.tls of Dask"
+            )
         _silence_dask_logs()
-        flags = " ".join([f"--cluster {address}", *(f"{name} {shlex.quote(file)}" for name, file in given.items())])
-        return cls(address, security, hosts=hosts, flags=flags)
+        flags = [f"--cluster {address}"]
+        flags += [f"{name} {shlex.quote(file)}" for name, file in given.items()]
+        return cls(address, security, hosts=hosts, flags=" ".join(flags))
 
     @classmethod
     def of(cls, client: Any) -> Self:
@@ -115,9 +144,15 @@ class Cluster:
             return cls.at(client)
         if isinstance(client, cls):
             return client
-        address = getattr(getattr(client, "scheduler", None), "address", None) or getattr(client, "scheduler_address", None)
+        scheduler = getattr(client, "scheduler", None)
+        address = getattr(scheduler, "address", None)
+        if not address:
+            address = getattr(client, "scheduler_address", None)
         if not isinstance(address, str) or not address:
-            raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or an address: tcp://host:8786")
+            raise PlanError(
+                f"cluster: {client!r} is no Dask client with a scheduler; "
+                "give one, or an address: tcp://host:8786"
+            )
         return cls(address, getattr(client, "security", None))
 
     async def find_hosts(self, plan: Plan, on_wait: Callable[[str], None]) -> tuple[Limits, Spread]:
@@ -128,11 +163,15 @@ class Cluster:
         :class:`ClusterError`, or PreflightError if the hosts cannot hold the plan.
         """
         if not plan.has_ports:
-            raise PlanError(f"--connect-to and --cluster: the Unix socket {plan.connect_to} is on one host; leave one out")
+            raise PlanError(
+                f"--connect-to and --cluster: the Unix socket {plan.connect_to} is on one host; "
+                "leave one out"
+            )
         if self._client is None:
             await self._connect()
         members = await self._gather(plan, on_wait)
-        fleet = self._fleet = place(plan, members)
+        fleet = place(plan, members)
+        self._fleet = fleet
         self.checks = fleet.checks
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
@@ -143,33 +182,48 @@ class Cluster:
 
     def watched_by_agent(self, boot: str | None) -> None:
         """An agent samples the server; ``boot`` is the boot id of its machine, None if unknown."""
-        self._agent, self._server_there, self._watched = True, True, boot or "elsewhere"
+        self._agent = True
+        self._server_there = True
+        self._watched = boot or "elsewhere"
 
     def _opened_on(self, boot: str) -> int:
         """How many connections the machine with this boot id opens."""
         assert self._fleet is not None
-        return sum(self._fleet.share(member.workers) for member in self._fleet.members if member.seen.boot == boot)
+        opened = 0
+        for member in self._fleet.members:
+            if member.seen.boot == boot:
+                opened += self._fleet.share(member.workers)
+        return opened
 
     @property
     def _sampled_ends(self) -> int | None:
         assert self._fleet is not None
-        return sampled_ends(self._server_there, self._opened_on(self._watched), self._fleet.plan.connections)
+        opened = self._opened_on(self._watched)
+        return sampled_ends(self._server_there, opened, self._fleet.plan.connections)
 
     @property
     def findings(self) -> list[Finding]:
         assert self._fleet is not None
-        left_out = None if self._sampled_ends else cluster_memory(self._sampled_ends, self._agent)
-        return [one for one in (placement_finding(self._fleet), unencrypted(self.address), left_out) if one is not None]
+        findings = [placement_finding(self._fleet), unencrypted(self.address)]
+        if not self._sampled_ends:
+            findings.append(cluster_memory(self._sampled_ends, self._agent))
+        return [finding for finding in findings if finding is not None]
 
     @property
     def leave_out(self) -> tuple[str, ...]:
         """Prefixes of the metrics that say nothing about this run."""
         assert self._fleet is not None
         ends = self._sampled_ends
-        names = ("generator.",) if ends else ("generator.", "kernel.", "host.", *((TCP,) if ends == 0 else ()))
-        all_here = self._opened_on(machine()) == self._fleet.plan.connections
+        prefixes = ["generator."]
+        if not ends:
+            prefixes += ["kernel.", "host."]
+        if ends == 0:
+            prefixes.append(TCP)
+        all_are_here = self._opened_on(machine()) == self._fleet.plan.connections
         # With an agent this host is sampled as a client too, even if it is none.
-        return (*names, CLIENT) if self._agent and not all_here else names
+        if self._agent and not all_are_here:
+            prefixes.append(CLIENT)
+        return tuple(prefixes)
 
     def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         """The cluster for the run file; ``hosts``: from :meth:`ClusterGenerator.document`."""
@@ -185,7 +239,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Disconnect; the actors end by themselves."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(_CLOSE_S):
@@ -235,16 +290,17 @@ class Cluster:
     async def _addresses(self) -> list[str]:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                found = sorted(await self._client.nthreads())
+                addresses = sorted(await self._client.nthreads())
         except (OSError, RuntimeError) as error:
             raise ClusterError(
                 f"the scheduler at {self.address} does not list its workers ({_reason(error)}); see its log"
             ) from None
-        if not found:
+        if not addresses:
             raise ClusterError(
-                f"the scheduler at {self.address} has no worker; start one on each client host: dask worker {self.address}"
+                f"the scheduler at {self.address} has no worker; "
+                f"start one on each client host: dask worker {self.address}"
             )
-        return found
+        return addresses
 
     async def _probe_hosts(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
         """Each worker's probe of its host, or the error. Each worker is called separately: one may be cut off."""
@@ -273,11 +329,16 @@ class Cluster:
             # The client has lost its scheduler.
             await self.close()
             await self._connect()
-        every = await self._probe_hosts(plan, await self._addresses())
-        seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
+        answers = await self._probe_hosts(plan, await self._addresses())
+        probes = {
+            address: probe for address, probe in answers.items() if isinstance(probe, HostProbe)
+        }
         # A session holds all workers of a host.
-        taken = known | {one.place for one in seen.values() if one.held_by}
-        usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
+        taken = known | {probe.place for probe in probes.values() if probe.held_by}
+        usable: dict[str, HostProbe | str] = {}
+        for address, probe in probes.items():
+            if probe.place not in taken and not probe.why_not:
+                usable[address] = probe
         return choose(usable, plan)
 
     async def _start_actor(self, member: Member) -> _Actor:

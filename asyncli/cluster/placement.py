@@ -68,30 +68,38 @@ class Placement(msgspec.Struct, frozen=True):
     @property
     def checks(self) -> list[Check]:
         """Each host's limits checked against its share."""
-        found = []
+        checks = []
         for member in self.members:
-            part, spread = _part(self.plan, self.share(member.workers)), member.spread
-            spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
+            part = _part(self.plan, self.share(member.workers))
+            workers = max(1, len(member.workers))
+            spread = msgspec.structs.replace(member.spread, workers=workers)
             for check in host_checks(part, spread, member.seen.limits):
+                code = f"{_HOST_PREFIX}{check.code}"
                 named = f"{member.name}: {check.what}"
-                found.append(msgspec.structs.replace(check, code=f"{_HOST_PREFIX}{check.code}", what=named))
-        return found
+                checks.append(msgspec.structs.replace(check, code=code, what=named))
+        return checks
 
     @property
     def spread(self) -> Spread:
-        sources = tuple(source for member in self.members for source in member.spread.sources or ("",))
+        sources: list[str] = []
+        for member in self.members:
+            sources += member.spread.sources or ("",)
         ports = min(member.spread.ports for member in self.members)
-        return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
+        return Spread(self.destinations, tuple(sources), self.workers, local=False, ports=ports)
 
     def shard_of(self, shard: Shard, member: Member) -> Shard:
         """``shard`` for one host: its workers, its sources, and the destinations by its own resolver."""
         spread = member.spread
         # A host that joins later has no workers yet: it takes over what it has room for.
-        most = self.share(member.workers) if member.workers else member.room.connections
+        connections = self.share(member.workers) if member.workers else member.room.connections
         return msgspec.structs.replace(
-            shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
-            crowded=spread.crowds(most),
-        )  # fmt: skip
+            shard,
+            destinations=spread.destinations,
+            sources=spread.sources,
+            local=spread.local,
+            mine=member.workers,
+            crowded=spread.crowds(connections),
+        )
 
     def document(self, member: Member) -> dict[str, Any]:
         """A host, for the run file."""
@@ -107,29 +115,43 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
-    """One Dask worker for each host. ``seen``: address -> its probe, or the error. Raises :class:`ClusterError`."""
+    """One Dask worker for each host. ``seen``: address -> its probe, or the error. Raises
+    :class:`ClusterError`.
+    """
     hosts: dict[str, list[tuple[str, HostProbe]]] = {}
-    for address, one in sorted(seen.items()):
-        if isinstance(one, str):
-            raise ClusterError(f"the worker at {address} {one}")
-        if one.why_not:
-            raise ClusterError(f"{one.host} ({address}): {one.why_not}")
-        hosts.setdefault(one.place, []).append((address, one))
-    names = Counter(workers[0][1].host for workers in hosts.values())
+    for address, probe in sorted(seen.items()):
+        if isinstance(probe, str):
+            raise ClusterError(f"the worker at {address} {probe}")
+        if probe.why_not:
+            raise ClusterError(f"{probe.host} ({address}): {probe.why_not}")
+        hosts.setdefault(probe.place, []).append((address, probe))
+    hosts_by_name = Counter(workers[0][1].host for workers in hosts.values())
     members = []
     for workers in hosts.values():
-        address, one = workers[0]
-        name = one.host if names[one.host] == 1 else f"{one.host} at {urlsplit(address).hostname}"
-        if holder := next((other.held_by for _, other in workers if other.held_by), ""):
-            raise HostHeldError(f"{name} is held by {holder}; wait for its end, or leave that host's worker out")
-        members.append(Member(name, address, one, room_of(plan, one)))
-    by_name = Counter(member.name for member in members)
-    return [
-        msgspec.structs.replace(member, name=f"{member.name}:{urlsplit(member.address).port}")
-        if by_name[member.name] > 1
-        else member
-        for member in members
-    ]
+        address, probe = workers[0]
+        name = probe.host
+        if hosts_by_name[name] > 1:
+            name = f"{name} at {urlsplit(address).hostname}"
+        for _, other in workers:
+            if other.held_by:
+                raise HostHeldError(
+                    f"{name} is held by {other.held_by}; "
+                    "wait for its end, or leave that host's worker out"
+                )
+        members.append(Member(name, address, probe, room_of(plan, probe)))
+    return _with_distinct_names(members)
+
+
+def _with_distinct_names(members: list[Member]) -> list[Member]:
+    """``members``, with the port in the names that several have."""
+    members_by_name = Counter(member.name for member in members)
+    distinct = []
+    for member in members:
+        name = member.name
+        if members_by_name[name] > 1:
+            name = f"{name}:{urlsplit(member.address).port}"
+        distinct.append(msgspec.structs.replace(member, name=name))
+    return distinct
 
 
 def place(plan: Plan, members: list[Member]) -> Placement:
@@ -138,31 +160,49 @@ def place(plan: Plan, members: list[Member]) -> Placement:
     """
     if plan.workers is not None and plan.workers < len(members):
         hosts = format_many(len(members), "host")
-        raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, the number on all hosts together")
+        raise PlanError(
+            f"--workers: {plan.workers} for {hosts}; "
+            f"write {len(members)} or more, the number on all hosts together"
+        )
     # The limits of a host without room must not refuse the others.
     roomy = [member for member in members if member.room.connections]
-    assigned = assign(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
+    assigned = None
+    if roomy:
+        rooms = [member.room for member in roomy]
+        assigned = assign(plan.connections, plan.batch, rooms, plan.workers)
     if assigned is None:
         if not plan.force:
-            raise PreflightError("\n".join([*_refusal_lines(plan, members), "(override: --force)"]))
-        roomy, most = members, plan.connections
-        assigned = assign(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
+            lines = [*_refusal_lines(plan, members), "(override: --force)"]
+            raise PreflightError("\n".join(lines))
+        roomy = members
+        all_of_them = plan.connections
+        rooms = [Room(all_of_them, all_of_them, member.room.cpus) for member in members]
+        assigned = assign(plan.connections, plan.batch, rooms, plan.workers)
         assert assigned is not None
     # A host without a worker would send nothing and seem lost.
-    pairs = zip(roomy, assigned, strict=True)
-    used = tuple(msgspec.structs.replace(member, workers=numbers) for member, numbers in pairs if numbers)
+    used = []
+    for member, numbers in zip(roomy, assigned, strict=True):
+        if numbers:
+            used.append(msgspec.structs.replace(member, workers=numbers))
     names = {member.name for member in used}
     left_out = tuple(member for member in members if member.name not in names)
-    destinations = tuple(dict.fromkeys(one for member in used for one in member.spread.destinations))
-    return Placement(plan, used, sum(map(len, assigned)), destinations, left_out)
+    destinations: dict[Destination, None] = {}
+    for member in used:
+        destinations.update(dict.fromkeys(member.spread.destinations))
+    workers = sum(map(len, assigned))
+    return Placement(plan, tuple(used), workers, tuple(destinations), left_out)
 
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
     """A host's room for ``plan``: the most connections that its preflight does not refuse, and the most in one process."""
     limits = seen.limits
     nofile = limits.nofile_hard or 1024
-    most = bisect.bisect_left(range(1, plan.connections + 1), True, key=lambda count: bool(_refusals(plan, seen, count)))
-    return Room(most, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
+    counts = range(1, plan.connections + 1)
+    connections = bisect.bisect_left(
+        counts, True, key=lambda count: bool(_refusals(plan, seen, count))
+    )
+    in_one_process = max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS)
+    return Room(connections, in_one_process, limits.cpus or 1)
 
 
 def _refusals(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
@@ -176,20 +216,31 @@ def _refusals(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
 def _part(plan: Plan, connections: int) -> Plan:
     """The plan of one host: its connections, at its share of the rate."""
     count = max(1, connections)
-    return msgspec.structs.replace(plan, connections=count, interval_s=plan.interval_s * plan.connections / count)
+    interval_s = plan.interval_s * plan.connections / count
+    return msgspec.structs.replace(plan, connections=count, interval_s=interval_s)
 
 
 def _refusal_lines(plan: Plan, members: list[Member]) -> list[str]:
     room = sum(member.room.connections for member in members)
+    if room >= plan.connections and plan.workers is None:
+        return [
+            f"batches of {plan.batch:,} do not fit into the room of the hosts, "
+            "each opened by one host; lower --batch"
+        ]
     if room >= plan.connections:
-        if plan.workers is None:
-            return [f"batches of {plan.batch:,} do not fit into the room of the hosts, each opened by one host; lower --batch"]
         return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
     hosts = format_many(len(members), "host")
-    lines = [f"the {hosts} of the cluster can hold {room:,} of the {plan.connections:,} connections; add hosts, or raise limits:"]
+    lines = [
+        f"the {hosts} of the cluster can hold {room:,} of the {plan.connections:,} connections; "
+        "add hosts, or raise limits:"
+    ]
     for member in members:
-        found = checks_to_findings(_refusals(plan, member.seen, member.room.connections + 1))
-        lines += [f"{member.name}, {member.room.connections:,}: {one.evidence}; remedy: {one.remedy}" for one in found]
+        checks = _refusals(plan, member.seen, member.room.connections + 1)
+        for finding in checks_to_findings(checks):
+            lines.append(
+                f"{member.name}, {member.room.connections:,}: {finding.evidence}; "
+                f"remedy: {finding.remedy}"
+            )
     return lines
 
 

@@ -33,16 +33,19 @@ class Group(NamedTuple):
         """The tightest limit of the group and its ancestors; None without one."""
         if not self.second:
             limit = counted(self.read("memory.stat"), "hierarchical_memory_limit")
-            return limit if 0 < limit < _NO_LIMIT else None
-        found = []
+            if not 0 < limit < _NO_LIMIT:
+                return None
+            return limit
+        limits = []
         for folder in (self.folder, *self.folder.parents):
             try:
                 text = (folder / "memory.max").read_text(encoding="ascii").strip()
             except OSError:
                 # The root of the hierarchy and the folders above have no such file.
                 break
-            found += [int(text)] if text.isdigit() else []
-        return min(found, default=None)
+            if text.isdigit():
+                limits.append(int(text))
+        return min(limits, default=None)
 
     @property
     def killed(self) -> int:
@@ -55,25 +58,38 @@ class Group(NamedTuple):
 
 def memory_group(cgroup: str, mountinfo: str) -> Group | None:
     """The memory cgroup of a process, from its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
-    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines() if line)}
-    mine = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
+    first_version = None
+    second_version = None
+    for line in cgroup.splitlines():
+        if not line:
+            continue
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            second_version = path
+        elif first_version is None and "memory" in controllers.split(","):
+            first_version = path
     for line in mountinfo.splitlines():
         front, _, back = line.partition(" - ")
-        fields, kind = front.split(), back.split()
-        if mine is not None and kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            return Group(_below(fields[4], fields[3], mine), second=False)
-        if mine is None and kind[0] == "cgroup2" and "" in paths:
-            return Group(_below(fields[4], fields[3], paths[""]), second=True)
+        fields = front.split()
+        kind = back.split()
+        if first_version is not None:
+            if kind[0] == "cgroup" and "memory" in kind[2].split(","):
+                return Group(_below(fields[4], fields[3], first_version), second=False)
+        elif second_version is not None and kind[0] == "cgroup2":
+            return Group(_below(fields[4], fields[3], second_version), second=True)
     return None
 
 
 def counted(text: str, name: str) -> int:
     """The number in the line ``name number``; 0 without one."""
-    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+    if match is None:
+        return 0
+    return int(match[1])
 
 
 def _below(mount: str, root: str, path: str) -> Path:
     """A cgroup's folder: a mount may show only the part of the hierarchy below ``root``."""
-    rest = path.removeprefix(root) if root != "/" else path
-    return Path(mount) / rest.lstrip("/")
+    if root != "/":
+        path = path.removeprefix(root)
+    return Path(mount) / path.lstrip("/")

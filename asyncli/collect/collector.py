@@ -50,13 +50,13 @@ class Collector(Sampler):
         super().__init__(plan, options)
         #: The server as found by :meth:`open`; null if unknown.
         self.server = ServerFacts()
-        self.local, self._knows_targets = local, knows_targets
+        self.local = local
+        self._knows_targets = knows_targets
         #: Set only by :class:`~asyncli.agent.collector.AgentCollector`.
         self.agent: dict[str, Any] | None = None
         self._status: StatusReader | None = None
         if plan.status_url is not None:
             self._status = StatusReader(plan.status_url, plan.tls_options, plan.status_headers)
-        if self._status is not None:
             self._polls["status"] = self._page
         self._tree: ServerTree | None = None
         self._found_by = ""
@@ -73,20 +73,28 @@ class Collector(Sampler):
             await self._status.read()
         found = await asyncio.to_thread(self._find)
         self.server = await asyncio.to_thread(describe, found, self._header)
-        remedy = "" if found.hidden else found.remedy
-        self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
-        self._report(await asyncio.to_thread(doubt, self._plan, found, ours=self._ours()) if self.local else None)
+        if found.pids:
+            self._report(self.server.not_asked)
+        else:
+            remedy = "" if found.hidden else found.remedy
+            self._report(server_processes_unknown(found.why_not, remedy))
+        if self.local:
+            self._report(await asyncio.to_thread(doubt, self._plan, found, ours=self._ours()))
         self._report(unprivileged(found.pids, found.hidden, found.remedy))
         self._probes = await asyncio.to_thread(self._standard_probes, found)
         self.begin()
 
     async def refresh_server(self) -> None:
         """Read :attr:`server` again: it may have been restarted or reconfigured."""
-        if self._tree is not None:
-            facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), self._header)
-            if facts.name is not None:
-                self._report(facts.not_asked if facts.not_asked != self.server.not_asked else None)
-                self.server = facts
+        if self._tree is None:
+            return
+        found = Found(self._tree.roots, self._found_by)
+        facts = await asyncio.to_thread(describe, found, self._header)
+        if facts.name is None:
+            return
+        if facts.not_asked != self.server.not_asked:
+            self._report(facts.not_asked)
+        self.server = facts
 
     def end(self) -> None:
         """Used only by an agent's collector."""
@@ -183,7 +191,8 @@ def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str,
 
 def _unix_sockets(paths: Collection[str]) -> ProbeReading:
     ends = [read_unix_ends(path) for path in paths]
-    accepted, waiting = sum(end[0] for end in ends), sum(end[1] for end in ends)
+    accepted = sum(accepted_there for accepted_there, _ in ends)
+    waiting = sum(waiting_there for _, waiting_there in ends)
     return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
 
 

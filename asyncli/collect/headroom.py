@@ -58,29 +58,55 @@ class Headroom:
         return {metrics.SERVER_DESCRIPTORS_OPEN: float(number)} if number else {}
 
     def _descriptors(self, pids: list[int]) -> dict[str, float]:
-        self._seen = {pid: found for pid, found in self._seen.items() if pid in pids}
+        """The descriptors of the process that is nearest to its limit, and the tables of all."""
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in pids}
         fullest = (0.0, 0, 0)
         for pid in pids:
             with contextlib.suppress(OSError):
                 number = os.stat(f"{self._proc}/{pid}/fd").st_size
                 if pid not in self._seen:
-                    found = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
-                    self._seen[pid] = (int(found[1]) if found else 0, number, self._table(pid))
-                if number and (limit := self._seen[pid][0]):
+                    self._seen[pid] = (self._limit(pid), number, self._table(pid))
+                limit, _, _ = self._seen[pid]
+                if number and limit:
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
-        limit = limit or min((limit for limit, _, _ in self._seen.values() if limit), default=0)
-        counts = {metrics.SERVER_DESCRIPTORS: number or None, metrics.SERVER_DESCRIPTORS_LIMIT: limit or None}
-        if tables := [(still, size) for _, still, size in self._seen.values() if size]:
-            used = [size - still for still, size in tables if size > max(_LEAST_TABLE, 2 * still)]
-            counts[metrics.SERVER_DESCRIPTORS_CLOSED] = sum(used)
-            counts[metrics.SERVER_DESCRIPTORS_TABLE] = sum(size for _, size in tables)
-        return {name: float(count) for name, count in counts.items() if count is not None}
+        if not limit:
+            known_limits = [known for known, _, _ in self._seen.values() if known]
+            limit = min(known_limits, default=0)
+        counts = {}
+        if number:
+            counts[metrics.SERVER_DESCRIPTORS] = float(number)
+        if limit:
+            counts[metrics.SERVER_DESCRIPTORS_LIMIT] = float(limit)
+        return counts | self._tables()
+
+    def _tables(self) -> dict[str, float]:
+        """The sizes of all tables of descriptors, and how much of them closed descriptors left."""
+        total = 0
+        closed = 0
+        for _, first_number, size in self._seen.values():
+            total += size
+            if size > max(_LEAST_TABLE, 2 * first_number):
+                closed += size - first_number
+        if not total:
+            return {}
+        return {
+            metrics.SERVER_DESCRIPTORS_CLOSED: float(closed),
+            metrics.SERVER_DESCRIPTORS_TABLE: float(total),
+        }
+
+    def _limit(self, pid: int) -> int:
+        """A process's limit of descriptors; 0: unlimited. Raises OSError."""
+        match = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
+        if match is None:
+            return 0
+        return int(match[1])
 
     def _table(self, pid: int) -> int:
         with contextlib.suppress(OSError):
-            if found := _TABLE.search(read_text(f"{self._proc}/{pid}/status")):
-                return int(found[1])
+            match = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
+            if match is not None:
+                return int(match[1])
         return 0
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
@@ -92,21 +118,26 @@ class Headroom:
         # The cgroup may be removed with its last process.
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
-            return {
+            values = {
                 metrics.SERVER_GROUP_BYTES: float(self._group.held_bytes),
                 metrics.SERVER_GROUP_KILLED: float(self._group.killed),
-                **({} if limit is None else {metrics.SERVER_GROUP_LIMIT_BYTES: float(limit)}),
             }
+            if limit is not None:
+                values[metrics.SERVER_GROUP_LIMIT_BYTES] = float(limit)
+            return values
         return {}
 
     def _tightest(self, pids: list[int]) -> Group | None:
         """The cgroup with the tightest limit; None without limits."""
-        found: dict[Group, int] = {}
+        limits: dict[Group, int] = {}
         with contextlib.suppress(OSError):
             mounts = read_text(f"{self._proc}/self/mountinfo")
             for pid in pids:
                 with contextlib.suppress(OSError, ValueError):
                     group = memory_group(read_text(f"{self._proc}/{pid}/cgroup"), mounts)
-                    if group is not None and group not in found and (limit := group.limit_bytes) is not None:
-                        found[group] = limit
-        return min(found, key=lambda one: found[one], default=None)
+                    if group is None or group in limits:
+                        continue
+                    limit = group.limit_bytes
+                    if limit is not None:
+                        limits[group] = limit
+        return min(limits, key=lambda group: limits[group], default=None)

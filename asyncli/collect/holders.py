@@ -46,13 +46,20 @@ def listening_at(targets: Sequence[Target], proc: Path = PROC) -> Listening:
     places: set[Place] = set()
     users: dict[int, int | None] = {}
     for target in targets:
-        addresses, listeners = addresses_of(target), read_listeners(target.port, proc)
+        addresses = addresses_of(target)
+        listeners = read_listeners(target.port, proc)
         places |= {(address, target.port) for address in addresses}
         inodes = matching_inodes(listeners, addresses)
-        users |= {one.inode: one.user for one in listeners if one.inode in inodes}
+        for listener in listeners:
+            if listener.inode in inodes:
+                users[listener.inode] = listener.user
     ports = sorted({target.port for target in targets})
-    where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
-    return Listening(where, places, users, socket_holders(users, proc) if users or all(ports) else _peer(targets[0].host))
+    if all(ports):
+        where = f"port {', '.join(map(str, ports))}"
+        return Listening(where, places, users, socket_holders(users, proc))
+    path = targets[0].host
+    holders = socket_holders(users, proc) if users else _peer(path)
+    return Listening(f"unix:{path}", places, users, holders)
 
 
 def _peer(path: str) -> set[int]:
@@ -72,10 +79,12 @@ def _peer(path: str) -> set[int]:
 def addresses_of(target: Target) -> frozenset[str]:
     """The addresses of its host as text; empty if the name does not resolve. May ask a name server."""
     try:
-        found = look_up(target)
+        addresses = [address for _, address in look_up(target)]
     except (OSError, UnicodeError):
         return frozenset()
-    return frozenset(one.partition("%")[0] if target.port else real_path(one) for _, one in found)
+    if not target.port:
+        return frozenset(map(real_path, addresses))
+    return frozenset(address.partition("%")[0] for address in addresses)
 
 
 def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
@@ -83,9 +92,14 @@ def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -
 
     The kernel also prefers the exact match (compute_score in net/ipv4/inet_hashtables.c).
     """
-    found = list(listeners)
-    exact = {listener.inode for listener in found if listener.address in addresses}
-    return exact or {listener.inode for listener in found if listener.address is None}
+    exact = set()
+    wildcard = set()
+    for listener in listeners:
+        if listener.address in addresses:
+            exact.add(listener.inode)
+        elif listener.address is None:
+            wildcard.add(listener.inode)
+    return exact or wildcard
 
 
 def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
@@ -107,7 +121,9 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
 def socket_inode(target: str) -> int | None:
     """The inode of a socket, by the target of a link in /proc/PID/fd; None for another kind of file."""
     match = _SOCKET.fullmatch(target)
-    return None if match is None else int(match[1])
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def ports_of(pids: Iterable[int], proc: Path = PROC) -> set[int]:
@@ -128,7 +144,8 @@ def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> Iterat
     with contextlib.suppress(OSError), os.scandir(f"{proc}/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if (inode := wanted.pop(os.readlink(entry.path), None)) is not None:
+                inode = wanted.pop(os.readlink(entry.path), None)
+                if inode is not None:
                     yield inode
             if not wanted:
                 break

@@ -78,15 +78,17 @@ def parse_slabinfo(text: str, wanted: Collection[str] | None = None) -> dict[str
     """Caches by name (only ``wanted`` ones if given). Raises ValueError if the text is not slabinfo 2.x."""
     if not text.startswith("slabinfo - version: 2"):
         raise ValueError(f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo")
-    found: dict[str, Slab] = {}
+    slabs: dict[str, Slab] = {}
     for name in wanted if wanted is not None else _SLAB_NAME.findall(text):
         at = text.find(f"\n{name} ")
         if at >= 0:
             line = text[at : text.find("\n", at + 1)]
             # The last three are the active slabs, all slabs, and a count of SLAB's.
-            _, active, total, size, _per_slab, pages, *_, slabs, _shared = line.replace(":", "").split()
-            found[name] = Slab(int(active), int(total), int(size), int(slabs) * int(pages) * PAGE_BYTES)
-    return found
+            numbers = line.replace(":", "").split()
+            _, active, total, size, _per_slab, pages, *_, slab_count, _shared = numbers
+            slab_bytes = int(slab_count) * int(pages) * PAGE_BYTES
+            slabs[name] = Slab(int(active), int(total), int(size), slab_bytes)
+    return slabs
 
 
 def count_objects(proc: Path = PROC) -> dict[str, int]:
@@ -94,17 +96,18 @@ def count_objects(proc: Path = PROC) -> dict[str, int]:
 
     The kernel adds these counters up over all CPUs when they are read; older ones know open files within some dozens a CPU.
     """
-    found: dict[str, int] = {}
+    objects: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, KeyError):
         values = read_sockstat(proc)
         allocated = int(values[metrics.KERNEL_TCP_ALLOC])
         # A TCP socket that waits to be accepted has no inode; those of other namespaces are allocated, and not in use here.
         inodes = int(values[metrics.KERNEL_SOCKETS]) + allocated - int(values[metrics.KERNEL_TCP_INUSE])
-        found |= {"TCP": allocated, "sock_inode_cache": inodes}
+        objects["TCP"] = allocated
+        objects["sock_inode_cache"] = inodes
     for cache, file in (("filp", "file-nr"), ("dentry", "dentry-state")):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found[cache] = int(read_text(proc / "sys/fs" / file).split()[0])
-    return found
+            objects[cache] = int(read_text(proc / "sys/fs" / file).split()[0])
+    return objects
 
 
 def counted_exactly(slabs: Mapping[str, Slab], objects: Mapping[str, int]) -> dict[str, Slab]:
@@ -146,9 +149,9 @@ def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dic
     family = (*SOCKET_CACHES, _LISTING_CACHE)
     listed_as = {name: name if name in names else by_target.get(links.get(name, "")) for name in family}
     resolved: dict[str, str] = {}
-    for name, found in listed_as.items():
-        if found is not None and found not in resolved.values():
-            resolved[name] = found
+    for name, listed_name in listed_as.items():
+        if listed_name is not None and listed_name not in resolved.values():
+            resolved[name] = listed_name
     return resolved, [name for name in _ESSENTIAL if listed_as[name] is None]
 
 
@@ -173,7 +176,7 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
             family[name] = of_sockets._replace(slab_bytes=of_sockets.active_bytes)
     values[metrics.KERNEL_SOCKET_BYTES] = float(sum(slab.active_bytes for slab in family.values()))
     values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(sum(slab.slab_bytes for slab in family.values()))
-    values[metrics.KERNEL_SLAB_FREE_BYTES] = math.fsum(one.free_bytes for one in slabs.values())
+    values[metrics.KERNEL_SLAB_FREE_BYTES] = math.fsum(slab.free_bytes for slab in slabs.values())
     return values
 
 

@@ -47,21 +47,30 @@ def no_listener(places: Collection[Place], proc: Path = PROC) -> Missing | None:
     try:
         for address, port in places:
             # A wildcard listener of either family counts: if it does not answer at this address, a connect shows it.
-            if any(one.address in (None, address.partition("%")[0]) for one in read_listeners(port, proc)):
+            answering = (None, address.partition("%")[0])
+            if any(listener.address in answering for listener in read_listeners(port, proc)):
                 return None
         elsewhere = listens_elsewhere(places, proc)
     except OSError:
         return None
-    if not all(_is_refused(*one) for one in places):
+    if not all(_is_refused(address, port) for address, port in places):
         return None
-    shown = ", ".join(f"{_in_url(address)}:{port}" if port else _unix_url(address) for address, port in sorted(places))
-    return elsewhere or Missing(f"nothing listens on {shown} of this host")
+    if elsewhere is not None:
+        return elsewhere
+    urls = []
+    for address, port in sorted(places):
+        urls.append(f"{_in_url(address)}:{port}" if port else _unix_url(address))
+    return Missing(f"nothing listens on {', '.join(urls)} of this host")
 
 
 def listens_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
     """The first port of ``places`` that is open only at other addresses of this host; None if there is none."""
     for address, port in sorted(places):
-        if port and (others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None})):
+        if not port:
+            continue
+        addresses = {listener.address for listener in read_listeners(port, proc)}
+        others = sorted(other for other in addresses if other is not None)
+        if others:
             listed = ", ".join(map(_in_url, others))
             what = f"port {port} listens on {listed} only, not on the URL's {_in_url(address)}"
             return Missing(what, f"http://{_in_url(others[0])}:{port}/")
@@ -69,17 +78,28 @@ def listens_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing |
 
 
 def _in_url(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+    if ":" in address:
+        return f"[{address}]"
+    return address
 
 
 def _unix_url(path: str) -> str:
-    return f"unix:{path}{' (a file that a server left behind)' if os.path.exists(path) else ''}"
+    if os.path.exists(path):
+        return f"unix:{path} (a file that a server left behind)"
+    return f"unix:{path}"
+
+
+def _family_of(address: str, port: int) -> socket.AddressFamily:
+    if not port:
+        return socket.AF_UNIX
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET
 
 
 def _is_refused(address: str, port: int) -> bool:
-    family = socket.AF_UNIX if not port else socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
+        with socket.socket(_family_of(address, port), socket.SOCK_STREAM) as sock:
             sock.settimeout(_REFUSED_WITHIN_S)
             sock.connect(sockaddr(address, port))
             # If the kernel chose this port as the local one, the socket is connected to itself (RFC 9293, 3.5).
@@ -99,8 +119,12 @@ async def wait_for_listener(
     if not wait_s:
         return 0.0
     if not local:
-        raise PlanError("--wait-for-server: the server is on another host, whose sockets cannot be seen from here; leave it out")
-    begun_s, announced = time.monotonic(), False
+        raise PlanError(
+            "--wait-for-server: the server is on another host, "
+            "whose sockets cannot be seen from here; leave it out"
+        )
+    begun_s = time.monotonic()
+    announced = False
     while missing := no_listener(places):
         waited_s = time.monotonic() - begun_s
         if waited_s >= wait_s or stopped.is_set():
@@ -118,4 +142,6 @@ def nothing_listens(places: Collection[Place], waited_s: float | None, so: str) 
     ``waited_s``: from :func:`wait_for_listener`, None for a command that does not wait. ``so``: the consequence, in words.
     """
     missing = no_listener(places)
-    return None if missing is None else server.nothing_listens(missing.what, missing.url, waited_s, so)
+    if missing is None:
+        return None
+    return server.nothing_listens(missing.what, missing.url, waited_s, so)

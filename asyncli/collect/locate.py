@@ -15,9 +15,18 @@ from typing import Any
 
 import msgspec
 
-from asyncli.collect.holders import INITS, listening_at, sockets_held
+from asyncli.collect.holders import INITS, Listening, listening_at, sockets_held
 from asyncli.collect.listening import listens_elsewhere
-from asyncli.collect.procfs import PROC, ancestors, command_line, link, parents, readable_stat, shares_namespace, tree
+from asyncli.collect.procfs import (
+    PROC,
+    ancestors,
+    command_line,
+    link,
+    parents,
+    readable_stat,
+    shares_namespace,
+    tree,
+)
 from asyncli.findings.server import find_by_user, server_not_listening, server_program_not_run
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
@@ -32,7 +41,8 @@ _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 # HAProxy sends no Server header, and nginx may be configured not to.
 _VERSION_FLAGS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is one line; nginx's main configuration file is seldom more than 100 kB.
-_LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
+_LONGEST_PIDFILE = 4096
+_LONGEST_CONFIG = 4 << 20
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -72,34 +82,60 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """The server as plain data, for the environment. ``label``: the lab's name for it."""
-        own = "built-in server" if (self.version or "").startswith("asyncli/") else None
-        called = label or own or self.version or self.name or "the server"
-        return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
+        return {
+            "label": label or self._label,
+            "version": self.version,
+            "pid": self.pid,
+            "exe": self.exe,
+            "hidden": self.hidden,
+        }
+
+    @property
+    def _label(self) -> str:
+        if self.version and self.version.startswith("asyncli/"):
+            return "built-in server"
+        return self.version or self.name or "the server"
 
     def record(self, label: str | None) -> dict[str, object]:
-        """The server for the run file: :meth:`document`, the configuration's fingerprint, and the directives."""
-        return {**self.document(label), "config_hash": self.config_hash} | (
-            {"directives": self.directives} if self.directives else {}
-        )
+        """The server for the run file: :meth:`document`, the configuration's fingerprint, and the
+        directives.
+        """
+        record = {**self.document(label), "config_hash": self.config_hash}
+        if self.directives:
+            record["directives"] = self.directives
+        return record
 
     def differences(self, before: Mapping[str, Any]) -> list[str]:
-        """The differences from an earlier :meth:`record`, without the pid. A fact is compared only if both have it; the
-        fingerprint only if one has no directives.
+        """The differences from an earlier :meth:`record`, without the pid. A fact is compared only
+        if both have it; the fingerprint only if one has no directives.
         """
-        pairs = [("executable", before.get("exe"), self.exe)]
-        if (earlier := before.get("directives")) and self.directives:
-            names = dict.fromkeys([*earlier, *self.directives])
-            pairs += [(name, earlier.get(name, "not set"), self.directives.get(name, "not set")) for name in names]
+        facts = [("executable", before.get("exe"), self.exe)]
+        earlier = before.get("directives")
+        if earlier and self.directives:
+            for name in dict.fromkeys([*earlier, *self.directives]):
+                old = earlier.get(name, "not set")
+                facts.append((name, old, self.directives.get(name, "not set")))
         else:
-            pairs.append(("configuration", before.get("config_hash"), self.config_hash))
-        found = [f"{what} {new}, before {old}" for what, old, new in pairs if old and new and old != new]
-        old, new = before.get("version"), self.version
-        if old and new:
-            # "nginx" matches nginx/1.22.1: a Server header may omit the number.
-            (name, _, number), (was, _, earlier) = new.partition("/"), str(old).partition("/")
-            if name != was or (number and earlier and number != earlier):
-                found.append(f"version {new}, before {old}")
-        return found
+            facts.append(("configuration", before.get("config_hash"), self.config_hash))
+        differences = []
+        for name, old, new in facts:
+            if old and new and old != new:
+                differences.append(f"{name} {new}, before {old}")
+        old = before.get("version")
+        if old and self.version and _are_different_versions(str(old), self.version):
+            differences.append(f"version {self.version}, before {old}")
+        return differences
+
+
+def _are_different_versions(old: str, new: str) -> bool:
+    """Whether two versions differ. "nginx" matches nginx/1.22.1: a Server header may omit the
+    number.
+    """
+    old_name, _, old_number = old.partition("/")
+    new_name, _, new_number = new.partition("/")
+    if old_name != new_name:
+        return True
+    return bool(old_number and new_number) and old_number != new_number
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
@@ -113,19 +149,24 @@ def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Pa
         flag = f"--server-pidfile {plan.server_pidfile}"
         return _named(_from_pidfile(plan.server_pidfile, flag), flag, ours, proc)
     if plan.server_name is not None:
-        return _named(_from_name(plan.server_name, ours, proc), f"--server-name {plan.server_name}", ours, proc)
+        flag = f"--server-name {plan.server_name}"
+        return _named(_from_name(plan.server_name, ours, proc), flag, ours, proc)
     if not local:
         return Found(why_not="the server is on another host, where its processes cannot be read")
     return _from_ports(plan.targets, ours, proc)
 
 
 def _named(pid: int, flag: str, ours: Collection[int], proc: Path) -> Found:
-    stat, remedy = readable_stat(pid, proc), "give the pid of the server's master process"
+    remedy = "give the pid of the server's master process"
+    stat = readable_stat(pid, proc)
     if stat is None or stat.ended:
         raise HostError(f"{flag}: no process {pid} on this host; {remedy}")
     if pid in ours:
-        whose = f"{process_name(pid, proc)} (pid {pid}) is asyncli or a process that started it"
-        raise HostError(f"{flag}: {whose}, so the memory and CPU of asyncli would count as the server's; {remedy}")
+        raise HostError(
+            f"{flag}: {process_name(pid, proc)} (pid {pid}) is asyncli "
+            "or a process that started it, "
+            f"so the memory and CPU of asyncli would count as the server's; {remedy}"
+        )
     return Found((pid,), flag)
 
 
@@ -133,9 +174,14 @@ def _from_pidfile(path: str, flag: str) -> int:
     try:
         text = read_regular(path, _LONGEST_PIDFILE).decode("ascii", "replace").strip()
     except OSError as error:
-        raise HostError(f"{flag}: cannot be read ({error.strerror}); name the server's pid file") from None
+        raise HostError(
+            f"{flag}: cannot be read ({error.strerror}); name the server's pid file"
+        ) from None
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise HostError(f"{flag}: holds no process id; name the server's pid file, for example /run/nginx.pid")
+        raise HostError(
+            f"{flag}: holds no process id; "
+            "name the server's pid file, for example /run/nginx.pid"
+        )
     return int(text)
 
 
@@ -143,52 +189,83 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     """The root of the one tree of that name; one of ``ours`` only if no other has it."""
     stats = {stat.pid: stat for stat in parents(proc) if not stat.ended}
     # The kernel truncates a process's name to 15 bytes.
-    named = {
-        pid
-        for pid, stat in stats.items()
-        if stat.name == name[:15] or os.path.basename(link(pid, "exe", proc) or "") == name
-    }
+    named = set()
+    for pid, stat in stats.items():
+        if stat.name == name[:15] or os.path.basename(link(pid, "exe", proc) or "") == name:
+            named.add(pid)
     others = named.difference(ours)
-    roots = sorted(pid for pid in others if stats[pid].parent not in others) or sorted(named)[:1]
+    roots = sorted(pid for pid in others if stats[pid].parent not in others)
     if not roots:
-        raise HostError(f"--server-name {name}: no such process on this host; write its name as `ps -e` shows it")
+        roots = sorted(named)[:1]
+    if not roots:
+        raise HostError(
+            f"--server-name {name}: no such process on this host; "
+            "write its name as `ps -e` shows it"
+        )
     if len(roots) > 1:
         listed = ", ".join(map(str, roots[:8]))
-        raise HostError(f"--server-name {name}: {len(roots)} process trees (pids {listed}); name one with --server-pid")
+        raise HostError(
+            f"--server-name {name}: {len(roots)} process trees (pids {listed}); "
+            "name one with --server-pid"
+        )
     return roots[0]
 
 
-def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = PROC) -> Finding | None:
-    """Why the process that ``plan`` names may not be the server on this host: no process of its tree (from its topmost ancestor
-    of the same name) holds a socket at the targets, while another does, or while none of them has the user of the sockets.
+def doubt(
+    plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = PROC
+) -> Finding | None:
+    """Why the process that ``plan`` names may not be the server on this host: no process of its
+    tree (from its topmost ancestor of the same name) holds a socket at the targets, while another
+    does, or while none of them has the user of the sockets.
 
-    None where the holder forwards connections or starts services, and for a process with its own network, as in a container.
+    None where the holder forwards connections or starts services, and for a process with its own
+    network, as in a container.
     """
     if not plan.names_server:
         return None
-    (pid,), at = found.pids, listening_at(plan.targets, proc)
+    (pid,) = found.pids
+    at = listening_at(plan.targets, proc)
     if shares_namespace(pid, "net", proc) is False:
         return None
     try:
         family = tree([readable_stat(topmost(pid, ours, proc), proc)], proc).keys()
     except OSError:
         return None
-    if family & at.holders or any(any(sockets_held(one, at.users, proc)) for one in family):
+    if family & at.holders:
         return None
-    known = [{"name": process_name(one, proc) or "?", "pid": one} for one in sorted(at.holders - set(ours))]
+    if any(any(sockets_held(member, at.users, proc)) for member in family):
+        return None
+    holders = []
+    for holder in sorted(at.holders - set(ours)):
+        holders.append({"name": process_name(holder, proc) or "?", "pid": holder})
+    if any(holder["name"] in _FORWARDERS | INITS for holder in holders):
+        return None
+    users = _foreign_users(at, family, proc)
+    if not holders and not users:
+        return None
+    name = process_name(pid, proc) or "?"
+    return server_not_listening(found.how, name, pid, at.where, holders, users)
+
+
+def _foreign_users(at: Listening, family: Collection[int], proc: Path) -> list[int]:
+    """The users that opened the sockets, if their holders are unknown and no process of ``family``
+    has one of these users.
+    """
+    if at.holders:
+        return []
     # Root may have opened the sockets of another user's process.
-    theirs = {0}.union(*(user_of(one, proc).all for one in family))
-    users = [] if at.holders or not theirs.isdisjoint(at.openers) else sorted(at.openers)
-    if any(one["name"] in _FORWARDERS | INITS for one in known) or not (known or users):
-        return None
-    return server_not_listening(found.how, process_name(pid, proc) or "?", pid, at.where, known, users)
+    users_of_family = {0}.union(*(user_of(member, proc).all for member in family))
+    if not users_of_family.isdisjoint(at.openers):
+        return []
+    return sorted(at.openers)
 
 
 def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:
     at = listening_at(targets, proc)
     where = at.where
     if not at.users and not at.holders:
-        if (elsewhere := listens_elsewhere(at.places, proc)) is not None:
+        elsewhere = listens_elsewhere(at.places, proc)
+        if elsewhere is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
@@ -204,15 +281,19 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
     if forwarders:
         why_not = f"{min(forwarders)} listens on {where} and forwards connections to the server"
         return Found(why_not=why_not, remedy=_NAME_A_PROCESS)
-    return Found(tuple(sorted({topmost(pid, ours, proc) for pid in holders})), f"listens on {where}")
+    roots = {topmost(pid, ours, proc) for pid in holders}
+    return Found(tuple(sorted(roots)), f"listens on {where}")
 
 
 def _unreadable(where: str, users: Collection[int]) -> Found:
     """Why the holder of the listening socket was not found: its descriptors are hidden. ``users`` opened it."""
     listener = f"the process that listens on {where}"
     if os.geteuid() == 0:
-        why_not = f"{listener} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
-        return Found(why_not=why_not, remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
+        return Found(
+            why_not=f"{listener} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, "
+            "so its descriptors are hidden",
+            remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}",
+        )
     why_not = f"{listener} belongs to another user, so its descriptors are hidden"
     return Found(why_not=why_not, remedy=find_by_user(users), hidden=True)
 
@@ -223,21 +304,25 @@ def process_name(pid: int, proc: Path = PROC) -> str | None:
     If the process was started by a link to the executable, the link's name: Debian's redis-server links to redis-check-rdb. Not
     if that name is only the beginning of the file name.
     """
-    if (stat := readable_stat(pid, proc)) is None:
+    stat = readable_stat(pid, proc)
+    if stat is None:
         return None
-    if (exe := link(pid, "exe", proc)) is None:
+    exe = link(pid, "exe", proc)
+    if exe is None:
         return stat.name
     name = os.path.basename(exe)
     if not name.startswith(stat.name):
         with contextlib.suppress(OSError):
-            if os.path.samefile(f"{proc}/{pid}/root{os.path.dirname(exe)}/{stat.name}", f"{proc}/{pid}/exe"):
+            beside = f"{proc}/{pid}/root{os.path.dirname(exe)}/{stat.name}"
+            if os.path.samefile(beside, f"{proc}/{pid}/exe"):
                 return stat.name
     return name
 
 
 def topmost(pid: int, stop: Collection[int], proc: Path = PROC) -> int:
     """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server."""
-    top, name = pid, process_name(pid, proc)
+    top = pid
+    name = process_name(pid, proc)
     for stat in ancestors(pid, proc):
         if stat.pid in stop or process_name(stat.pid, proc) != name:
             break
@@ -246,26 +331,28 @@ def topmost(pid: int, stop: Collection[int], proc: Path = PROC) -> int:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe (asyncli/model/trust.py)."""
+    """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe
+    (asyncli/model/trust.py).
+    """
     version = oneline(server_header)[:80] or None
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
     pid = found.pids[0]
-    name, exe = process_name(pid, proc), link(pid, "exe", proc)
-    built, not_asked = "", None
+    name = process_name(pid, proc)
+    exe = link(pid, "exe", proc)
+    printed = ""
+    not_asked = None
     if exe and name in _VERSION_FLAGS:
-        answer = ask_server(exe, _VERSION_FLAGS[name], pid, proc)
-        built = answer.text
+        flag = _VERSION_FLAGS[name]
+        answer = ask_server(exe, flag, pid, proc)
+        printed = answer.text
         if answer.why_not:
-            not_asked = server_program_not_run(f"{exe} {_VERSION_FLAGS[name]}", answer.why_not, answer.distrusted)
-    version_match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
-    if version_match and (version is None or "/" not in version):
-        version = version_match[1] or f"haproxy/{version_match[2]}"
-    # A worker's title names no file.
-    master = topmost(pid, (), proc)
-    config = config_path(command_line(master, proc), built, link(master, "cwd", proc)) if name == "nginx" else None
-    if config is not None and not (shares_namespace(pid, "mnt", proc) or _is_ours(config, pid, proc)):
-        config = None
+            not_asked = server_program_not_run(
+                f"{exe} {flag}", answer.why_not, answer.distrusted
+            )
+    if version is None or "/" not in version:
+        version = _version_in(printed) or version
+    config = _own_config(pid, printed, proc) if name == "nginx" else None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -279,6 +366,26 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     )
 
 
+def _version_in(printed: str) -> str | None:
+    """The version in what ``nginx -V`` or ``haproxy -v`` printed."""
+    match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", printed, re.MULTILINE)
+    if match is None:
+        return None
+    return match[1] or f"haproxy/{match[2]}"
+
+
+def _own_config(pid: int, printed: str, proc: Path) -> str | None:
+    """The path of nginx's configuration file, if it names the same file for this process."""
+    # A worker's title names no file.
+    master = topmost(pid, (), proc)
+    path = config_path(command_line(master, proc), printed, link(master, "cwd", proc))
+    if path is None:
+        return None
+    if shares_namespace(pid, "mnt", proc) or _is_ours(path, pid, proc):
+        return path
+    return None
+
+
 def config_path(command: str, built: str, cwd: str | None) -> str | None:
     """nginx's configuration file: ``-c`` of its command line, else the default of ``nginx -V``.
 
@@ -287,13 +394,16 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
     match = re.search(r"(?<=\s)-c\s*(\S+)", command)
     prefix = re.search(r"(?<=\s)-p\s*(\S+)", command) or re.search(r"--prefix=(\S+)", built)
     default = re.search(r"--conf-path=(\S+)", built)
-    path = match[1] if match else default[1] if default else None
-    if path is None or os.path.isabs(path):
-        return path
-    under = prefix[1] if prefix else ""
-    if not os.path.isabs(under) and cwd is None:
+    named = match or default
+    if named is None:
         return None
-    return os.path.normpath(os.path.join(cwd or "/", under, path))
+    path = named[1]
+    if os.path.isabs(path):
+        return path
+    folder = prefix[1] if prefix else ""
+    if not os.path.isabs(folder) and cwd is None:
+        return None
+    return os.path.normpath(os.path.join(cwd or "/", folder, path))
 
 
 def _is_ours(path: str, pid: int, proc: Path) -> bool:

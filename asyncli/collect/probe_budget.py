@@ -41,14 +41,17 @@ class Schedule:
         self._budget = OWN_BUDGET if name in OWN else BUDGET
         self._due_s = float("-inf")
         # CPU time used beyond the budget so far, and when that was computed.
-        self._debt_s, self._at_s = 0.0, float("-inf")
+        self._debt_s = 0.0
+        self._at_s = float("-inf")
         self._begun_s = self._run_s = self._ahead_s = 0.0
         self._over = 0
         # Slower readings of our own memory are not reported.
         self._reported = name in OWN
 
     def begin(self, now_s: float, run_s: float) -> None:
-        self._begun_s, self._run_s, self._ahead_s = now_s, run_s, min(MOST_AHEAD_S, run_s / 2)
+        self._begun_s = now_s
+        self._run_s = run_s
+        self._ahead_s = min(MOST_AHEAD_S, run_s / 2)
 
     def due(self, now_s: float) -> bool:
         return now_s >= self._due_s
@@ -62,10 +65,13 @@ class Schedule:
         repaid = self._ahead_s / self._run_s if left_s > 0 and self._run_s > 0 else 0.0
         rest_s = (self._debt_s / self._budget - repaid * left_s) / (1 - repaid)
         # A reading at a phase border must not skip an affordable probe's next second. 1e-9: float errors must not round 1 s up.
-        affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
-        self._due_s = now_s if affordable else now_s + rest_s - 1e-9
+        is_affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
+        self._due_s = now_s if is_affordable else now_s + rest_s - 1e-9
         period_s = math.ceil(cost_s / self._budget - 1e-9)
-        self._over = 0 if affordable or period_s <= SHORTEST_PERIOD_S else self._over + 1
+        if is_affordable or period_s <= SHORTEST_PERIOD_S:
+            self._over = 0
+        else:
+            self._over += 1
         if self._over < 2 or self._reported:
             return None
         self._reported = True
@@ -90,5 +96,9 @@ class Outage:
 
     def answered(self, now_s: float) -> Finding | None:
         """Record an answer; a finding if it ends an outage."""
-        since_s, self._since_s, self._last_s = self._since_s, None, now_s
-        return None if since_s is None else probe_back(self.name, now_s, now_s - since_s)
+        since_s = self._since_s
+        self._since_s = None
+        self._last_s = now_s
+        if since_s is None:
+            return None
+        return probe_back(self.name, now_s, now_s - since_s)

@@ -113,20 +113,24 @@ class ProcessGroup:
         """
         if not self._living:
             return ProbeReading()
-        read: list[Memory] = []
+        memories: list[Memory] = []
         for stat in self._living:
             try:
                 memory = read_memory(stat.pid)
             except PermissionError as error:
-                return ProbeReading(self._rss(), [memory_unprivileged(self._prefix, stat.pid, str(error.strerror), os.geteuid())])
+                why = str(error.strerror)
+                hidden = memory_unprivileged(self._prefix, stat.pid, why, os.geteuid())
+                return ProbeReading(self._rss(), [hidden])
             if memory is not None:
-                read.append(memory)
-        sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
+                memories.append(memory)
+        sums = {}
+        for name in Memory.__struct_fields__:
+            sums[name] = sum(getattr(memory, name) or 0 for memory in memories)
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
         for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "file_rss_bytes", "lazyfree_bytes"):
-            if any(getattr(memory, name) is None for memory in read):
+            if any(getattr(memory, name) is None for memory in memories):
                 del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
@@ -134,8 +138,12 @@ class ProcessGroup:
         return self._named({"rss_bytes": float(sum(read_rss(stat.pid) for stat in self._living))})
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
-        named = ((f"{self._prefix}.{name}", value) for name, value in values.items())
-        return {name: value for name, value in named if name in METRICS}
+        by_metric = {}
+        for name, value in values.items():
+            metric = f"{self._prefix}.{name}"
+            if metric in METRICS:
+                by_metric[metric] = value
+        return by_metric
 
 
 def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
@@ -177,22 +185,23 @@ class ServerTree:
 
     def __call__(self) -> list[Stat]:
         """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none lives."""
-        found = tree(self._survivors())
-        if not any(not stat.ended for stat in found.values()):
+        processes = tree(self._survivors())
+        if all(stat.ended for stat in processes.values()):
             self._relocate_roots()
-            found = tree(self._survivors())
-        self._check_orphaned(found)
-        living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
+            processes = tree(self._survivors())
+        self._check_orphaned(processes)
+        living = {(pid, stat.start_ticks) for pid, stat in processes.items() if not stat.ended}
         if self._living is None:
-            self._masters = frozenset(stat.parent for stat in found.values() if stat.parent in found)
+            parent_pids = {stat.parent for stat in processes.values()}
+            self._masters = frozenset(parent_pids & processes.keys())
         else:
-            new = [found[pid] for pid, _ in living - self._living]
+            new = [processes[pid] for pid, _ in living - self._living]
             self.ended += len(self._living - living)
             self.started += len(new)
             self.joined += len(workers_among(new, self._masters))
         self._living = living
-        self._known = {pid: stat.start_ticks for pid, stat in found.items()}
-        return list(found.values())
+        self._known = {pid: stat.start_ticks for pid, stat in processes.items()}
+        return list(processes.values())
 
     def _check_orphaned(self, found: dict[int, Stat]) -> None:
         alive = {pid: stat for pid, stat in found.items() if not stat.ended}

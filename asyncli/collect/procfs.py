@@ -248,20 +248,22 @@ def read_unix_ends(address: str, proc: Path = PROC) -> tuple[int, int]:
 
 def read_listeners(port: int | None, proc: Path = PROC) -> list[Listener]:
     """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets, None: TCP ones at any port."""
-    found: list[Listener] = []
+    listeners: list[Listener] = []
     if port == 0:
         try:
             with (proc / "net/unix").open(encoding="utf-8", errors="replace") as file:
                 return list(parse_unix_listeners(file))
         except FileNotFoundError:
-            return found
+            return listeners
     for name in ("tcp", "tcp6"):
         try:
             with (proc / "net" / name).open(encoding="ascii", errors="replace") as file:
-                found += [listener for listener in parse_listeners(file) if port in (None, listener.port)]
+                for listener in parse_listeners(file):
+                    if port in (None, listener.port):
+                        listeners.append(listener)
         except FileNotFoundError:
             continue
-    return found
+    return listeners
 
 
 def all_pids(proc: Path = PROC) -> list[int]:
@@ -299,13 +301,13 @@ def ancestors(pid: int, proc: Path = PROC) -> Iterator[Stat]:
 def tree(roots: Iterable[Stat | None], proc: Path = PROC) -> dict[int, Stat]:
     """The processes ``roots`` and all their descendants by pid, zombies too. Raises OSError if a descendant is hidden."""
     queue = [stat for stat in roots if stat is not None]
-    found = {stat.pid: stat for stat in queue}
+    processes = {stat.pid: stat for stat in queue}
     while queue:
         for pid in children(queue.pop(), proc):
-            if pid not in found and (child := living_stat(pid, proc)) is not None:
-                found[pid] = child
+            if pid not in processes and (child := living_stat(pid, proc)) is not None:
+                processes[pid] = child
                 queue.append(child)
-    return found
+    return processes
 
 
 def children(stat: Stat, proc: Path = PROC) -> list[int]:
@@ -314,16 +316,16 @@ def children(stat: Stat, proc: Path = PROC) -> list[int]:
     A child belongs to the thread that forked it, so each thread's list is read; a single-threaded process costs one read.
     """
     tasks = [str(stat.pid)] if stat.threads == 1 else _tasks(stat.pid, proc)
-    found: list[int] = []
+    pids: list[int] = []
     for task in tasks:
         try:
-            found += map(int, read_text(f"{proc}/{stat.pid}/task/{task}/children").split())
+            pids += map(int, read_text(f"{proc}/{stat.pid}/task/{task}/children").split())
         except ProcessLookupError:
             continue
         except FileNotFoundError:
             if os.path.exists(f"{proc}/{stat.pid}/task/{task}/stat"):
-                return [one.pid for one in parents(proc) if one.parent == stat.pid]
-    return found
+                return [child.pid for child in parents(proc) if child.parent == stat.pid]
+    return pids
 
 
 def _tasks(pid: int, proc: Path) -> list[str]:
@@ -343,8 +345,11 @@ def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
 
 def shares_namespace(pid: int, name: str, proc: Path = PROC) -> bool | None:
     """Whether the process is in our namespace ``name`` (mnt, net), as one in a container is not; None if that is hidden."""
-    ours, theirs = (link(one, f"ns/{name}", proc) for one in ("self", pid))
-    return None if ours is None or theirs is None else ours == theirs
+    own_namespace = link("self", f"ns/{name}", proc)
+    namespace = link(pid, f"ns/{name}", proc)
+    if own_namespace is None or namespace is None:
+        return None
+    return own_namespace == namespace
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:

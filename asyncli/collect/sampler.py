@@ -102,18 +102,19 @@ class Sampler:
     def begin(self) -> None:
         """Start the run's budgets, which may be exceeded in its first seconds."""
         self._begun = (self._clock(), self._plan.lasts_s)
-        for one in self._schedules.values():
-            one.begin(*self._begun)
+        for schedule in self._schedules.values():
+            schedule.begin(*self._begun)
 
     async def close(self) -> None:
-        if pending := self._cancel_polls():
-            await asyncio.wait(pending)
+        cancelled = self._cancel_polls()
+        if cancelled:
+            await asyncio.wait(cancelled)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _cancel_polls(self) -> list[asyncio.Future[_Outcome]]:
         cancelled = [self._pending.pop(name).outcome for name in self._polls if name in self._pending]
-        for one in cancelled:
-            one.cancel()
+        for outcome in cancelled:
+            outcome.cancel()
         return cancelled
 
     async def _round(self, now_s: float, everything: bool = False) -> Sample:
@@ -140,8 +141,9 @@ class Sampler:
                 self._pending[name] = _Pending(now_s, future)
 
     async def _wait(self, timeout_s: float) -> None:
-        if pending := [one.outcome for one in self._pending.values()]:
-            await asyncio.wait(pending, timeout=timeout_s)
+        outcomes = [reading.outcome for reading in self._pending.values()]
+        if outcomes:
+            await asyncio.wait(outcomes, timeout=timeout_s)
 
     def _gather(self, now_s: float, values: dict[str, float]) -> None:
         for name, (since_s, outcome) in list(self._pending.items()):
@@ -150,8 +152,12 @@ class Sampler:
                 self._take(name, since_s, now_s, outcome.result(), values)
         # The thread runs probes in turn: the first pending one is stuck.
         stuck = next((name for name in self._pending if name in self._probes), None)
-        if stuck is not None and now_s - (since_s := self._pending[stuck].since_s) >= _STALL_S:
-            self._report(self._outage(stuck).failed(since_s, f"no answer in {now_s - since_s:.0f} s"))
+        if stuck is None:
+            return
+        since_s = self._pending[stuck].since_s
+        if now_s - since_s >= _STALL_S:
+            why = f"no answer in {now_s - since_s:.0f} s"
+            self._report(self._outage(stuck).failed(since_s, why))
 
     def _take(self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]) -> None:
         if name in self._probes:
@@ -174,7 +180,9 @@ class Sampler:
 
     def _relevant(self, read: dict[str, float]) -> dict[str, float]:
         """The values that concern the plan's connections: TCP's only if they have ports."""
-        return read if self._plan.has_ports else {name: one for name, one in read.items() if not name.startswith(metrics.OF_TCP)}
+        if self._plan.has_ports:
+            return read
+        return {name: value for name, value in read.items() if not name.startswith(metrics.OF_TCP)}
 
     def _report(self, finding: Finding | None) -> None:
         if finding is not None:
@@ -182,9 +190,10 @@ class Sampler:
 
     def _schedule(self, name: str) -> Schedule:
         if name not in self._schedules:
-            one = self._schedules[name] = Schedule(name)
+            schedule = Schedule(name)
+            self._schedules[name] = schedule
             if self._begun is not None:
-                one.begin(*self._begun)
+                schedule.begin(*self._begun)
         return self._schedules[name]
 
     def _outage(self, name: str) -> Outage:

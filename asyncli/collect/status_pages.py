@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from asyncli.model.metrics import METRICS, STATUS_ACCEPTS, STATUS_ACTIVE, STATUS_LIMIT, greatest
@@ -51,9 +51,9 @@ def parse_page(text: str) -> StatusPage:
     """Parse the page of any known server. Raises :class:`NotStatusPage` with the beginning of the text."""
     text = text.replace("\r\n", "\n")
     for parse in (_stub_status, _apache, _haproxy):
-        found = parse(text)
-        if found is not None:
-            return found
+        page = parse(text)
+        if page is not None:
+            return page
     raise NotStatusPage(f"{excerpt(text)} is no status page")
 
 
@@ -66,7 +66,8 @@ def impossible_count(page: StatusPage, before: Mapping[str, float] | None, since
     for metric, value in values.items():
         if value > greatest(metric):
             return f"{_shown(metric)} is {value:.3g}, and no host has room for as many"
-    active, accepts = values.get(STATUS_ACTIVE), values.get(STATUS_ACCEPTS)
+    active = values.get(STATUS_ACTIVE)
+    accepts = values.get(STATUS_ACCEPTS)
     if accepts is None:
         return ""
     # HAProxy's totals may be cleared while sessions are open ("clear counters").
@@ -92,7 +93,8 @@ def _stub_status(text: str) -> StatusPage | None:
     match = _STUB_STATUS.fullmatch(text)
     if match is None:
         return None
-    return StatusPage("stub_status", _known({name: float(number) for name, number in match.groupdict().items()}))
+    counts = {name: float(number) for name, number in match.groupdict().items()}
+    return StatusPage("stub_status", _known(counts))
 
 
 def _apache(text: str) -> StatusPage | None:
@@ -103,27 +105,32 @@ def _apache(text: str) -> StatusPage | None:
     process updates only when a timer of one of its connections expires (KeepAliveTimeout, Timeout): a sum over several processes
     mixes instants, so it is used only with a single process.
     """
-    fields = {name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
+    fields = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields[name] = value.strip()
     if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= fields.keys():
         return None
     board = fields["Scoreboard"]
-    found: dict[str, float | None] = {
+    counts: dict[str, float | None] = {
         "requests": _number(fields, "Total Accesses"),
         "busy": _number(fields, "BusyWorkers"),
         "idle": _number(fields, "IdleWorkers"),
     }
     connections = _number(fields, "ConnsTotal")
     if connections is None and fields.get("ServerMPM") != "event":
-        found |= {
+        counts |= {
             "active": _number(fields, "BusyWorkers"),
             "reading": float(board.count(_READING)),
             "writing": float(board.count(_WRITING)),
             "waiting": float(board.count(_KEPT)),
         }
-    elif _number(fields, "Processes") == 1:
+    elif connections and _number(fields, "Processes") == 1:
         # Our own connection counts, so 0 was never updated.
-        found |= {"active": connections or None, "waiting": _number(fields, "ConnsAsyncKeepAlive") if connections else None}
-    return StatusPage("server-status", _known(found))
+        counts["active"] = connections
+        counts["waiting"] = _number(fields, "ConnsAsyncKeepAlive")
+    return StatusPage("server-status", _known(counts))
 
 
 def _haproxy(text: str) -> StatusPage | None:
@@ -134,29 +141,49 @@ def _haproxy(text: str) -> StatusPage | None:
     if not text.startswith(_CSV_MARK):
         return None
     try:
-        rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
+        rows = list(csv.DictReader(text[2:].splitlines()))
     except csv.Error:  # a cell of more than 131,072 characters
         return None
+    rows = [row for row in rows if row.get("svname") == "FRONTEND"]
     if not rows:
         return None
-
-    def total(*names: str) -> float | None:
-        numbers = [next((number for name in names if (number := _number(row, name)) is not None), None) for row in rows]
-        return None if None in numbers else sum(number for number in numbers if number is not None)
-
     # A frontend in mode tcp counts no requests, but has a zero there. Which frontend is ours is not known yet, so the sum is
     # unknown. Before 1.7 there is no column "mode".
     counts_requests = all((row.get("mode") or "http") == "http" for row in rows)
     # conn_tot came with 1.7; stot counts what the rules for connections let through.
-    found = {
-        "active": total("scur"),
-        "accepts": total("conn_tot", "stot"),
-        "handled": total("stot"),
-        "requests": total("req_tot") if counts_requests else None,
+    counts = {
+        "active": _total(rows, "scur"),
+        "accepts": _total(rows, "conn_tot", "stot"),
+        "handled": _total(rows, "stot"),
+        "requests": _total(rows, "req_tot") if counts_requests else None,
     }
-    read = {row["pxname"] or "": (_number(row, "scur"), _number(row, "slim")) for row in rows}
-    frontends = {name: Frontend(int(have), int(most)) for name, (have, most) in read.items() if have is not None and most}
-    return StatusPage("haproxy", _known(found), frontends)
+    return StatusPage("haproxy", _known(counts), _frontends(rows))
+
+
+def _total(rows: Iterable[Mapping[str, str | None]], *names: str) -> float | None:
+    """The sum of a number in all rows, of each the first of ``names`` that it has; None if one has
+    none of them.
+    """
+    total = 0.0
+    for row in rows:
+        numbers = [_number(row, name) for name in names]
+        known = [number for number in numbers if number is not None]
+        if not known:
+            return None
+        total += known[0]
+    return total
+
+
+def _frontends(rows: Iterable[Mapping[str, str | None]]) -> dict[str, Frontend]:
+    """The frontends with a limit, by name: the last row of a name counts."""
+    by_name = {row["pxname"] or "": row for row in rows}
+    frontends = {}
+    for name, row in by_name.items():
+        sessions = _number(row, "scur")
+        limit = _number(row, "slim")
+        if sessions is not None and limit:
+            frontends[name] = Frontend(int(sessions), int(limit))
+    return frontends
 
 
 class OurFrontend:
@@ -164,7 +191,8 @@ class OurFrontend:
 
     def __init__(self) -> None:
         self._first: dict[str, int] = {}
-        self._ours, self._rise = "", 0
+        self._ours = ""
+        self._rise = 0
 
     def limit(self, frontends: Mapping[str, Frontend]) -> dict[str, float]:
         """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours is unknown.
@@ -176,27 +204,37 @@ class OurFrontend:
         for name, frontend in frontends.items():
             rise = frontend.open - self._first.get(name, 0)
             if rise > self._rise or len(frontends) == 1:
-                self._ours, self._rise = name, rise
+                self._ours = name
+                self._rise = rise
         if self._ours not in frontends:
             return {}
         limit = frontends[self._ours].limit
         if any(frontend.limit > limit for frontend in frontends.values()):
-            limit += sum(frontend.open for name, frontend in frontends.items() if name != self._ours)
+            open_in_all = sum(frontend.open for frontend in frontends.values())
+            limit += open_in_all - frontends[self._ours].open
         return {STATUS_LIMIT: float(limit)}
 
 
 def _number(fields: Mapping[str, str | None], name: str) -> float | None:
     value = fields.get(name) or ""
-    return float(value) if value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS else None
+    if not value.isascii() or not value.isdigit() or len(value) > _MOST_DIGITS:
+        return None
+    return float(value)
 
 
-def _known(found: Mapping[str, float | None]) -> dict[str, float]:
+def _known(counts: Mapping[str, float | None]) -> dict[str, float]:
     """The page's values by their names in METRICS. Raises KeyError for an unknown name."""
-    named = {_METRIC[name]: value for name, value in found.items()}
-    return {metric: value for metric, value in named.items() if value is not None}
+    values = {}
+    for name, count in counts.items():
+        metric = _METRIC[name]
+        if count is not None:
+            values[metric] = count
+    return values
 
 
 def excerpt(text: str, length: int = 60) -> str:
     """The beginning of an untrusted text: one line, quoted and printable."""
     clean = oneline(text[: 4 * length])
-    return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'
+    if len(clean) > length:
+        return f'"{clean[:length]}..."'
+    return f'"{clean}"'

@@ -133,31 +133,42 @@ async def _run(context: Context) -> None:
 
 
 async def _measure(context: Context, name: str, number: int) -> None:
-    plan, cell = context.plan, CELLS[name]
-    keepalive_s = parse_duration(plan.keepalive)
+    plan = context.plan
+    cell = CELLS[name]
     # As many streams as the others have connections.
-    each = max(1, cell.streams)
-    connections = max(plan.plateaus, plan.connections // each)
-    options = {"connections": connections, "keepalive_s": keepalive_s, "tls": cell.tls, "scheme": cell.scheme}
-    server = choose(cell.server, **options, **cell.options)
+    streams_each = max(1, cell.streams)
+    connections = max(plan.plateaus, plan.connections // streams_each)
+    server = choose(
+        cell.server,
+        connections=connections,
+        keepalive_s=parse_duration(plan.keepalive),
+        tls=cell.tls,
+        scheme=cell.scheme,
+        **cell.options,
+    )
     async with measured_in_cgroup(context, server) as charges:
         keys = {**server.plan_keys, **cell.keys}
         if server.authority is not None:
             keys["ca"] = str(server.authority)
-        rate = (plan.tls_rate if cell.tls else plan.rate) // each
+        connects_per_s = plan.tls_rate if cell.tls else plan.rate
+        rate = connects_per_s // streams_each
         run = await run_ladder(server, ladder_soak(server, plan, connections, rate, **keys))
-        found = {**figures_of(run, charges, server.ends), **cpu_of(run)}
+        figures = {**figures_of(run, charges, server.ends), **cpu_of(run)}
         context.record_server(server)
-    complete = found["held"] == found["asked"]
-    failure = None if complete else f"{found['held']:,} of {found['asked']:,} were held"
-    context.add(name, number, **found, **fitness(failure))
-    cost = "unknown" if found["user"] is None else f"{found['user']:,.0f} B ± {found['user_half']:,.0f} in {server.label}"
+    failure = None
+    if figures["held"] != figures["asked"]:
+        failure = f"{figures['held']:,} of {figures['asked']:,} were held"
+    context.add(name, number, **figures, **fitness(failure))
+    cost = "unknown"
+    if figures["user"] is not None:
+        cost = f"{figures['user']:,.0f} B ± {figures['user_half']:,.0f} in {server.label}"
     context.report(number, name, cost)
 
 
 def cpu_of(run: Run) -> dict[str, float | None]:
     """The server's CPU time (us) of a heartbeat in the hold, and of a connect with its first heartbeat in the ramp. Pure."""
-    ramp, hold = run.phase("ramp"), run.phase("hold")
+    ramp = run.phase("ramp")
+    hold = run.phase("hold")
     if ramp is None or hold is None:
         return {"beat_us": None, "connect_us": None}
     cpu_s, beats, _ = _server_cpu(run, hold.start_s, run.stop_s)
@@ -170,13 +181,16 @@ def cpu_of(run: Run) -> dict[str, float | None]:
 
 
 def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
-    """The server's CPU seconds from the first to the last sample of the span, and the heartbeats answered and connections opened
-    between those samples."""
+    """The server's CPU seconds from the first to the last sample of the span, and the heartbeats
+    answered and connections opened between those samples.
+    """
     cpu = run.series(SERVER_CPU_S).between(start_s - 1.0, end_s)
     if len(cpu) < 2:
         return 0.0, 0, 0
     ticks = [tick for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1])]
-    return cpu.values[-1] - cpu.values[0], sum(one.answered for one in ticks), sum(one.opened for one in ticks)
+    answered = sum(tick.answered for tick in ticks)
+    opened = sum(tick.opened for tick in ticks)
+    return cpu.values[-1] - cpu.values[0], answered, opened
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
@@ -202,8 +216,11 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
 
 def figure(rounds: Rounds, name: str, cost: str) -> float | None:
     """The median of a cell's ``cost``; None if it is unknown, or if its interval reaches zero."""
-    value, half = rounds.median(name, cost), rounds.median(name, f"{cost}_half")
-    return None if value is None or value <= (half or 0.0) else value
+    value = rounds.median(name, cost)
+    half_width = rounds.median(name, f"{cost}_half") or 0.0
+    if value is None or value <= half_width:
+        return None
+    return value
 
 
 def stream_cost(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:

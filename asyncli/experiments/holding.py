@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from msgspec import field
@@ -73,49 +73,70 @@ class HoldingPlan(LadderPlan, frozen=True, kw_only=True):
 
 async def _run(context: Context) -> None:
     chosen = context.plan.only or context.plan.servers
-    await context.run_rounds([one for one in SERVERS if one in chosen], _hold)
+    await context.run_rounds([server for server in SERVERS if server in chosen], _hold)
 
 
 async def _hold_iterative(context: Context, number: int) -> None:
     """Eight connections to the server that serves one at a time."""
     baseline = context.plan.baseline
     async with choose("iterative", connections=1) as server:
-        plan = plan_of_soak(server, connections=_ITERATIVE_CONNECTIONS, keepalive=4, timeout="1s", hold="2s", baseline=baseline)
-        found = figures_of(await run_ladder(server, plan))
+        plan = plan_of_soak(
+            server,
+            connections=_ITERATIVE_CONNECTIONS,
+            keepalive=4,
+            timeout="1s",
+            hold="2s",
+            baseline=baseline,
+        )
+        figures = figures_of(await run_ladder(server, plan))
         context.record_server(server)
     # One client gives neither a slope nor a latency.
     kept = ("asked", "held", "causes", "processes", "threads", "full_bytes")
-    context.add("iterative", number, **{key: found[key] for key in kept})
-    context.report(number, "iterative", f"{found['held']:,} of {found['asked']:,} served")
+    context.add("iterative", number, **{key: figures[key] for key in kept})
+    context.report(number, "iterative", f"{figures['held']:,} of {figures['asked']:,} served")
 
 
 async def _hold(context: Context, name: str, number: int) -> None:
     if name == "iterative":
         await _hold_iterative(context, number)
         return
-    plan, shape = context.plan, SHAPES[name]
-    many = connections_that_fit(name, plan, _counter(HOST_AVAILABLE_BYTES))
-    options = {"workers": many} if shape.pool and name != "apache-prefork" else {}
+    plan = context.plan
+    shape = SHAPES[name]
+    connections = connections_that_fit(name, plan, _counter(HOST_AVAILABLE_BYTES))
+    options = {"workers": connections} if shape.pool and name != "apache-prefork" else {}
     before = _counter(HOST_USED_BYTES)
-    server = choose(name, connections=many, keepalive_s=parse_duration(plan.keepalive), **options)
+    keepalive_s = parse_duration(plan.keepalive)
+    server = choose(name, connections=connections, keepalive_s=keepalive_s, **options)
     async with measured_in_cgroup(context, server) as charges:
         # Of the host, or below of the control group: these include tasks, stacks and page tables, which a process's memory lacks.
         start = max(0.0, _counter(HOST_USED_BYTES) - before)
         # The fastest servers fork 2,000 processes a second; an event loop needs far less CPU.
         rate = plan.rate if shape.holds == "event" else max(100, plan.rate // 4)
-        found = figures_of(await run_ladder(server, ladder_soak(server, plan, many, rate)), charges)
+        run = await run_ladder(server, ladder_soak(server, plan, connections, rate))
+        figures = figures_of(run, charges)
         if charges.samples:
             start = charges.samples[0].values[SERVER_PSS_BYTES]
         workers = server.workers
         context.record_server(server)
     # A pool starts before the first connection.
     member = start / max(1, workers) if shape.pool else None
-    each = None if found["own"] is None else found["own"] + (member or 0.0)
+    each = None
+    cost = "cost unknown"
+    if figures["own"] is not None:
+        each = figures["own"] + (member or 0.0)
+        cost = f"{figures['own']:,.0f} B each on the server's side"
     context.add(
-        name, number, **found, start=start, member=member, each=each, workers=workers, cut=server.connections, **_host_facts()
+        name,
+        number,
+        **figures,
+        start=start,
+        member=member,
+        each=each,
+        workers=workers,
+        cut=server.connections,
+        **_host_facts(),
     )
-    cost = f"{found['own']:,.0f} B each on the server's side" if found["own"] is not None else "cost unknown"
-    context.report(number, name, f"{found['held']:,} of {found['asked']:,} held, {cost}")
+    context.report(number, name, f"{figures['held']:,} of {figures['asked']:,} held, {cost}")
 
 
 def connections_that_fit(name: str, plan: Any, free_bytes: float) -> int:
@@ -124,11 +145,16 @@ def connections_that_fit(name: str, plan: Any, free_bytes: float) -> int:
     Raises :class:`HostError` if the ladder would have fewer connections than steps.
     """
     shape = SHAPES[name]
-    asked = plan.connections if shape.holds == "event" else min(plan.connections, plan.members)
-    many = int(min(asked, free_bytes * _MEMORY_SHARE / shape.guess_bytes))
-    if many < plan.plateaus:
-        raise HostError(f"{format_bytes(free_bytes)} of free memory is too little for a ladder on {name}; free some")
-    return many
+    asked = plan.connections
+    if shape.holds != "event":
+        asked = min(asked, plan.members)
+    fitting = int(min(asked, free_bytes * _MEMORY_SHARE / shape.guess_bytes))
+    if fitting < plan.plateaus:
+        raise HostError(
+            f"{format_bytes(free_bytes)} of free memory is too little for a ladder on {name}; "
+            "free some"
+        )
+    return fitting
 
 
 def _counter(name: str) -> float:
@@ -137,8 +163,12 @@ def _counter(name: str) -> float:
 
 def _host_facts() -> dict[str, int | None]:
     """This host's limits on a server's growth; None: unreadable."""
-    files = {"pid_max": "kernel/pid_max", "threads_max": "kernel/threads-max", "map_max": "vm/max_map_count"}
-    return {"nofile": descriptor_limit(), **{name: number_in(f"/proc/sys/{file}") for name, file in files.items()}}
+    return {
+        "nofile": descriptor_limit(),
+        "pid_max": number_in("/proc/sys/kernel/pid_max"),
+        "threads_max": number_in("/proc/sys/kernel/threads-max"),
+        "map_max": number_in("/proc/sys/vm/max_map_count"),
+    }
 
 
 # Conclusions: pure.
@@ -182,50 +212,70 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         _limits_table(plan, rounds, order),
     ]  # fmt: skip
     drawn = [name for name in order if rounds.median(name, "user") is not None]
-    sockets = [rounds.median(name, "socket") for name in drawn]
+    both_ends: list[float | None] = []
+    for name in drawn:
+        socket = rounds.median(name, "socket")
+        both_ends.append(None if socket is None else 2 * socket)
     parts = [
         bars("server processes", [rounds.median(name, "user") for name in drawn]),
-        bars("kernel, both ends of the socket", [None if one is None else 2 * one for one in sockets]),
-        bars("in all on the server's side, with the place in a pool", [rounds.median(name, "each") for name in drawn]),
+        bars("kernel, both ends of the socket", both_ends),
+        bars(
+            "in all on the server's side, with the place in a pool",
+            [rounds.median(name, "each") for name in drawn],
+        ),
     ]
     chart = Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, drawn)
     return Conclusions(tables, [chart], [*_claims(rounds)])
 
 
-def _cost_interval(one: Round) -> Interval | None:
+def _cost_interval(figures: Round) -> Interval | None:
     """The interval of a connection's whole cost; None if it is not precise enough to divide by."""
-    each, half = one.get("each"), one.get("own_half")
-    return Interval(each - half, each + half) if each and half is not None and half <= _MAX_RELATIVE_HALF_WIDTH * each else None
+    each = figures.get("each")
+    half_width = figures.get("own_half")
+    if not each or half_width is None or half_width > _MAX_RELATIVE_HALF_WIDTH * each:
+        return None
+    return Interval(each - half_width, each + half_width)
 
 
-def limits_of(name: str, one: Round, limit_bytes: float) -> dict[str, float]:
-    """How many connections each known limit allows: ``memory`` (``least`` to ``most``), ``descriptors``, ``ids``, ``maps``."""
-    shape, found = SHAPES[name], {}
-    if (cost := _cost_interval(one)) is not None:
+def limits_of(name: str, figures: Round, limit_bytes: float) -> dict[str, float]:
+    """How many connections each known limit allows: ``memory`` (``least`` to ``most``),
+    ``descriptors``, ``ids``, ``maps``.
+    """
+    shape = SHAPES[name]
+    limits = {}
+    cost = _cost_interval(figures)
+    if cost is not None:
         # A pool is assumed to be as large as fits.
-        free = max(0.0, limit_bytes - (0.0 if shape.pool else one["start"]))
-        found = {"memory": free / one["each"], "least": free / cost.high, "most": free / cost.low}
-    if shape.holds != "process" and one.get("nofile"):
-        found["descriptors"] = one["nofile"] * ((one.get("workers") or 1) if shape.processes else 1)
-    ids = [number for number in (one.get("pid_max"), one.get("threads_max")) if number]
-    if shape.holds != "event" and ids:
-        found["ids"] = min(ids)
-    if shape.holds == "thread" and one.get("map_max"):
+        used = 0.0 if shape.pool else figures["start"]
+        free = max(0.0, limit_bytes - used)
+        limits["memory"] = free / figures["each"]
+        limits["least"] = free / cost.high
+        limits["most"] = free / cost.low
+    if shape.holds != "process" and figures.get("nofile"):
+        processes = (figures.get("workers") or 1) if shape.processes else 1
+        limits["descriptors"] = figures["nofile"] * processes
+    if shape.holds != "event":
+        ids = [figures[key] for key in ("pid_max", "threads_max") if figures.get(key)]
+        if ids:
+            limits["ids"] = min(ids)
+    if shape.holds == "thread" and figures.get("map_max"):
         # A stack and its guard page.
-        found["maps"] = one["map_max"] // 2
-    return {key: float(math.floor(number)) for key, number in found.items()}
+        limits["maps"] = figures["map_max"] // 2
+    return {key: float(math.floor(number)) for key, number in limits.items()}
 
 
 def _limits_table(plan: Any, rounds: Rounds, order: list[str]) -> FigureTable:
-    limit = plan.limit_mib * _MIB
-    rows, first = [], []
+    limit_bytes = plan.limit_mib * _MIB
+    rows = []
+    first = []
     for name in order:
-        ladders = [limits_of(name, one, limit) for one in rounds if one["step"] == name]
-        values = {one.key: [ladder[one.key] for ladder in ladders if one.key in ladder] for one in _LIMITS}
+        ladders = [limits_of(name, figures, limit_bytes) for figures in rounds.in_step(name)]
+        values: dict[str, list[float]] = {}
+        for column in _LIMITS:
+            key = column.key
+            values[key] = [ladder[key] for ladder in ladders if key in ladder]
         rows.append(FigureRow(name, {**values, "cut": rounds.of(name, "cut")}))
-        # An unknown memory limit may be the first.
-        kinds = {key: statistics.median(values[key]) for key in ("memory", "descriptors", "ids", "maps") if values[key]}
-        first.append(f"{name} {min(kinds, key=lambda key: kinds[key])}" if "memory" in kinds else f"{name} unknown")
+        first.append(f"{name} {_first_limit(values)}")
     title = f"How many connections each server could hold in {plan.limit_mib:,} MiB, by limit"
     caption = (
         f"The first limit: {'; '.join(first)}. Computed, not measured. Memory: the limit less what is used with none held, "
@@ -236,38 +286,80 @@ def _limits_table(plan: Any, rounds: Rounds, order: list[str]) -> FigureTable:
     return FigureTable(title, _LIMITS, rows, caption)
 
 
+def _first_limit(values: Mapping[str, list[float]]) -> str:
+    # An unknown memory limit may be the first.
+    if not values["memory"]:
+        return "unknown"
+    medians = {}
+    for key in ("memory", "descriptors", "ids", "maps"):
+        if values[key]:
+            medians[key] = statistics.median(values[key])
+    return min(medians, key=lambda key: medians[key])
+
+
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    between: dict[str, Interval] = {}
-    for name in SHAPES:
-        known = [found for one in rounds if one["step"] == name and (found := _cost_interval(one)) is not None]
-        if known:
-            between[name] = Interval(min(one.low for one in known), max(one.high for one in known))
-
-    def by(ones: list[str], others: list[str]) -> dict[str, Interval]:
-        return {
-            f"{one} by {other}": between[one].by(between[other])
-            for one in ones
-            for other in others
-            if one in between and other in between
-        }
-
+    costs = _cost_intervals(rounds)
     kinds: dict[str, list[str]] = {"event": [], "process": [], "thread": []}
     for name, shape in SHAPES.items():
         kinds[shape.holds].append(name)
     for kind in ("process", "thread"):
-        text = f"A connection costs an event-driven server less than a tenth of the memory of a {kind} per connection."
-        yield from claimed(text, Rule(high=0.1), by(kinds["event"], kinds[kind]))
-    text = "A process per connection takes more than twice the memory of a thread per connection."
-    yield from claimed(text, Rule(low=2), by(["fork"], ["thread"]))
-    if iterative := [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]:
-        # How a client sees a server that has not accepted its connection.
-        waiting = {"heartbeat_timeout", "connect_timeout"}
-        words = f"{span([one['held'] for one in iterative], '.0f')} of {iterative[0]['asked']:.0f} were answered to the end"
-        yield from counted(
-            "The iterative server serves one connection, and all others wait until that ends.",
-            "one is held, and of the others none is refused, closed or reset",
-            {words: (one["held"] == 1 and {*(one.get("causes") or ())} <= waiting for one in iterative)},
-        )  # fmt: skip
+        yield from claimed(
+            "A connection costs an event-driven server less than a tenth of the memory "
+            f"of a {kind} per connection.",
+            Rule(high=0.1),
+            _ratios(costs, kinds["event"], kinds[kind]),
+        )
+    yield from claimed(
+        "A process per connection takes more than twice the memory of a thread per connection.",
+        Rule(low=2),
+        _ratios(costs, ["fork"], ["thread"]),
+    )
+    yield from _iterative_serves_one(rounds)
+
+
+def _cost_intervals(rounds: Rounds) -> dict[str, Interval]:
+    """The cost of each server that has one, over all rounds."""
+    costs = {}
+    for name in SHAPES:
+        intervals = [_cost_interval(figures) for figures in rounds.in_step(name)]
+        known = [interval for interval in intervals if interval is not None]
+        if known:
+            low = min(interval.low for interval in known)
+            high = max(interval.high for interval in known)
+            costs[name] = Interval(low, high)
+    return costs
+
+
+def _ratios(
+    costs: Mapping[str, Interval], names: list[str], other_names: list[str]
+) -> dict[str, Interval]:
+    ratios = {}
+    for name in names:
+        for other in other_names:
+            if name in costs and other in costs:
+                ratios[f"{name} by {other}"] = costs[name].by(costs[other])
+    return ratios
+
+
+def _iterative_serves_one(rounds: Rounds) -> Iterator[Claim]:
+    measured = [
+        figures for figures in rounds.in_step("iterative") if figures.get("held") is not None
+    ]
+    if not measured:
+        return
+    # How a client sees a server that has not accepted its connection.
+    waiting = {"heartbeat_timeout", "connect_timeout"}
+    sides = []
+    for figures in measured:
+        causes = {*(figures.get("causes") or ())}
+        sides.append(figures["held"] == 1 and causes <= waiting)
+    held = span([figures["held"] for figures in measured], ".0f")
+    asked = measured[0]["asked"]
+    yield from counted(
+        "The iterative server serves one connection, and all others wait until that ends.",
+        "one is held, and of the others none is refused, closed or reset",
+        {f"{held} of {asked:.0f} were answered to the end": sides},
+    )
 
 
 EXPERIMENT = Experiment(

@@ -37,10 +37,13 @@ class Interval(NamedTuple):
 
     def words(self, *bounds: float) -> str:
         """``middle (low to high)``, with enough digits to show on which side of each of ``bounds`` they are."""
-        low, high = shown(self.low, *bounds), shown(self.high, *bounds)
+        low = shown(self.low, *bounds)
+        high = shown(self.high, *bounds)
         if low == high:
             return low
-        return f"{low} to {high}" if self.middle is None else f"{shown(self.middle)} ({low} to {high})"
+        if self.middle is None:
+            return f"{low} to {high}"
+        return f"{shown(self.middle)} ({low} to {high})"
 
     def by(self, other: Interval) -> Interval:
         """The interval of the ratio."""
@@ -64,20 +67,33 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(min(values) / LARGE, max(values) * LARGE, middle)
     if min(values) == max(values):
         return Interval(values[0], values[0], values[0])
-    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * statistics.stdev(map(math.log, values)) / math.sqrt(count)
-    return Interval(middle / math.exp(half), middle * math.exp(half), middle)
+    quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    half_width = quantile * statistics.stdev(map(math.log, values)) / math.sqrt(count)
+    return Interval(middle / math.exp(half_width), middle * math.exp(half_width), middle)
 
 
 def shown(value: float, *bounds: float) -> str:
-    """A figure with two or three significant digits, or as many as show on which side of each of ``bounds`` it is."""
-    at = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    """A figure with two or three significant digits, or as many as show on which side of each of
+    ``bounds`` it is.
+    """
+    digits = _digits_after_point(value)
 
-    def side(of: float) -> list[bool]:
-        return [of > bound for bound in bounds] + [of < bound for bound in bounds]
+    def sides(figure: float) -> list[bool]:
+        return [figure > bound for bound in bounds] + [figure < bound for bound in bounds]
 
-    while side(round(value, at)) != side(value) and at < 9:
-        at += 1
-    return f"{round(value, at):,.{at}f}"
+    while sides(round(value, digits)) != sides(value) and digits < 9:
+        digits += 1
+    return f"{round(value, digits):,.{digits}f}"
+
+
+def _digits_after_point(value: float) -> int:
+    if value >= 100:
+        return 0
+    if value >= 10:
+        return 1
+    if value >= 0.1:
+        return 2
+    return 3
 
 
 class Rule(NamedTuple):
@@ -88,19 +104,23 @@ class Rule(NamedTuple):
 
     @property
     def bounds(self) -> list[float]:
-        return [one for one in self if math.isfinite(one)]
+        return [bound for bound in self if math.isfinite(bound)]
 
     def side(self, known: Interval) -> Side:
         """True if the whole interval is within the bounds, False if none of it is, else None."""
         if self.low < known.low and known.high < self.high:
             return True
-        return False if known.high <= self.low or known.low >= self.high else None
+        if known.high <= self.low or known.low >= self.high:
+            return False
+        return None
 
     def words(self) -> str:
         """For example "above 1.05"."""
         if len(self.bounds) == 2:
             return f"from {shown(self.low)} to {shown(self.high)}"
-        return f"{'above' if self.low > -math.inf else 'below'} {shown(self.bounds[0])}"
+        if self.low > -math.inf:
+            return f"above {shown(self.low)}"
+        return f"below {shown(self.high)}"
 
 
 #: A ratio closer to 1 does not count as a difference, however exact it is.
@@ -108,36 +128,80 @@ MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
 
 
 def claimed(
-    claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interval], note: str = "", unit: str = "times"
+    claim: str,
+    rule: Rule,
+    cases: Mapping[str, Sequence[float] | Interval],
+    note: str = "",
+    unit: str = "times",
 ) -> Iterator[Claim]:
-    """Judge a claim by each case's rounds or interval, in ``unit``. Yields nothing if nothing was measured, unless a ``note``
-    says why."""
-    known = {label: one if isinstance(one, Interval) else interval(one) for label, one in cases.items() if one}
-    sides = {label: rule.side(one) for label, one in known.items()}
+    """Judge a claim by each case's rounds or interval, in ``unit``. Yields nothing if nothing was
+    measured, unless a ``note`` says why.
+    """
+    known = _intervals(cases)
+    sides = {label: rule.side(case) for label, case in known.items()}
+    labels = list(known)
     if len(known) > _MAX_NAMED:
-        ends = [min(known, key=lambda label: known[label].low), max(known, key=lambda label: known[label].high)]
-        many = [list(sides.values()).count(side) for side in (True, False, None)]
-        note = f"{f'{note}; ' if note else ''}of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} undecided"
-    else:
-        ends = list(known)
-    evidence = "; ".join(f"{label}: {known[label].words(*rule.bounds)}" for label in ends)
-    middles = [end if one.middle is None else one.middle for one in known.values() for end in (one.low, one.high)]
-    figure = f"{Interval(min(middles), max(middles)).words(*rule.bounds)} {unit}" if middles else ""
+        lowest = min(known, key=lambda label: known[label].low)
+        highest = max(known, key=lambda label: known[label].high)
+        labels = [lowest, highest]
+        counts = _counts(list(sides.values()))
+        note = f"{note}; {counts}" if note else counts
+    evidence = "; ".join(f"{label}: {known[label].words(*rule.bounds)}" for label in labels)
+    figure = ""
+    if known:
+        figure = f"{_whole(known.values()).words(*rule.bounds)} {unit}"
     yield from _judged(claim, rule.words(), sides, evidence, note, figure)
 
 
-def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "", figure: str = "") -> Iterator[Claim]:
-    """Judge a claim on exact counts: ``cases`` says for each case in which rounds it held. ``figure``: default the cases'
-    labels."""
-    seen = {label: set(one) for label, one in cases.items()}
-    sides = {label: one == {True} if len(one) == 1 else None for label, one in seen.items() if one}
+def _intervals(cases: Mapping[str, Sequence[float] | Interval]) -> dict[str, Interval]:
+    """The interval of each case that has one."""
+    intervals = {}
+    for label, case in cases.items():
+        if not case:
+            continue
+        intervals[label] = case if isinstance(case, Interval) else interval(case)
+    return intervals
+
+
+def _counts(sides: Sequence[Side]) -> str:
+    true, false, undecided = (sides.count(side) for side in (True, False, None))
+    return f"of {len(sides)} cases {true} are, {false} are not, {undecided} undecided"
+
+
+def _whole(cases: Iterable[Interval]) -> Interval:
+    """From the least to the greatest middle of the cases, or end of one without a middle."""
+    figures = []
+    for case in cases:
+        if case.middle is None:
+            figures += [case.low, case.high]
+        else:
+            figures.append(case.middle)
+    return Interval(min(figures), max(figures))
+
+
+def counted(
+    claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "", figure: str = ""
+) -> Iterator[Claim]:
+    """Judge a claim on exact counts: ``cases`` says for each case in which rounds it held.
+    ``figure``: default the cases' labels.
+    """
+    sides: dict[str, Side] = {}
+    for label, held_in_rounds in cases.items():
+        results = set(held_in_rounds)
+        if len(results) == 1:
+            sides[label] = results == {True}
+        elif results:
+            sides[label] = None
     yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note, figure)
 
 
-def _judged(claim: str, rule: str, sides: Mapping[str, Side], evidence: str, note: str, figure: str) -> Iterator[Claim]:
-    if sides or note:
-        why = "; ".join(one for one in (evidence, note, f"rule: {rule}") if one)
-        yield Claim(claim, verdict(sides.values()), f"{why}.", figure or evidence)
+def _judged(
+    claim: str, rule: str, sides: Mapping[str, Side], evidence: str, note: str, figure: str
+) -> Iterator[Claim]:
+    if not sides and not note:
+        return
+    parts = [part for part in (evidence, note, f"rule: {rule}") if part]
+    yield Claim(claim, verdict(sides.values()), f"{'; '.join(parts)}.", figure or evidence)
 
 
 def verdict(sides: Iterable[Side]) -> Verdict:
@@ -158,14 +222,23 @@ def verdict(sides: Iterable[Side]) -> Verdict:
         return "holds" if all(every) else "holds in part"
     if None not in every:
         return "does not hold"
-    return "mostly refuted" if 2 * every.count(False) > len(every) else "cannot say"
+    if 2 * every.count(False) > len(every):
+        return "mostly refuted"
+    return "cannot say"
 
 
 def limited(rounds: Iterable[Round]) -> set[str]:
     """The steps in which asyncli was the limit in some round, so that the speed is not the server's."""
-    return {one["step"] for one in rounds if "generator_saturated_cpu" in (one.get("busy") or ())}
+    steps = set()
+    for measurement in rounds:
+        if "generator_saturated_cpu" in (measurement.get("busy") or ()):
+            steps.add(measurement["step"])
+    return steps
 
 
 def not_judged(names: Iterable[str]) -> str:
     """A note that names the cases excluded because asyncli was the limit."""
-    return f"not judged, since asyncli was the limit: {', '.join(some)}" if (some := sorted(names)) else ""
+    excluded = sorted(names)
+    if not excluded:
+        return ""
+    return f"not judged, since asyncli was the limit: {', '.join(excluded)}"

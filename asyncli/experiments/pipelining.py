@@ -86,15 +86,8 @@ async def _run(context: Context) -> None:
     if plan.responses < plan.connections:
         raise PlanError("experiment pipelining: responses: fewer than connections; each connection needs one at least")
     for number in range(plan.rounds):
-        for at, (page, server) in enumerate(PAGES.items()):
-            if context.wanted(server):
-                with context.step(server, _page_label(plan, page)):
-                    async with _serving(plan, page, number) as (lab, read):
-                        for way in rotated(WAYS, number * len(PAGES) + at):
-                            # A client that failed is left out for this page.
-                            if (step := f"{page}: {way}") not in context.left_out:
-                                with context.step(step, f"{_way_label(plan, way)}, {_page_label(plan, page)},"):
-                                    await _measure(context, number, page, way, lab, read)
+        for place, page in enumerate(PAGES):
+            await _measure_page(context, number, place, page)
         if context.wanted("nginx"):
             with context.step("nginx", "the limit of requests per connection"):
                 for step in _LIMITS:
@@ -108,6 +101,26 @@ async def _run(context: Context) -> None:
                     context.add(_UNREAD, number, **await read_late(nginx.url, _UNREAD_RESPONSES))
 
 
+async def _measure_page(context: Context, number: int, place: int, page: str) -> None:
+    """Measure all clients with a page, in an order that depends on the round and on the page's
+    ``place``.
+    """
+    plan = context.plan
+    server_name = PAGES[page]
+    if not context.wanted(server_name):
+        return
+    page_label = _page_label(plan, page)
+    with context.step(server_name, page_label):
+        async with _serving(plan, page, number) as (server, read):
+            for way in rotated(WAYS, number * len(PAGES) + place):
+                step = f"{page}: {way}"
+                # A client that failed is left out for this page.
+                if step in context.left_out:
+                    continue
+                with context.step(step, f"{_way_label(plan, way)}, {page_label},"):
+                    await _measure(context, number, page, way, server, read)
+
+
 @contextlib.asynccontextmanager
 async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterator[tuple[LabServer, Counters]]:
     """The page's server, and a reader of TCP counters. For the line, this thread is at its near end during the block."""
@@ -116,7 +129,7 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
             yield distant, read_tcp
         return
     # One worker, so that all clients use the same process.
-    keys: dict[str, Any] = {"body": "x" * (plan.large_bytes if page == _LARGE else plan.page_bytes), "workers": 1}
+    keys: dict[str, Any] = {"body": "x" * _page_bytes(plan, page), "workers": 1}
     if page != _LINE:
         async with LabNginx(plan.connections + 64, **keys) as nginx:
             yield nginx, read_tcp
@@ -124,96 +137,158 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
     async with line(_quality(plan), number) as network, contextlib.AsyncExitStack() as stack:
 
         def read() -> dict[str, float]:
-            ends = []
-            for end in (NEAR, FAR):
-                with network.inside(end):
-                    ends.append(read_tcp())
-            return {name: sum(one.get(name, 0.0) for one in ends) for name in ends[0]}
+            with network.inside(NEAR):
+                near = read_tcp()
+            with network.inside(FAR):
+                far = read_tcp()
+            return {name: count + far.get(name, 0.0) for name, count in near.items()}
 
+        server = LabNginx(plan.connections + 64, address=ADDRESSES[FAR], **keys)
         with network.inside(FAR):
-            nginx = await stack.enter_async_context(LabNginx(plan.connections + 64, address=ADDRESSES[FAR], **keys))
+            nginx = await stack.enter_async_context(server)
         with network.inside(NEAR):
             yield nginx, read
 
 
 async def _measure(context: Context, number: int, page: str, way: str, server: LabServer, read: Counters) -> None:
     plan = context.plan
-    responses, connections = plan.responses, _connections(plan, way)
-    found: dict[str, Any]
     before = read()
     if way in (_THREADS, _TASKS):
-        result = await run_client(way, server.url, connections, responses)
-        answered, latencies = result["answered"], result["latencies_ms"]
-        why = f"{answered:,} of {responses:,} requests were answered" if answered != responses else None
-        found = {**fitness(why), "total": answered, **{key: result[key] for key in ("duration_s", "cpu_s", "failed", "bytes")}}
-        for name, share in {"p50_ms": 0.5, "p99_ms": 0.99}.items():
-            found[name] = float(np.quantile(latencies, share, method="inverted_cdf")) if latencies else None
+        measured = await _figures_of_program(plan, way, server)
     else:
-        keys = {"connections": connections, "requests": responses, "pipeline": _depth(plan, way), "workers": 1}
-        found = figures(await context.bench(server, timeout=_TIMEOUT, **keys))
+        result = await context.bench(
+            server,
+            timeout=_TIMEOUT,
+            connections=_connections(plan, way),
+            requests=plan.responses,
+            pipeline=_depth(plan, way),
+            workers=1,
+        )
+        measured = figures(result)
     counts = since(read(), before)
-    total, duration_s = found["total"], found["duration_s"]
-    found["cores"] = found["cpu_s"] / duration_s if duration_s else None
-    found["segments_each"] = counts["segments"] / total if total and counts else None
-    context.add(f"{page}: {way}", number, **found, **counts)
-    what = f"{total:,} answers in {duration_s:,.2f} s, {found['cpu_s']:,.2f} s of the client's CPU"
-    context.report(number, f"{_page_label(plan, page)}, {_way_label(plan, way)}", what)
+    total = measured["total"]
+    duration_s = measured["duration_s"]
+    cpu_s = measured["cpu_s"]
+    measured["cores"] = cpu_s / duration_s if duration_s else None
+    measured["segments_each"] = counts["segments"] / total if total and counts else None
+    context.add(f"{page}: {way}", number, **measured, **counts)
+    outcome = f"{total:,} answers in {duration_s:,.2f} s, {cpu_s:,.2f} s of the client's CPU"
+    context.report(number, f"{_page_label(plan, page)}, {_way_label(plan, way)}", outcome)
+
+
+async def _figures_of_program(plan: PipeliningPlan, way: str, server: LabServer) -> dict[str, Any]:
+    """The figures of a client that is a program, as :func:`figures` gives them for asyncli."""
+    result = await run_client(way, server.url, _connections(plan, way), plan.responses)
+    answered = result["answered"]
+    why = None
+    if answered != plan.responses:
+        why = f"{answered:,} of {plan.responses:,} requests were answered"
+    figures_of_client = {**fitness(why), "total": answered}
+    for key in ("duration_s", "cpu_s", "failed", "bytes"):
+        figures_of_client[key] = result[key]
+    latencies_ms = result["latencies_ms"]
+    for key, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+        figures_of_client[key] = None
+        if latencies_ms:
+            figures_of_client[key] = float(np.quantile(latencies_ms, share, method="inverted_cdf"))
+    return figures_of_client
 
 
 async def _measure_limit(context: Context, number: int, step: str) -> None:
-    plan, (limit, depth) = context.plan, _LIMITS[step]
-    keys = {"connections": plan.connections, "requests": plan.responses, "pipeline": depth, "workers": 1}
-    async with LabNginx(plan.connections + 64, body="x" * plan.page_bytes, workers=1, keepalive_requests=limit) as server:
-        found = figures(await context.bench(server, timeout=_TIMEOUT, **keys))
-    context.add(step, number, **found)
-    what = f"{found['total']:,} answers, {found['resent']:,} requests sent again, {found['opened']:,} connections"
-    context.report(number, _limit_label(step), what)
+    plan = context.plan
+    limit, depth = _LIMITS[step]
+    body = "x" * plan.page_bytes
+    nginx = LabNginx(plan.connections + 64, body=body, workers=1, keepalive_requests=limit)
+    async with nginx as server:
+        result = await context.bench(
+            server,
+            timeout=_TIMEOUT,
+            connections=plan.connections,
+            requests=plan.responses,
+            pipeline=depth,
+            workers=1,
+        )
+    measured = figures(result)
+    context.add(step, number, **measured)
+    answers = f"{measured['total']:,} answers, {measured['resent']:,} requests sent again"
+    context.report(number, _limit_label(step), f"{answers}, {measured['opened']:,} connections")
 
 
 async def _measure_order(context: Context, number: int) -> None:
     plan = context.plan
     async with DelayServer(plan.page_bytes) as server:
         for step in _ORDERS:
-            arrivals = await answers_behind_slow(server.url, plan.slow_ms, _QUICK, pipelined=step == _ORDERS[0])
-            slow, *behind = arrivals
-            context.add(step, number, arrivals_ms=arrivals, slow_ms=slow, first_behind_ms=min(behind), last_behind_ms=max(behind))
-            what = f"the {_QUICK} others came after {min(behind):,.1f} to {max(behind):,.1f} ms"
-            context.report(number, f"a slow answer, {_order_label(step)}", what)
+            is_pipelined = step == _ORDERS[0]
+            arrivals_ms = await answers_behind_slow(
+                server.url, plan.slow_ms, _QUICK, pipelined=is_pipelined
+            )
+            slow_ms, *behind_ms = arrivals_ms
+            context.add(
+                step,
+                number,
+                arrivals_ms=arrivals_ms,
+                slow_ms=slow_ms,
+                first_behind_ms=min(behind_ms),
+                last_behind_ms=max(behind_ms),
+            )
+            came = f"came after {min(behind_ms):,.1f} to {max(behind_ms):,.1f} ms"
+            context.report(
+                number, f"a slow answer, {_order_label(step)}", f"the {_QUICK} others {came}"
+            )
 
 
 def _connections(plan: PipeliningPlan, way: str) -> int:
-    return min(10, plan.connections) if way == _TEN else plan.connections
+    if way == _TEN:
+        return min(10, plan.connections)
+    return plan.connections
 
 
 def _depth(plan: PipeliningPlan, way: str) -> int:
-    return min(_MAX_DEPTH, -(-plan.responses // _connections(plan, way))) if way in (_MANY, _TEN) else 1
+    if way not in (_MANY, _TEN):
+        return 1
+    requests_each = -(-plan.responses // _connections(plan, way))
+    return min(_MAX_DEPTH, requests_each)
 
 
 def _quality(plan: PipeliningPlan) -> Quality:
     return Quality(plan.round_trip_ms, plan.line_mbit_s, plan.line_lost)
 
 
+def _page_bytes(plan: PipeliningPlan, page: str) -> int:
+    if page == _LARGE:
+        return plan.large_bytes
+    return plan.page_bytes
+
+
 def _page_label(plan: PipeliningPlan, page: str) -> str:
-    size = f"{(plan.large_bytes if page == _LARGE else plan.page_bytes) / 1000:g} kB"
+    size = f"{_page_bytes(plan, page) / 1000:g} kB"
     if page == _LINE:
         return f"{size} {_quality(plan).words}"
-    return f"{size} with a delay of {plan.round_trip_ms} ms" if page == _FAR else f"{size} on loopback"
+    if page == _FAR:
+        return f"{size} with a delay of {plan.round_trip_ms} ms"
+    return f"{size} on loopback"
 
 
 def _way_label(plan: PipeliningPlan, way: str) -> str:
-    many = _connections(plan, way)
+    connections = _connections(plan, way)
     if way == _TASKS:
         return f"{plan.responses:,} tasks"
-    return f"{many} {way}" if way in (_ONE, _THREADS) else f"{many} pipelines of {_depth(plan, way):,}"
+    if way in (_ONE, _THREADS):
+        return f"{connections} {way}"
+    return f"{connections} pipelines of {_depth(plan, way):,}"
 
 
 def _limit_label(step: str) -> str:
     limit, depth = _LIMITS[step]
-    return f"{_FREE if step == _FREE else f'{limit} per connection'}, {depth} deep"
+    if step == _FREE:
+        return f"{_FREE}, {depth} deep"
+    return f"{limit} per connection, {depth} deep"
 
 
 def _order_label(step: str) -> str:
-    return "one pipeline" if step == _ORDERS[0] else f"{_QUICK + 1} connections"
+    if step == _ORDERS[0]:
+        return "one pipeline"
+    return f"{_QUICK + 1} connections"
 
 
 # Conclusions: pure.
@@ -266,18 +341,23 @@ def conclude(plan: PipeliningPlan, rounds: Rounds) -> Conclusions:
 
 
 def _charts(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Chart]:
-    many, ways = f"{plan.responses:,} answers", [_way_label(plan, way) for way in WAYS]
+    answers = f"{plan.responses:,} answers"
+    ways = [_way_label(plan, way) for way in WAYS]
     for key, title, unit in (
-        ("duration_s", f"How long {many} take", "seconds"),
-        ("cpu_s", f"What {many} cost the client", "seconds of CPU"),
+        ("duration_s", f"How long {answers} take", "seconds"),
+        ("cpu_s", f"What {answers} cost the client", "seconds of CPU"),
     ):
-        lines = [bars(_page_label(plan, page), [rounds.median(f"{page}: {way}", key) for way in WAYS]) for page in PAGES]
+        lines = []
+        for page in PAGES:
+            medians = [rounds.median(f"{page}: {way}", key) for way in WAYS]
+            lines.append(bars(_page_label(plan, page), medians))
         yield Chart("bars", title, "", unit, lines, ways)
     lines = []
     for step in _ORDERS:
-        trials = [one["arrivals_ms"] for one in rounds if one["step"] == step]
-        places = [statistics.median(place) for place in zip(*trials, strict=False)]
-        lines.append(ChartLine(_order_label(step), [float(at) for at in range(1, len(places) + 1)], places))
+        trials_ms = [figures_of_step["arrivals_ms"] for figures_of_step in rounds.in_step(step)]
+        medians_ms = [statistics.median(times_ms) for times_ms in zip(*trials_ms, strict=False)]
+        requests = [float(number) for number in range(1, len(medians_ms) + 1)]
+        lines.append(ChartLine(_order_label(step), requests, medians_ms))
     title = f"When each answer is complete, behind one that takes {plan.slow_ms} ms"
     yield Chart("lines", title, "request, in the order sent; the first is the slow one", "ms", lines)
 
@@ -292,8 +372,9 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
     def of(key: str, *ways: str, pages: Iterable[str] = PAGES) -> dict[str, list[float]]:
         return {f"{way}, {_page_label(plan, page)}": rounds.of(f"{page}: {way}", key) for page in pages for way in ways}
 
-    first, slow = (rounds.of(_ORDERS[0], key) for key in ("first_behind_ms", "slow_ms"))
-    behind = [one / other for one, other in zip(first, slow, strict=False) if other]
+    first_ms = rounds.of(_ORDERS[0], "first_behind_ms")
+    slow_ms = rounds.of(_ORDERS[0], "slow_ms")
+    behind = [first / slow for first, slow in zip(first_ms, slow_ms, strict=False) if slow]
     for claim, rule, cases, unit in (
         ("Pipelines are more than 10 times faster than threads (the source: 5 times).", Rule(low=10), by(_THREADS, _MANY),
          "times"),
@@ -311,40 +392,76 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
          "segments per answer"),
     ):  # fmt: skip
         yield from claimed(claim, rule, cases, unit=unit)
-    cut, free = rounds.by_round(_CUT, "resent"), rounds.by_round(_FREE, "resent")
-    if both := [at for at in cut if at in free]:
-        resent = {step: rounds.of(step, "resent") for step in _LIMITS}
-        words = ", ".join(f"{span(many, ',.0f')} ({_limit_label(step)})" for step, many in resent.items() if many)
-        yield from counted(
-            "Servers' limits of requests per connection cut pipelines midway.", "sent again with the limit, and not without",
-            {f"of {plan.responses:,} requests sent again: {words}": (cut[at] > 0 == free[at] for at in both)},
-            figure=f"{span(rounds.of(_CUT, 'resent'), ',.0f')} of {plan.responses:,} sent again",
-        )  # fmt: skip
-    if closed := rounds.of(_UNREAD, "window_closed"):
-        sent = span([one / 1000 for one in rounds.of(_UNREAD, "before_bytes")], ",.0f")
-        yield from counted(
-            "The receive window closes when the reader of a pipeline is slow.", "it closes",
-            {f"it closed {span(closed, ',.0f')} times, after {sent} kB": (one > 0 for one in closed)},
-        )  # fmt: skip
-    again: list[tuple[float, float]] = []
-    more: dict[str, list[bool]] = {}
+    yield from _limits_cut_pipelines(plan, rounds)
+    yield from _window_closes(rounds)
+    yield from _bursts_retransmit(plan, rounds)
+
+
+def _limits_cut_pipelines(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
+    resent_with_limit = rounds.by_round(_CUT, "resent")
+    resent_without = rounds.by_round(_FREE, "resent")
+    sides = []
+    for number, resent in resent_with_limit.items():
+        if number in resent_without:
+            sides.append(resent > 0 == resent_without[number])
+    if not sides:
+        return
+    counts = []
+    for step in _LIMITS:
+        resent_in_step = rounds.of(step, "resent")
+        if resent_in_step:
+            counts.append(f"{span(resent_in_step, ',.0f')} ({_limit_label(step)})")
+    yield from counted(
+        "Servers' limits of requests per connection cut pipelines midway.",
+        "sent again with the limit, and not without",
+        {f"of {plan.responses:,} requests sent again: {', '.join(counts)}": sides},
+        figure=f"{span(rounds.of(_CUT, 'resent'), ',.0f')} of {plan.responses:,} sent again",
+    )
+
+
+def _window_closes(rounds: Rounds) -> Iterator[Claim]:
+    times_closed = rounds.of(_UNREAD, "window_closed")
+    if not times_closed:
+        return
+    sent_kb = [received / 1000 for received in rounds.of(_UNREAD, "before_bytes")]
+    times = span(times_closed, ",.0f")
+    sent = span(sent_kb, ",.0f")
+    yield from counted(
+        "The receive window closes when the reader of a pipeline is slow.",
+        "it closes",
+        {f"it closed {times} times, after {sent} kB": [count > 0 for count in times_closed]},
+    )
+
+
+def _bursts_retransmit(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
+    pairs_of_all_pages: list[tuple[float, float]] = []
+    cases: dict[str, list[bool]] = {}
     for page in PAGES:
-        burst, single = (rounds.by_round(f"{page}: {way}", "retransmitted") for way in (_MANY, _ONE))
-        pairs = [(burst[at], single[at]) for at in burst if at in single]
-        again += pairs
-        if any(any(pair) for pair in pairs):
-            label = f"{_page_label(plan, page)}: {_retransmit_counts(pairs)}"
-            more[label] = [mine > theirs for mine, theirs in pairs if mine or theirs]
-    if again:
-        yield from counted(
-            "Bursts of pipelines cause retransmissions.", "more than with one at a time, if anything is retransmitted", more,
-            "" if more else "nothing was lost", _retransmit_counts(again),
-        )  # fmt: skip
+        by_pipelines = rounds.by_round(f"{page}: {_MANY}", "retransmitted")
+        by_single_requests = rounds.by_round(f"{page}: {_ONE}", "retransmitted")
+        pairs = []
+        for number, count in by_pipelines.items():
+            if number in by_single_requests:
+                pairs.append((count, by_single_requests[number]))
+        pairs_of_all_pages += pairs
+        sides = [pipelined > single for pipelined, single in pairs if pipelined or single]
+        if sides:
+            cases[f"{_page_label(plan, page)}: {_retransmit_counts(pairs)}"] = sides
+    if not pairs_of_all_pages:
+        return
+    yield from counted(
+        "Bursts of pipelines cause retransmissions.",
+        "more than with one at a time, if anything is retransmitted",
+        cases,
+        "" if cases else "nothing was lost",
+        _retransmit_counts(pairs_of_all_pages),
+    )
 
 
 def _retransmit_counts(pairs: list[tuple[float, float]]) -> str:
-    many, few = (span([one[at] for one in pairs], ",.0f") for at in (0, 1))
-    return f"{many} segments per run, {few} with one at a time"
+    by_pipelines = span([pipelined for pipelined, _ in pairs], ",.0f")
+    by_single_requests = span([single for _, single in pairs], ",.0f")
+    return f"{by_pipelines} segments per run, {by_single_requests} with one at a time"
 
 
 EXPERIMENT = Experiment(

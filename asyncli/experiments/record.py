@@ -47,7 +47,13 @@ class FigureRow(msgspec.Struct):
     def median(self, key: str) -> float | None:
         """The median of a figure's rounds; None: never measured."""
         values = self.values.get(key)
-        return statistics.median(values) if values else None
+        if not values:
+            return None
+        return statistics.median(values)
+
+    def has(self, key: str) -> bool:
+        """Whether the row has this figure, measured or the source's."""
+        return bool(self.values.get(key)) or key in self.source
 
 
 class FigureTable(msgspec.Struct):
@@ -61,7 +67,7 @@ class FigureTable(msgspec.Struct):
     @property
     def filled_columns(self) -> list[Column]:
         """The columns with a value, measured or the source's."""
-        return [one for one in self.columns if any(row.values.get(one.key) or one.key in row.source for row in self.rows)]
+        return [column for column in self.columns if any(row.has(column.key) for row in self.rows)]
 
 
 class ChartLine(msgspec.Struct):
@@ -101,10 +107,10 @@ class Conclusions(msgspec.Struct):
     claims: list[Claim] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tables = [one for one in self.tables if one.rows]
+        self.tables = [table for table in self.tables if table.rows]
         for chart in self.charts:
             chart.lines = [line for line in chart.lines if line.ys]
-        self.charts = [one for one in self.charts if one.lines]
+        self.charts = [chart for chart in self.charts if chart.lines]
 
 
 class Record(msgspec.Struct):
@@ -135,39 +141,61 @@ def record_of(text: bytes) -> Record:
     try:
         record = msgspec.json.decode(text, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise ValueError("is not an experiment's record; name a record.json of an experiment") from None
+        raise ValueError(
+            "is not an experiment's record; name a record.json of an experiment"
+        ) from None
     if record.schema != SCHEMA:
-        raise ValueError(f"has schema {record.schema}, but this asyncli reads {SCHEMA}; use the asyncli that wrote it")
+        raise ValueError(
+            f"has schema {record.schema}, but this asyncli reads {SCHEMA}; "
+            "use the asyncli that wrote it"
+        )
     return record
 
 
 def rotated(items: Sequence[_T], number: int) -> list[_T]:
-    """``items`` in the order of round ``number``: rotated, and reversed every other round, so that each is first, last, and
-    before or after another equally often."""
-    many, way = len(items), -1 if number % 2 else 1
-    return [items[(number + way * at) % many] for at in range(many)]
+    """``items`` in the order of round ``number``: rotated, and reversed every other round, so that
+    each is first, last, and before or after another equally often.
+    """
+    count = len(items)
+    step = -1 if number % 2 else 1
+    return [items[(number + step * place) % count] for place in range(count)]
 
 
 class Rounds(list[Round]):
     """Rounds, with figures by step and key; missing figures are skipped."""
 
+    def in_step(self, step: str) -> list[Round]:
+        """The measurements of a step, in the order of rounds."""
+        return [measurement for measurement in self if measurement["step"] == step]
+
     def of(self, step: str, key: str) -> list[float]:
         """A figure's values in a step, in the order of rounds."""
-        return [float(one[key]) for one in self if one["step"] == step and one.get(key) is not None]
+        values = [measurement.get(key) for measurement in self.in_step(step)]
+        return [float(value) for value in values if value is not None]
 
     def median(self, step: str, key: str) -> float | None:
         """The median of a figure in a step; None: never measured."""
         values = self.of(step, key)
-        return statistics.median(values) if values else None
+        if not values:
+            return None
+        return statistics.median(values)
 
     def by_round(self, step: str, key: str) -> dict[int, float]:
         """A figure's values by the number of the round."""
-        return {one["round"]: float(one[key]) for one in self if one["step"] == step and one.get(key) is not None}
+        values = {}
+        for measurement in self.in_step(step):
+            if measurement.get(key) is not None:
+                values[measurement["round"]] = float(measurement[key])
+        return values
 
     def ratio(self, step: str, other: str, key: str) -> list[float]:
         """``step`` divided by ``other`` in each round, so that common noise cancels."""
-        mine, theirs = self.by_round(step, key), self.by_round(other, key)
-        return [mine[at] / theirs[at] for at in mine if theirs.get(at)]
+        divisors = self.by_round(other, key)
+        ratios = []
+        for number, value in self.by_round(step, key).items():
+            if divisors.get(number):
+                ratios.append(value / divisors[number])
+        return ratios
 
     def ratios(self, pairs: Mapping[str, tuple[str, str]], key: str) -> dict[str, list[float]]:
         """The :meth:`ratio` of labelled pairs of steps."""
@@ -177,7 +205,8 @@ class Rounds(list[Round]):
         self, step: str, columns: list[Column], source: Mapping[str, str] | None = None, label: str | None = None
     ) -> FigureRow:
         """A step's figures, and the source's, as a row."""
-        return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, dict(source or {}))
+        values = {column.key: self.of(step, column.key) for column in columns}
+        return FigureRow(label or step, values, dict(source or {}))
 
     def table(
         self, title: str, columns: list[Column], steps: Mapping[str, str] | Iterable[str], caption: str = "",
@@ -191,11 +220,14 @@ class Rounds(list[Round]):
 
 def bars(label: str, values: Sequence[float | None]) -> ChartLine:
     """A bar for each category with a known value."""
-    known = {float(at): value for at, value in enumerate(values) if value is not None}
+    known = {float(place): value for place, value in enumerate(values) if value is not None}
     return ChartLine(label, list(known), list(known.values()))
 
 
 def span(values: list[float], spec: str = ".2f") -> str:
     """``least to greatest``, or one number if they are equal."""
-    low, high = format(min(values), spec), format(max(values), spec)
-    return low if low == high else f"{low} to {high}"
+    low = format(min(values), spec)
+    high = format(max(values), spec)
+    if low == high:
+        return low
+    return f"{low} to {high}"

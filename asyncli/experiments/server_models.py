@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, field
@@ -63,18 +63,30 @@ async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[M
             each_s = spent.total_s / (pilot * cell.processes)
             wanted = math.ceil(context.plan.server_s / max(each_s, 1e-6) / cell.processes)
             loops[cell] = min(_MAX_LOOPS, max(pilot, wanted))
-        found, spent = await _load(server, cpu, idle_size, cell, loops[cell])
-    many = found["connections"]
+        result, spent = await _load(server, cpu, idle_size, cell, loops[cell])
+    connections = result["connections"]
+    per_s = connections / result["seconds"]
+    cpu_us = 1e6 * spent.total_s / connections
     user_s, system_s = spent.split() or (None, None)
     context.add(
-        cell.step, number, model=cell.model, processes=cell.processes, bytes=cell.size,
-        pool=cell.pool if cell.model in POOLS else None, loops=loops[cell], connections=many, cpu_s=spent.total_s,
-        user_s=user_s, system_s=system_s, cpu_us=1e6 * spent.total_s / many,
-        user_us=None if user_s is None else 1e6 * user_s / many, system_us=None if system_s is None else 1e6 * system_s / many,
-        per_s=many / found["seconds"],
-    )  # fmt: skip
-    what = f"{1e6 * spent.total_s / many:,.1f} us of CPU a connection, {many / found['seconds']:,.0f} connections a second"
-    context.report(number, cell.label(), what)
+        cell.step,
+        number,
+        model=cell.model,
+        processes=cell.processes,
+        bytes=cell.size,
+        pool=cell.pool if cell.model in POOLS else None,
+        loops=loops[cell],
+        connections=connections,
+        cpu_s=spent.total_s,
+        user_s=user_s,
+        system_s=system_s,
+        cpu_us=cpu_us,
+        user_us=None if user_s is None else 1e6 * user_s / connections,
+        system_us=None if system_s is None else 1e6 * system_s / connections,
+        per_s=per_s,
+    )
+    speed = f"{per_s:,.0f} connections a second"
+    context.report(number, cell.label(), f"{cpu_us:,.1f} us of CPU a connection, {speed}")
 
 
 async def _load(
@@ -82,28 +94,33 @@ async def _load(
 ) -> tuple[dict[str, Any], CpuTime]:
     """The client's result, and the CPU time of the server with its children."""
     before = cpu.read()
-    found = await _client(*server.address_port, cell.processes, loops, cell.size)
+    result = await _client(*server.address_port, cell.processes, loops, cell.size)
     # The last children and threads may still be ending when the client has read its bytes.
     if not await child.until(lambda: cpu.size() == idle_size, _SETTLE_S):
         raise PeerError(
-            f"{_SETTLE_S:.0f} s after its last client the server still has other processes or threads; look at the host's load"
+            f"{_SETTLE_S:.0f} s after its last client the server still has other processes "
+            "or threads; look at the host's load"
         )
-    return found, cpu.read().less(before)
+    return result, cpu.read().less(before)
 
 
 async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
     """The classic client's result. Raises :class:`PeerError` unless every connection received its bytes."""
     arguments = (host, port, processes, loops, size)
-    found = await child.run_module("asyncli.experiments.bytes_client", arguments, _TIMEOUT_S)
-    if found is None:
-        raise PeerError(f"{processes * loops:,} connections took longer than {_TIMEOUT_S:.0f} s; lower server_s in its plan")
-    if failures := found["failures"]:
+    result = await child.run_module("asyncli.experiments.bytes_client", arguments, _TIMEOUT_S)
+    if result is None:
+        raise PeerError(
+            f"{processes * loops:,} connections took longer than {_TIMEOUT_S:.0f} s; "
+            "lower server_s in its plan"
+        )
+    failures = result["failures"]
+    if failures:
         kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in failures.items())
         raise PeerError(
-            f"client processes stopped early ({kinds}) after {found['connections']:,} of {processes * loops:,} connections;"
-            " look at the host's limits with asyncli check"
+            f"client processes stopped early ({kinds}) after {result['connections']:,} "
+            f"of {processes * loops:,} connections; look at the host's limits with asyncli check"
         )
-    return found
+    return result
 
 
 LABELS = {
@@ -136,44 +153,70 @@ class ModelLoad(NamedTuple):
 
 
 def _clients(processes: int) -> str:
-    return "1 client process" if processes == 1 else f"{processes:,} client processes"
+    if processes == 1:
+        return "1 client process"
+    return f"{processes:,} client processes"
 
 
-def load_at(plan: Any, model: str, processes: int | None = None, size: int | None = None, pool: int | None = None) -> ModelLoad:
+def load_at(
+    plan: Any,
+    model: str,
+    processes: int | None = None,
+    size: int | None = None,
+    pool: int | None = None,
+) -> ModelLoad:
     """A load of the model; each axis that is not given has its middle value."""
-    middle = [sorted(axis)[len(axis) // 2] for axis in (plan.processes, plan.bytes, plan.pools)]
-    given = (processes, size, pool)
-    return ModelLoad(model, *(default if one is None else one for one, default in zip(given, middle, strict=True)))
+    return ModelLoad(
+        model,
+        _middle(plan.processes) if processes is None else processes,
+        _middle(plan.bytes) if size is None else size,
+        _middle(plan.pools) if pool is None else pool,
+    )
+
+
+def _middle(axis: Sequence[int]) -> int:
+    return sorted(axis)[len(axis) // 2]
 
 
 def cells(plan: Any, number: int = 0) -> list[ModelLoad]:
-    """The loads of round ``number``: each axis with the middle values of the others, rotated by the round, so that noise is
-    spread evenly."""
-    models, pools = rotated([*MODELS], number), rotated(POOLS, number)
-    found = [load_at(plan, model, processes=many) for many in rotated(plan.processes, number) for model in models]
-    found += [load_at(plan, model, size=many) for many in rotated(plan.bytes, number) for model in models]
-    found += [load_at(plan, model, pool=many) for many in rotated(plan.pools, number) for model in pools]
-    return list(dict.fromkeys(found))
+    """The loads of round ``number``: each axis with the middle values of the others, rotated by the
+    round, so that noise is spread evenly.
+    """
+    models = rotated([*MODELS], number)
+    pool_models = rotated(POOLS, number)
+    loads = []
+    for processes in rotated(plan.processes, number):
+        loads += [load_at(plan, model, processes=processes) for model in models]
+    for size in rotated(plan.bytes, number):
+        loads += [load_at(plan, model, size=size) for model in models]
+    for pool in rotated(plan.pools, number):
+        loads += [load_at(plan, model, pool=pool) for model in pool_models]
+    return list(dict.fromkeys(loads))
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The tables, the charts and the source's claims."""
-    middle = [cell for cell in (load_at(plan, model) for model in MODELS) if rounds.of(cell.step, "cpu_us")]
-    order = sorted(middle, key=lambda cell: rounds.median(cell.step, "cpu_us") or math.inf)
+    loads = [load_at(plan, model) for model in MODELS]
+    measured = [load for load in loads if rounds.of(load.step, "cpu_us")]
+    order = sorted(measured, key=lambda load: rounds.median(load.step, "cpu_us") or math.inf)
     clients = _clients(load_at(plan, MODELS[0]).processes).capitalize()
+    by_size = {}
+    for size in sorted(plan.bytes):
+        by_size[f"{size:,} B"] = [load_at(plan, model, size=size) for model in MODELS]
+    by_pool = {}
+    for pool in sorted(plan.pools):
+        by_pool[f"pool of {pool:,}"] = [load_at(plan, model, pool=pool) for model in POOLS]
     tables = [
         _ranking(plan, rounds, order),
         _load_table(plan, rounds),
+        _by_axis("CPU time per connection by bytes", rounds, by_size, f"{clients}."),
         _by_axis(
-            "CPU time per connection by bytes", rounds,
-            {f"{many:,} B": [load_at(plan, model, size=many) for model in MODELS] for many in sorted(plan.bytes)}, f"{clients}.",
-        ),
-        _by_axis(
-            "CPU time per connection by pool size", rounds,
-            {f"pool of {many:,}": [load_at(plan, model, pool=many) for model in POOLS] for many in sorted(plan.pools)},
+            "CPU time per connection by pool size",
+            rounds,
+            by_pool,
             f"{clients}: further pool members have no client.",
         ),
-    ]  # fmt: skip
+    ]
     return Conclusions(tables, [_cpu_chart(rounds, order), _pool_chart(plan, rounds)], [*_claims(plan, rounds)])
 
 
@@ -184,9 +227,13 @@ def _ranking(plan: Any, rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
     ]  # fmt: skip
     rows = []
     for cell in order:
-        row = rounds.row(cell.step, columns, label=LABELS[cell.model] + ("" if cell.model in _BY_COST else " (ours)"))
-        if cell.model in _BY_COST:
-            row.values |= {"rank": _ranks(rounds, cell, order), "theirs": [1.0 + _BY_COST.index(cell.model)]}
+        label = LABELS[cell.model]
+        if cell.model not in _BY_COST:
+            rows.append(rounds.row(cell.step, columns, label=f"{label} (ours)"))
+            continue
+        row = rounds.row(cell.step, columns, label=label)
+        row.values["rank"] = _ranks(rounds, cell, order)
+        row.values["theirs"] = [1.0 + _BY_COST.index(cell.model)]
         rows.append(row)
     load = load_at(plan, POOLS[0])
     title = f"The models by CPU time per connection, {_clients(load.processes)}, {load.size:,} B, pools of {load.pool}"
@@ -200,9 +247,15 @@ def _ranking(plan: Any, rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
 
 def _ranks(rounds: Rounds, cell: ModelLoad, order: list[ModelLoad]) -> list[float]:
     """The load's rank in each round among the source's six models."""
-    others = [rounds.by_round(one.step, "cpu_us") for one in order if one.model in _BY_COST and one != cell]
-    mine = rounds.by_round(cell.step, "cpu_us")
-    return [1.0 + sum(other.get(number, math.inf) < cpu_us for other in others) for number, cpu_us in mine.items()]
+    others = []
+    for other in order:
+        if other.model in _BY_COST and other != cell:
+            others.append(rounds.by_round(other.step, "cpu_us"))
+    ranks = []
+    for number, cpu_us in rounds.by_round(cell.step, "cpu_us").items():
+        cheaper = sum(costs.get(number, math.inf) < cpu_us for costs in others)
+        ranks.append(1.0 + cheaper)
+    return ranks
 
 
 def _load_table(plan: Any, rounds: Rounds) -> FigureTable:
@@ -211,13 +264,16 @@ def _load_table(plan: Any, rounds: Rounds) -> FigureTable:
         Column("processes", "clients"), Column("user_s", "user CPU", "s"), Column("system_s", "system CPU", "s"),
         Column("cpu_s", "both", "s"), Column("loops", "loops"), Column("per_s", "connections/s", "/s"),
     ]  # fmt: skip
-    every = [load_at(plan, model, processes=many) for model in MODELS for many in plan.processes]
+    loads = []
+    for model in MODELS:
+        loads += [load_at(plan, model, processes=processes) for processes in plan.processes]
     caption = (
         "Clients are processes; loops are the connections of each, chosen so that each load costs the server about the same CPU "
         "time. Client and server share this host's CPUs, so both limit the connections a second; the CPU time is the server's."
     )
-    title = f"The source's table: client processes, the server's CPU time, {every[0].size:,} bytes"
-    return rounds.table(title, columns, {cell.step: cell.model for cell in every}, caption)
+    size = loads[0].size
+    title = f"The source's table: client processes, the server's CPU time, {size:,} bytes"
+    return rounds.table(title, columns, {load.step: load.model for load in loads}, caption)
 
 
 def _by_axis(title: str, rounds: Rounds, axis: dict[str, list[ModelLoad]], caption: str) -> FigureTable:
@@ -227,18 +283,25 @@ def _by_axis(title: str, rounds: Rounds, axis: dict[str, list[ModelLoad]], capti
     for number, of_models in enumerate(axis.values()):
         for cell in of_models:
             values.setdefault(LABELS[cell.model], {})[str(number)] = rounds.of(cell.step, "cpu_us")
-    return FigureTable(title, columns, [FigureRow(label, row) for label, row in values.items() if any(row.values())], caption)
+    rows = [FigureRow(label, row) for label, row in values.items() if any(row.values())]
+    return FigureTable(title, columns, rows, caption)
 
 
 def _cpu_chart(rounds: Rounds, order: list[ModelLoad]) -> Chart:
     """A chart of user and system time, or of their sum for models whose split is unknown."""
-    has_split = [bool(rounds.of(cell.step, "user_us")) for cell in order]
+    user_us: list[float | None] = []
+    system_us: list[float | None] = []
+    unsplit_us: list[float | None] = []
+    for cell in order:
+        has_split = bool(rounds.of(cell.step, "user_us"))
+        user_us.append(rounds.median(cell.step, "user_us") if has_split else None)
+        system_us.append(rounds.median(cell.step, "system_us") if has_split else None)
+        unsplit_us.append(None if has_split else rounds.median(cell.step, "cpu_us"))
     lines = [
-        bars(label, [rounds.median(cell.step, key) if it is split else None for cell, it in zip(order, has_split, strict=True)])
-        for label, key, split in (
-            ("user", "user_us", True), ("system", "system_us", True), ("user and system, split unknown", "cpu_us", False),
-        )
-    ]  # fmt: skip
+        bars("user", user_us),
+        bars("system", system_us),
+        bars("user and system, split unknown", unsplit_us),
+    ]
     categories = [LABELS[cell.model] for cell in order]
     return Chart("bars", "The server's CPU time per connection", "", "us per connection", lines, categories)
 
@@ -246,9 +309,12 @@ def _cpu_chart(rounds: Rounds, order: list[ModelLoad]) -> Chart:
 def _pool_chart(plan: Any, rounds: Rounds) -> Chart:
     lines = []
     for model in POOLS:
-        found = {float(pool): rounds.median(load_at(plan, model, pool=pool).step, "cpu_us") for pool in sorted(plan.pools)}
-        known = {pool: cpu for pool, cpu in found.items() if cpu is not None}
-        lines.append(ChartLine(LABELS[model], list(known), list(known.values())))
+        by_pool = {}
+        for pool in sorted(plan.pools):
+            cpu_us = rounds.median(load_at(plan, model, pool=pool).step, "cpu_us")
+            if cpu_us is not None:
+                by_pool[float(pool)] = cpu_us
+        lines.append(ChartLine(LABELS[model], list(by_pool), list(by_pool.values())))
     title = f"CPU time by pool size, {_clients(load_at(plan, POOLS[0]).processes)}"
     return Chart("lines", title, "members of the pool", "us of CPU per connection", lines)
 
@@ -258,32 +324,38 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
 
     def cost_ratios(*pairs: tuple[str, str]) -> dict[str, list[float]]:
         """The CPU per connection of the first divided by that of the second."""
-        cases = {
-            f"{LABELS[a]} by {LABELS[b]}, {_clients(many)}": (load_at(plan, a, many).step, load_at(plan, b, many).step)
-            for many in plan.processes
-            for a, b in pairs
-        }
+        cases = {}
+        for processes in plan.processes:
+            for model, other in pairs:
+                label = f"{LABELS[model]} by {LABELS[other]}, {_clients(processes)}"
+                step = load_at(plan, model, processes).step
+                cases[label] = (step, load_at(plan, other, processes).step)
         return rounds.ratios(cases, "cpu_us")
 
     def pool_ratios(small: int) -> dict[str, list[float]]:
         large = max(plan.pools)
-        words = f"{large:,} members by {small:,}"
-        both = {model: [load_at(plan, model, pool=many).step for many in (large, small)] for model in POOLS}
-        pairs = {f"{LABELS[model]}, {words}": (one, other) for model, (one, other) in both.items()}
-        return rounds.ratios(pairs, "cpu_us") if small != large else {}
+        if small == large:
+            return {}
+        cases = {}
+        for model in POOLS:
+            label = f"{LABELS[model]}, {large:,} members by {small:,}"
+            step = load_at(plan, model, pool=large).step
+            cases[label] = (step, load_at(plan, model, pool=small).step)
+        return rounds.ratios(cases, "cpu_us")
 
     iterative, accept, queue, thread, prefork, fork = _BY_COST
     enough = min((pool for pool in plan.pools if pool >= load_at(plan, prefork).processes), default=max(plan.pools))
     rows: tuple[tuple[str, Rule, Mapping[str, list[float]]], ...] = (
         ("The iterative server costs the least CPU per connection.", MORE,
-         cost_ratios(*((one, iterative) for one in _BY_COST[1:]))),
+         cost_ratios(*((model, iterative) for model in _BY_COST[1:]))),
         ("The two pools of threads cost about the same.", Rule(1 / 1.1, 1.1), cost_ratios((queue, accept))),
         ("The pool of threads with a queue costs more than the one with accept, since it needs a mutex and a condition variable.",
          MORE, cost_ratios((queue, accept))),
         ("A thread per client costs more than either pool of threads.", MORE, cost_ratios((thread, accept), (thread, queue))),
         ("Preforked processes cost more than a thread per client (the source's text; in its table they cost less).", MORE,
          cost_ratios((prefork, thread))),
-        ("A process forked for each client costs the most.", MORE, cost_ratios(*((fork, one) for one in _BY_COST[:-1]))),
+        ("A process forked for each client costs the most.", MORE,
+         cost_ratios(*((fork, model) for model in _BY_COST[:-1]))),
         ("Smaller pools cost less.", MORE, pool_ratios(min(plan.pools))),
         ("Pool members beyond one for each client raise the cost.", MORE, pool_ratios(enough)),
     )

@@ -12,12 +12,24 @@ from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures, fitness_of
 from asyncli.experiments.counters import count_syscalls, read_io, read_tcp, since
 from asyncli.experiments.judging import LESS, MORE, claimed, limited, not_judged
-from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, rotated
+from asyncli.experiments.record import (
+    Chart,
+    ChartLine,
+    Claim,
+    Column,
+    Conclusions,
+    FigureRow,
+    FigureTable,
+    Rounds,
+    bars,
+    rotated,
+)
 from asyncli.lab import choose
 from asyncli.lab.apache import page
 from asyncli.lab.base import LabServer
 from asyncli.model.benchplan import BenchRun
 from asyncli.model.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES
+from asyncli.model.samples import series
 
 #: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of children, an access log, and
 #: KeepAlive Off for short connections.
@@ -107,7 +119,9 @@ async def _run(context: Context) -> None:
 
 
 def _children(plan: ShortPlan, setup: str) -> int:
-    return plan.connections // 2 if setup == _FEW else plan.connections + _SPARE_CHILDREN
+    if setup == _FEW:
+        return plan.connections // 2
+    return plan.connections + _SPARE_CHILDREN
 
 
 def _server(plan: ShortPlan, setup: str, way: str) -> LabServer:
@@ -127,35 +141,42 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
         before = read_io(server.pid) | read_tcp()
         run = await context.bench_run(server, connections=plan.connections, duration=plan.duration, short=_WAYS[way])
         used = since(read_io(server.pid) | read_tcp(), before)
-    found = evaluate_bench(run)
-    mine = {**figures(found), **_memory(run), **_per_request(found, used, setup)}
-    context.add(_step(setup, way), number, **mine)
-    slowest = f", the slowest {mine['max_ms']:,.0f} ms" if mine["max_ms"] is not None else ""
-    context.report(number, _step(setup, way), f"{mine['per_s']:,.0f} requests a second{slowest}")
+    result = evaluate_bench(run)
+    measured = {**figures(result), **_memory(run), **_per_request(result, used, setup)}
+    context.add(_step(setup, way), number, **measured)
+    outcome = f"{measured['per_s']:,.0f} requests a second"
+    if measured["max_ms"] is not None:
+        outcome += f", the slowest {measured['max_ms']:,.0f} ms"
+    context.report(number, _step(setup, way), outcome)
 
 
 def _memory(run: BenchRun) -> dict[str, Any]:
     """Memory and number of the server's processes."""
-    pss = [(one.t_s, one.values[SERVER_PSS_BYTES]) for one in run.samples if SERVER_PSS_BYTES in one.values]
-    many = [one.values[SERVER_PROCESSES] for one in run.samples if SERVER_PROCESSES in one.values]
+    pss = series(run.samples, SERVER_PSS_BYTES)
+    processes = series(run.samples, SERVER_PROCESSES)
     return {
-        "pss": pss, "pss_begun_bytes": pss[0][1] if pss else None, "pss_bytes": pss[-1][1] if pss else None,
-        "processes": many[-1] if many else None,
-    }  # fmt: skip
+        "pss": list(pss.rows()),
+        "pss_begun_bytes": pss.first(),
+        "pss_bytes": pss.last(),
+        "processes": processes.last(),
+    }
 
 
-def _per_request(found: BenchResult, used: Mapping[str, float], setup: str) -> dict[str, Any]:
+def _per_request(
+    result: BenchResult, used: Mapping[str, float], setup: str
+) -> dict[str, Any]:
     """I/O per request, and the use of connections."""
-    total = found.requests.total
+    total = result.requests.total
     if not total:
         return {}
-    most, connect = found.connections.requests_each, found.times_ms["connect"]
+    requests_each = result.connections.requests_each
+    connect = result.times_ms["connect"]
     each = {name: count / total for name, count in used.items()}
     return {
-        "connect_ms": connect and connect.mean * found.connections.opened / total,
-        "kept": found.requests.keepalive / total,
-        "each": most and most["max"],
-        "wire_bytes": (found.bytes + found.transfer.sent) / total,
+        "connect_ms": connect and connect.mean * result.connections.opened / total,
+        "kept": result.requests.keepalive / total,
+        "each": requests_each and requests_each["max"],
+        "wire_bytes": (result.bytes + result.transfer.sent) / total,
         "segments": each.get("segments"),
         "disk_bytes": each.get("disk_bytes"),
         # nginx reads by recv(2), which /proc/PID/io does not count.
@@ -168,14 +189,20 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
     plan = context.plan
     values = {"requests": plan.traced_requests, "duration": _TRACE_LIMIT, "short": _WAYS[way]}
     async with _server(plan, setup, way) as server:
-        pids = [one.pid for one in ServerTree([server.pid])() if not one.ended]
+        pids = [process.pid for process in ServerTree([server.pid])() if not process.ended]
         async with count_syscalls(pids) as calls:
-            found = await context.bench(server, connections=plan.connections, **values)
-    total, all_calls = found.requests.total, sum(calls.values())
+            result = await context.bench(server, connections=plan.connections, **values)
+    total = result.requests.total
+    all_calls = sum(calls.values())
     context.add(
-        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, opened=found.connections.opened,
-        **fitness_of(found), all=all_calls / total if total else None,
-    )  # fmt: skip
+        _step(setup, way) + _CALLS,
+        0,
+        calls=calls,
+        requests=total,
+        opened=result.connections.opened,
+        **fitness_of(result),
+        all=all_calls / total if total else None,
+    )
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
 
@@ -189,7 +216,8 @@ def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
         "serves one connection until it ends; the first request of another waits for that. The source's mean and connect are "
         "whole milliseconds, as ab prints them."
     )
-    if busy := sorted(limited(rounds)):
+    busy = sorted(limited(rounds))
+    if busy:
         caption += f" asyncli itself was the limit in {'; '.join(busy)}: the server can do more."
     tables = [
         rounds.table("Short against kept alive", _SPEED, steps, caption, _SOURCE),
@@ -202,25 +230,29 @@ def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
 
 def _calls_table(rounds: Rounds, setup: str) -> FigureTable:
     """A table of the most frequent system calls, and of the source's."""
-    seen = {way: _calls_of(rounds, _step(setup, way)) for way in _WAYS}
-    most = {name: max(one.get(name, 0.0) for one in seen.values()) for one in seen.values() for name in one}
-    names = sorted(most, key=lambda name: (-most[name], name))[: _TOP_CALLS + 1]
+    calls_by_way = {way: _calls_of(rounds, _step(setup, way)) for way in _WAYS}
+    highest: dict[str, float] = {}
+    for calls in calls_by_way.values():
+        for name, count in calls.items():
+            highest[name] = max(highest.get(name, 0.0), count)
+    names = sorted(highest, key=lambda name: (-highest[name], name))[: _TOP_CALLS + 1]
     source = _SOURCE_CALLS if setup == _FULL and names else {}
-    rows = [
-        FigureRow(name, {way: [one.get(name, 0.0)] for way, one in seen.items() if one}, source.get(name, {}))
-        for name in dict.fromkeys([*names, *source])
-    ]
+    rows = []
+    for name in dict.fromkeys([*names, *source]):
+        values = {way: [calls.get(name, 0.0)] for way, calls in calls_by_way.items() if calls}
+        rows.append(FigureRow(name, values, source.get(name, {})))
     caption = f"All processes of {setup}, counted by strace in a separate pass without timing."
-    caption += " The source's: calls of one child / requests." if source else ""
+    if source:
+        caption += " The source's: calls of one child / requests."
     columns = [Column(way, way) for way in _WAYS]
     return FigureTable(f"System calls per request: {setup}", columns, rows, caption)
 
 
 def _calls_of(rounds: Rounds, step: str) -> dict[str, float]:
     """Calls per request by name, and their sum ``all``; empty if none were counted."""
-    for one in rounds:
-        if one["step"] == step + _CALLS and one.get("calls") and one.get("requests"):
-            each = {name: count / one["requests"] for name, count in one["calls"].items()}
+    for traced in rounds.in_step(step + _CALLS):
+        if traced.get("calls") and traced.get("requests"):
+            each = {name: count / traced["requests"] for name, count in traced["calls"].items()}
             return {"all": sum(each.values()), **each}
     return {}
 
@@ -234,18 +266,24 @@ def _charts(rounds: Rounds) -> Iterator[Chart]:
     lines = [bars(step, [rounds.median(step, key) for key in quantiles.values()]) for step in steps]
     yield Chart("bars", "The tail", "", "latency, ms", lines, [*quantiles])
     lines = [_over_time(rounds, step) for step in steps]
-    title, caption = "Memory of the server's processes", "Medians of the rounds, each with a freshly started server."
-    yield Chart("lines", title, "seconds since the first connect", "PSS, MB", lines, caption=caption)
+    yield Chart(
+        "lines",
+        "Memory of the server's processes",
+        "seconds since the first connect",
+        "PSS, MB",
+        lines,
+        caption="Medians of the rounds, each with a freshly started server.",
+    )
 
 
 def _over_time(rounds: Rounds, step: str) -> ChartLine:
     by_second: dict[int, list[float]] = {}
-    for one in rounds:
-        if one["step"] == step:
-            for t_s, value in one.get("pss") or ():
-                by_second.setdefault(round(t_s), []).append(value / 1e6)
+    for measurement in rounds.in_step(step):
+        for t_s, value in measurement.get("pss") or ():
+            by_second.setdefault(round(t_s), []).append(value / 1e6)
     seconds = sorted(by_second)
-    return ChartLine(step, [float(one) for one in seconds], [statistics.median(by_second[one]) for one in seconds])
+    medians = [statistics.median(by_second[second]) for second in seconds]
+    return ChartLine(step, [float(second) for second in seconds], medians)
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:

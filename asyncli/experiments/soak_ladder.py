@@ -60,10 +60,15 @@ def ladder_soak(server: LabServer, plan: Any, connections: int, rate: int, **key
 
 
 def plan_of_soak(server: LabServer, **values: Any) -> Plan:
-    """A soak's plan from the keys of a plan file. It has no residue phase, since the server is stopped right after it; except for
-    a proxy, whose sockets are attributed by what the residue frees."""
-    plan = build_plan([Layer("{key}", {"urls": [server.url], "server_pid": server.pid, "reopen": False, **values})])
-    return plan if server.ends > 2 else msgspec.structs.replace(plan, residue_s=0.0)
+    """A soak's plan from the keys of a plan file. It has no residue phase, since the server is
+    stopped right after it; except for a proxy, whose sockets are attributed by what the residue
+    frees.
+    """
+    keys = {"urls": [server.url], "server_pid": server.pid, "reopen": False, **values}
+    plan = build_plan([Layer("{key}", keys)])
+    if server.ends > 2:
+        return plan
+    return msgspec.structs.replace(plan, residue_s=0.0)
 
 
 class _Ladder(NoObserver):
@@ -74,7 +79,8 @@ class _Ladder(NoObserver):
 
     def __init__(self, plan: Plan, pid: int) -> None:
         self.samples: list[Sample] = []
-        self._plan, self._pid = plan, pid
+        self._plan = plan
+        self._pid = pid
         self._ramp_s = 0.0
         self._ramp_started = asyncio.Event()
 
@@ -88,7 +94,8 @@ class _Ladder(NoObserver):
     async def read(self) -> None:
         """Take all readings."""
         await self._ramp_started.wait()
-        group, host = ProcessGroup("server", ServerTree([self._pid])), MemoryReader()
+        group = ProcessGroup("server", ServerTree([self._pid]))
+        host = MemoryReader()
         for start_s, end_s in self._plan.schedule.rests():
             for share in _READ_AT:
                 at_s = self._ramp_s + start_s + share * (end_s - start_s)
@@ -118,73 +125,96 @@ async def run_ladder(server: LabServer, plan: Plan) -> Run:
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    return msgspec.structs.replace(run, samples=sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s))
+    samples = sorted([*run.samples, *ladder.samples], key=lambda sample: sample.t_s)
+    return msgspec.structs.replace(run, samples=samples)
 
 
 def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[str, Any]:
-    """A soak's figures: costs in bytes, each with half of its 95 % interval. ``ends``: socket ends per connection on this host,
-    with a proxy's to its backend. Pure.
+    """A soak's figures: costs in bytes, each with half of its 95 % interval. ``ends``: socket ends
+    per connection on this host, with a proxy's to its backend. Pure.
 
-    ``socket``: the kernel's objects for one end, if known to ± 10 %. ``rest``: :func:`own_cost` less the server's memory and
-    socket.
+    ``socket``: the kernel's objects for one end, if known to ± 10 %. ``rest``: :func:`own_cost`
+    less the server's memory and socket.
     """
-    analyses, end = Results(Path(), run).analyses, run.stop_s
-    totals, cost = analyses.totals, analyses.costs
-    found: dict[str, Any] = {
+    analyses = Results(Path(), run).analyses
+    totals = analyses.totals
+    costs = analyses.costs
+    end_s = run.stop_s
+    figures: dict[str, Any] = {
         "asked": run.plan.connections,
         "held": totals.held,
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
         "p99_ms": in_ms(totals.whole.latency_us, 0.99)[0],
-        "processes": run.series(SERVER_PROCESSES).last(until_s=end),
-        "threads": run.series(SERVER_THREADS).last(until_s=end),
-        "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
-        **own_cost(run, cost, charges, ends),
+        "processes": run.series(SERVER_PROCESSES).last(until_s=end_s),
+        "threads": run.series(SERVER_THREADS).last(until_s=end_s),
+        "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end_s),
+        **own_cost(run, costs, charges, ends),
     }
-    of_end = cost.ends / ends
-    for key, one, share in (("user", cost.server_user, 1.0), ("kernel", cost.kernel, of_end), ("host", cost.host_total, 1.0)):
-        found[key] = one and share * one.bytes_per_connection
-        found[f"{key}_half"] = one and share * one.half_width
-    known_well = cost.kernel is not None and cost.kernel.half_width <= _MAX_HALF_WIDTH * cost.kernel.bytes_per_connection
-    found["socket"] = found["kernel"] if known_well else None
-    parts = [found[key] for key in ("own", "user", "socket")]
-    found["rest"] = parts[0] - parts[1] - parts[2] if None not in parts else None
-    return found
+    share_of_end = costs.ends / ends
+    for key, cost, share in (
+        ("user", costs.server_user, 1.0),
+        ("kernel", costs.kernel, share_of_end),
+        ("host", costs.host_total, 1.0),
+    ):
+        figures[key] = None if cost is None else share * cost.bytes_per_connection
+        figures[f"{key}_half"] = None if cost is None else share * cost.half_width
+    figures["socket"] = figures["kernel"] if _is_precise(costs.kernel) else None
+    own, user, socket = (figures[key] for key in ("own", "user", "socket"))
+    figures["rest"] = None if None in (own, user, socket) else own - user - socket
+    return figures
+
+
+def _is_precise(cost: Cost | None) -> bool:
+    if cost is None:
+        return False
+    return cost.half_width <= _MAX_HALF_WIDTH * cost.bytes_per_connection
 
 
 def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2) -> dict[str, float | None]:
-    """``own``: the bytes of one more connection on the server's side, if both sides are this host; ``own_half``: half of its
-    interval; None: unknown. It is what the server's control group is charged, and its TCP socket if that is not; without a group
-    all that the host uses, less asyncli's memory and the kernel's for its end; for a proxy without a group it is unknown."""
+    """``own``: the bytes of one more connection on the server's side, if both sides are this host;
+    ``own_half``: half of its interval; None: unknown. It is what the server's control group is
+    charged, and its TCP socket if that is not; without a group all that the host uses, less
+    asyncli's memory and the kernel's for its end; for a proxy without a group it is unknown.
+    """
     if charges is not None and charges.samples:
-        zero_s = run.environment["clock"]["monotonic_s"]
-        parts = [(_slope(run, [Sample(one.t_s - zero_s, one.values) for one in charges.samples]), 1)]
-        if not charges.with_sockets:
-            # One end was accepted by the server; a proxy's end to its backend is charged to the group that created it.
-            tcp = run.series(f"{KERNEL_SLAB}TCP")
-            halves = [Sample(t_s, {SERVER_PSS_BYTES: value / ends}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
-            parts.append((_slope(run, halves), 1))
+        parts = [(part, 1) for part in _charged(run, charges, ends)]
     elif ends > 2:
-        parts = [(None, 1)]
+        return {"own": None, "own_half": None}
     else:
         parts = [(cost.host_total, 1), (cost.kernel, -1), (cost.generator_user, -1)]
-    known = [(one, sign) for one, sign in parts if one is not None]
+    known = [(part, sign) for part, sign in parts if part is not None]
     if len(known) < len(parts):
         return {"own": None, "own_half": None}
     # Their errors may be correlated, so they add up.
     return {
-        "own": sum(sign * one.bytes_per_connection for one, sign in known),
-        "own_half": sum(one.half_width for one, _ in known),
+        "own": sum(sign * part.bytes_per_connection for part, sign in known),
+        "own_half": sum(part.half_width for part, _ in known),
     }
+
+
+def _charged(run: Run, charges: Charges, ends: int) -> list[Cost | None]:
+    """What the server's control group is charged, and the server's TCP sockets if that is not."""
+    zero_s = run.environment["clock"]["monotonic_s"]
+    samples = [Sample(sample.t_s - zero_s, sample.values) for sample in charges.samples]
+    parts = [_slope(run, samples)]
+    if not charges.with_sockets:
+        # One end was accepted by the server; a proxy's end to its backend is charged to the group
+        # that created it.
+        tcp = run.series(f"{KERNEL_SLAB}TCP")
+        of_one_end = [Sample(t_s, {SERVER_PSS_BYTES: value / ends}) for t_s, value in tcp.rows()]
+        parts.append(_slope(run, of_one_end))
+    return parts
 
 
 def _slope(run: Run, samples: list[Sample]) -> Cost | None:
     """The slope of samples named as the server's memory over the connections of ``run`` and other clients."""
     active = run.series(STATUS_ACTIVE)
-    active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
-    both = sorted([*active_samples, *samples], key=lambda one: one.t_s)
-    return Results(Path(), msgspec.structs.replace(run, samples=both)).analyses.costs.server_user
+    active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in active.rows()]
+    both = sorted([*active_samples, *samples], key=lambda sample: sample.t_s)
+    charged_run = msgspec.structs.replace(run, samples=both)
+    return Results(Path(), charged_run).analyses.costs.server_user
 
 
 # Enough for the shortest rest.
@@ -206,7 +236,8 @@ class Charges:
         """Sample until cancelled."""
         # Since Linux 6.12, and only with cgroup v2 (inet_csk_accept()).
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-        self.with_sockets = group.second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
+        if group.second and release is not None:
+            self.with_sockets = (int(release[1]), int(release[2])) >= (6, 12)
         while True:
             self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
             await asyncio.sleep(_CHARGE_INTERVAL_S)
@@ -220,7 +251,7 @@ async def measured_in_cgroup(context: Context, server: LabServer) -> AsyncIterat
         try:
             group = await stack.enter_async_context(new_cgroup())
         except OSError as error:
-            if not any(one.code == no_group.code for one in context.findings):
+            if not any(finding.code == no_group.code for finding in context.findings):
                 context.findings.append(no_group(error.strerror or str(error)))
             await stack.enter_async_context(server)
         else:
@@ -237,15 +268,18 @@ async def new_cgroup() -> AsyncIterator[Group]:
     It is below our own group, so that our limits apply. With cgroup v2 it is beside ours if ours has no limit, since a group with
     processes cannot delegate memory.
     """
-    ours = memory_group(*(Path(f"/proc/self/{name}").read_text(encoding="utf-8") for name in ("cgroup", "mountinfo")))
-    if ours is None:
+    cgroup = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+    mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    own_group = memory_group(cgroup, mountinfo)
+    if own_group is None:
         raise FileNotFoundError(errno.ENOENT, "no memory controller")
-    place = ours.folder
-    if ours.second and "memory" not in ours.read("cgroup.subtree_control").split():
-        if ours.read("memory.max").strip() != "max":
+    place = own_group.folder
+    if own_group.second and "memory" not in own_group.read("cgroup.subtree_control").split():
+        if own_group.read("memory.max").strip() != "max":
             raise PermissionError(errno.EPERM, "our own memory is limited")
         place = place.parent
-    group = Group(place / f"asyncli-{os.getpid()}-{os.urandom(4).hex()}", ours.second)
+    name = f"asyncli-{os.getpid()}-{os.urandom(4).hex()}"
+    group = Group(place / name, own_group.second)
     group.folder.mkdir()
     try:
         # Fails if the memory controller is not delegated to it.

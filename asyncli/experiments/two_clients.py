@@ -15,8 +15,17 @@ from asyncli.collect.kernel import MemoryReader
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
-from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_arguments, suffix
-from asyncli.experiments.record import Claim, Column, Conclusions, Rounds, span
+from asyncli.experiments.netns_testbed import (
+    CLIENTS,
+    HOSTS,
+    SYSCTLS,
+    Programs,
+    in_rounds,
+    serving,
+    soak_arguments,
+    suffix,
+)
+from asyncli.experiments.record import Claim, Column, Conclusions, Round, Rounds, span
 from asyncli.experiments.soak_ladder import Charges, own_cost
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
@@ -86,21 +95,26 @@ async def _round(context: Context, number: int, folder: Path) -> None:
         async with serving(context, network, len(CLIENTS) * plan.connections) as (nginx, charges):
             started = _memory()
             if number == 0 and nginx.sizes is not None:
-                context.findings.append(slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS))
+                sizes = nginx.sizes
+                context.findings.append(
+                    slots(sizes.workers, sizes.slots, sizes.nofile, _SOURCE_SLOTS)
+                )
             await _run_soaks(plan, network, nginx, files)
     runs = {file.stem: await asyncio.to_thread(read_run, file) for file in files}
     first, *_ = runs.values()
     context.add(_STARTED, number, **started, rss=first.series(SERVER_RSS_BYTES).first())
-    found = figures_of(runs, charges)
-    for step, one in found.items():
-        context.add(step, number, **one)
+    figures = figures_of(runs, charges)
+    for step, figures_of_step in figures.items():
+        context.add(step, number, **figures_of_step)
     for name, run in runs.items():
-        context.findings += [
-            msgspec.structs.replace(one, evidence=f"{name}: {one.evidence}") for one in run.findings if one.severity == "error"
-        ]
-    on = found[_ON]
-    held = f"{on['held']:,} of {on['asked']:,} held by both, {on['active'] or 0:,.0f} active on the server"
-    context.report(number, "both clients", f"{held}; {', '.join(map(str, files))}")
+        for finding in run.findings:
+            if finding.severity == "error":
+                evidence = f"{name}: {finding.evidence}"
+                context.findings.append(msgspec.structs.replace(finding, evidence=evidence))
+    both_on = figures[_ON]
+    held = f"{both_on['held']:,} of {both_on['asked']:,} held by both"
+    active = f"{both_on['active'] or 0:,.0f} active on the server"
+    context.report(number, "both clients", f"{held}, {active}; {', '.join(map(str, files))}")
 
 
 def _memory() -> dict[str, Any]:
@@ -112,23 +126,34 @@ def _memory() -> dict[str, Any]:
 async def _run_soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
     """Run both clients at the same time. Raises :class:`EngineError` if one leaves no run file.
 
-    The server's status page answers only on its own host, so an agent there reads it, for the first client: an agent serves one
-    session.
+    The server's status page answers only on its own host, so an agent there reads it, for the first
+    client: an agent serves one session.
     """
-    most_s = plan.connections / plan.rate + parse_duration(plan.duration) + 2 * parse_duration(plan.baseline) + _SLACK_S
+    ramp_s = plan.connections / plan.rate
+    phases_s = parse_duration(plan.duration) + 2 * parse_duration(plan.baseline)
+    wait_s = ramp_s + phases_s + _SLACK_S
     async with Programs(network) as programs:
         url, token = await programs.agent(nginx.status_url)
         soaks = []
         for host, file in zip(CLIENTS, files, strict=True):
-            words = [*soak_arguments(plan, nginx, plan.connections, file), "--quiet"]
-            of_agent = ([*words, "--agent", url], token) if host == CLIENTS[0] else (words, None)
-            soaks.append(programs.start(host, "the soak", "asyncli", *of_agent))
-        ended = await child.until(lambda: all(one.ended for one in soaks), most_s)
+            arguments = [*soak_arguments(plan, nginx, plan.connections, file), "--quiet"]
+            if host == CLIENTS[0]:
+                arguments += ["--agent", url]
+                soaks.append(programs.start(host, "the soak", "asyncli", arguments, token))
+            else:
+                soaks.append(programs.start(host, "the soak", "asyncli", arguments))
+        have_ended = await child.until(lambda: all(soak.ended for soak in soaks), wait_s)
         for soak, file in zip(soaks, files, strict=True):
-            if not (ended and file.exists()):
-                status = f"ended with status {soak.process.returncode} and no run file"
-                how = status if ended else f"has not ended after {most_s:.0f} s"
-                raise EngineError(f"the soak of {soak.host} {how} ({soak.last_words}); look at the host's load")
+            remedy = f"({soak.last_words}); look at the host's load"
+            if not have_ended:
+                raise EngineError(
+                    f"the soak of {soak.host} has not ended after {wait_s:.0f} s {remedy}"
+                )
+            if not file.exists():
+                status = soak.process.returncode
+                raise EngineError(
+                    f"the soak of {soak.host} ended with status {status} and no run file {remedy}"
+                )
 
 
 def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[str, dict[str, Any]]:
@@ -136,9 +161,14 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
     the server's samples. Pure."""
     first, *_ = runs.values()
     clients = {name: _counts_of(run) for name, run in runs.items()}
-    sums = {key: sum(one[key] for one in clients.values()) for key in ("asked", "held", "lost", "opened", "answered")}
-    whole = all(run.complete for run in runs.values())
-    failures = fitness(None if whole else "a client did not complete", None if sums["held"] else "nothing was held")
+    sums = {}
+    for key in ("asked", "held", "lost", "opened", "answered"):
+        sums[key] = sum(counts[key] for counts in clients.values())
+    are_complete = all(run.complete for run in runs.values())
+    failures = fitness(
+        None if are_complete else "a client did not complete",
+        None if sums["held"] else "nothing was held",
+    )
     # The earliest end of a hold: namespaces share the monotonic clock.
     zero_s = first.environment["clock"]["monotonic_s"]
     end_s = min(run.stop_s + run.environment["clock"]["monotonic_s"] - zero_s for run in runs.values())
@@ -149,21 +179,44 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
     rss = last(SERVER_RSS_BYTES)
     hold = first.phase("hold")
     start_s = hold.start_s if hold else end_s
-    cpu, beats_s = (first.series(name).per_second(start_s, end_s, 0.0) for name in (SERVER_CPU_S, STATUS_REQUESTS))
-    on = {
-        **failures, **sums, "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": rss,
-        **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
-    }  # fmt: skip
-    cost = Results(Path(), first).analyses.costs
-    parts = {"user": cost.server_user, "kernel": cost.kernel}
-    cost_of = {
-        **failures, "rss_each": rss / sums["held"] if rss and sums["held"] else None, "cpu": cpu,
-        "beats_s": beats_s, "beat_us": 1e6 * cpu / beats_s if cpu is not None and beats_s else None,
-        **own_cost(first, cost, charges),
-        **{key: one and one.bytes_per_connection for key, one in parts.items()},
-        **{f"{key}_half": one and one.half_width for key, one in parts.items()},
-    }  # fmt: skip
-    return {**clients, _ON: on, "cost": cost_of}
+    cpu = first.series(SERVER_CPU_S).per_second(start_s, end_s, 0.0)
+    beats_s = first.series(STATUS_REQUESTS).per_second(start_s, end_s, 0.0)
+    both_on = {
+        **failures,
+        **sums,
+        "free": last(HOST_FREE_BYTES),
+        "used": last(HOST_USED_BYTES),
+        "rss": rss,
+    }
+    for name in ("active", "waiting", "accepts", "handled", "requests"):
+        both_on[name] = last(f"status.{name}")
+    cost = {**failures, **_cost_of(first, charges, rss, sums["held"], cpu, beats_s)}
+    return {**clients, _ON: both_on, "cost": cost}
+
+
+def _cost_of(
+    run: Run,
+    charges: Charges | None,
+    rss: float | None,
+    held: int,
+    cpu: float | None,
+    beats_s: float | None,
+) -> dict[str, Any]:
+    """A connection's cost (B), with nginx's CPU (cores) and heartbeats a second in the hold."""
+    costs = Results(Path(), run).analyses.costs
+    figures = {
+        "rss_each": rss / held if rss and held else None,
+        "cpu": cpu,
+        "beats_s": beats_s,
+        "beat_us": 1e6 * cpu / beats_s if cpu is not None and beats_s else None,
+        **own_cost(run, costs, charges),
+    }
+    parts = {"user": costs.server_user, "kernel": costs.kernel}
+    for key, part in parts.items():
+        figures[key] = None if part is None else part.bytes_per_connection
+    for key, part in parts.items():
+        figures[f"{key}_half"] = None if part is None else part.half_width
+    return figures
 
 
 def _counts_of(run: Run) -> dict[str, Any]:
@@ -178,7 +231,12 @@ def _counts_of(run: Run) -> dict[str, Any]:
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The tables and the source's claims."""
-    steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
+    clients = dict.fromkeys(
+        measurement["step"]
+        for measurement in rounds
+        if measurement["step"].startswith("client-")
+    )
+    steps = [*clients, _ON]
     tables = [
         rounds.table(
             "The three phases", _COLUMNS, [_IDLE, _STARTED, _ON],
@@ -204,35 +262,93 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
 
 
 def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
-    on = [one for one in rounds if one["step"] == _ON]
-    cost = [one for one in rounds if one["step"] == "cost"]
-    counts = (f"{one['held']:,} of {one['asked']:,} held, {one['lost']:,} lost, {one['active'] or 0:,.0f} active" for one in on)
-    all_held = [one["held"] == one["asked"] and not one["lost"] for one in on]
+    has_enough = all(
+        figures["held"] >= _MIN_CONNECTIONS for figures in rounds.in_step(_ON)
+    )
+    yield from _held_all(rounds)
+    yield from _takes_1_kb(rounds, has_enough=has_enough)
+    yield from _costs_of_host(rounds)
+    yield from _takes_2_percent(plan, rounds, has_enough=has_enough)
+
+
+def _held_all(rounds: Rounds) -> Iterator[Claim]:
+    evidence = []
+    sides = []
+    for figures in rounds.in_step(_ON):
+        held = f"{figures['held']:,} of {figures['asked']:,} held"
+        active = figures["active"] or 0
+        evidence.append(f"{held}, {figures['lost']:,} lost, {active:,.0f} active")
+        sides.append(figures["held"] == figures["asked"] and not figures["lost"])
     claim = "One nginx holds all connections of two clients, and loses none."
-    yield from counted(claim, "all held", {", ".join(counts): all_held})
-    enough = all(one["held"] >= _MIN_CONNECTIONS for one in on)
-    each = rounds.of("cost", "rss_each") if enough else []
+    yield from counted(claim, "all held", {", ".join(evidence): sides})
+
+
+def _takes_1_kb(rounds: Rounds, *, has_enough: bool) -> Iterator[Claim]:
+    rss_each = rounds.of("cost", "rss_each") if has_enough else []
+    cases = {"RSS by connections": Interval(min(rss_each), max(rss_each))} if rss_each else {}
     slopes = rounds.of("cost", "user")
-    known = {"RSS by connections": Interval(min(each), max(each))} if each else {}
-    note = f"one more takes {span(slopes, ',.0f')} B, the rest are slots and processes from the start" if slopes else ""
-    yield from claimed("A connection takes about 1 KB of nginx's memory.", Rule(500, 1_500), known, note, "B")
-    own, kernel, fits = {}, {}, {}
-    for one in cost:
-        if one.get("own") is None or one.get("kernel") is None or one["own"] <= one["own_half"]:
+    note = ""
+    if slopes:
+        slope = span(slopes, ",.0f")
+        note = f"one more takes {slope} B, the rest are slots and processes from the start"
+    claim = "A connection takes about 1 KB of nginx's memory."
+    yield from claimed(claim, Rule(500, 1_500), cases, note, "B")
+
+
+def _costs_of_host(rounds: Rounds) -> Iterator[Claim]:
+    own = {}
+    kernel = {}
+    fits = {}
+    for figures in rounds.in_step("cost"):
+        if not _has_cost_of_host(figures):
             continue
-        label = f"round {one['round'] + 1}"
-        own[label] = Interval(one["own"] - one["own_half"], one["own"] + one["own_half"])
-        kernel[label] = Interval(one["kernel"] - one["kernel_half"], one["kernel"] + one["kernel_half"]).by(own[label])
+        label = f"round {figures['round'] + 1}"
+        own[label] = _within(figures["own"], figures["own_half"])
+        kernel[label] = _within(figures["kernel"], figures["kernel_half"]).by(own[label])
         fits[label] = Interval(_SOURCE_FREE_BYTES, _SOURCE_FREE_BYTES).by(own[label])
-    yield from claimed("In all a connection takes less than 10 KB of the server host's memory.", Rule(high=10_240), own, unit="B")
-    yield from claimed("Most of a connection's memory is the kernel's.", Rule(low=0.5), kernel, unit="of it")
-    yield from claimed("2 GB of memory can hold about 150,000 connections.", Rule(low=120_000), fits, unit="connections")
-    taken = {f"round {number + 1}": [cpu] for number, cpu in rounds.by_round("cost", "cpu").items()}
-    comparable = enough and parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
-    note = "" if comparable or not taken else f"judged only with {_MIN_CONNECTIONS:,} connections or more and --keepalive 3600s"
+    yield from claimed(
+        "In all a connection takes less than 10 KB of the server host's memory.",
+        Rule(high=10_240),
+        own,
+        unit="B",
+    )
+    yield from claimed(
+        "Most of a connection's memory is the kernel's.", Rule(low=0.5), kernel, unit="of it"
+    )
+    yield from claimed(
+        "2 GB of memory can hold about 150,000 connections.",
+        Rule(low=120_000),
+        fits,
+        unit="connections",
+    )
+
+
+def _has_cost_of_host(figures: Round) -> bool:
+    if figures.get("own") is None or figures.get("kernel") is None:
+        return False
+    return bool(figures["own"] > figures["own_half"])
+
+
+def _within(value: float, half_width: float) -> Interval:
+    return Interval(value - half_width, value + half_width)
+
+
+def _takes_2_percent(plan: Any, rounds: Rounds, *, has_enough: bool) -> Iterator[Claim]:
+    cases = {}
+    for number, cpu in rounds.by_round("cost", "cpu").items():
+        cases[f"round {number + 1}"] = [cpu]
+    note = ""
+    if not has_enough or parse_duration(plan.keepalive) < _SOURCE_KEEPALIVE_S:
+        if cases:
+            note = (
+                f"judged only with {_MIN_CONNECTIONS:,} connections or more "
+                "and --keepalive 3600s"
+            )
+        cases = {}
     # A single round decides only if it is beyond by 1.5 times.
-    claim = f"{len(CLIENTS) * plan.connections:,} held connections take nginx about 2 % of a core."
-    yield from claimed(claim, Rule(high=0.025), taken if comparable else {}, note, "cores")
+    connections = len(CLIENTS) * plan.connections
+    claim = f"{connections:,} held connections take nginx about 2 % of a core."
+    yield from claimed(claim, Rule(high=0.025), cases, note, "cores")
 
 
 EXPERIMENT = Experiment(

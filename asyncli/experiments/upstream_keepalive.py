@@ -76,19 +76,40 @@ async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIt
 
 
 async def _measure(context: Context, step: str, number: int) -> None:
-    many, (keepalive, most, idle) = context.plan.connections, (_STEPS | _LINE_STEPS)[step]
-    keys = {"upstream_keepalive": keepalive, "backend_keepalive_requests": most, "upstream_idle": idle}
-    async with _proxied(step, number, many + 64, **keys) as (proxy, inside):
+    connections = context.plan.connections
+    keepalive, keepalive_requests, idle = (_STEPS | _LINE_STEPS)[step]
+    keys = {
+        "upstream_keepalive": keepalive,
+        "backend_keepalive_requests": keepalive_requests,
+        "upstream_idle": idle,
+    }
+    async with _proxied(step, number, connections + 64, **keys) as (proxy, inside):
         with inside():
             before = [await _counts(backend) for backend in proxy.backends]
-        found = figures(await context.bench(proxy, connections=many, duration=context.plan.duration))
+        duration = context.plan.duration
+        result = await context.bench(proxy, connections=connections, duration=duration)
         with inside():
             after = [await _counts(backend) for backend in proxy.backends]
-    # Each reading is a request on a new connection, and counts itself.
-    accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
-    each = requests / accepts if accepts else None
-    context.add(step, number, **found, proxy_us=found["server_us"], backend_accepts=accepts, backend_requests=requests, each=each)
-    context.report(number, f"keep-alive {step}", f"{found['per_s']:,.0f} requests a second, {accepts:,} backend connections")
+    accepts = 0
+    requests = 0
+    for (accepts_before, requests_before), (accepts_after, requests_after) in zip(
+        before, after, strict=True
+    ):
+        # Each reading is a request on a new connection, and counts itself.
+        accepts += accepts_after - accepts_before - 1
+        requests += requests_after - requests_before - 1
+    measured = figures(result)
+    context.add(
+        step,
+        number,
+        **measured,
+        proxy_us=measured["server_us"],
+        backend_accepts=accepts,
+        backend_requests=requests,
+        each=requests / accepts if accepts else None,
+    )
+    speed = f"{measured['per_s']:,.0f} requests a second"
+    context.report(number, f"keep-alive {step}", f"{speed}, {accepts:,} backend connections")
 
 
 async def _counts(backend: LabNginx) -> tuple[int, int]:
@@ -108,9 +129,12 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
         "keeps to both backends together; beyond that it closes idle connections, even those that have served few requests. "
         f"On a line: the backends are in another network namespace, {_LINE.words}."
     )
-    if busy := sorted(limited(rounds)):
+    busy = sorted(limited(rounds))
+    if busy:
         caption += f" asyncli itself was the limit with keep-alive {'; '.join(busy)}: the proxy can do more."
-    labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in (*_STEPS, *_LINE_STEPS)}
+    labels = {}
+    for step in (*_STEPS, *_LINE_STEPS):
+        labels[step] = f"keep-alive {step}" if step in _SOURCE else f"keep-alive {step} (ours)"
     table = rounds.table("Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE)
     drawn = bars("here", [rounds.median(step, "per_s") for step in labels])
     chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [drawn], [*labels])
@@ -121,16 +145,21 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     # If asyncli was the limit, the proxy's speed is unknown.
     cases = {"here": (_FEW, _OFF), "on a line": (_FAR_FEW, _FAR_OFF)}
     busy = limited(rounds) & {_OFF, _FEW, _FAR_OFF, _FAR_FEW}
-    gains = rounds.ratios({label: pair for label, pair in cases.items() if not busy & {*pair}}, "per_s")
-    note = not_judged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
+    judged = {label: steps for label, steps in cases.items() if not busy & {*steps}}
+    gains = rounds.ratios(judged, "per_s")
+    note = not_judged(busy)
+    if not note and any(gains.values()):
+        note = "the source: 2.33 times"
     yield from claimed("Keep-alive to the backends more than doubles a proxy's throughput.", Rule(low=2), gains, note)
-    served = {idle: rounds.of(step, "each") for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128))}
-    kept = {
-        f"{span(each, '.1f')} with room for {idle} idle connections": [90 <= one <= 100 for one in each]
-        for idle, each in served.items()
-        if each
-    }
-    every = span([one for each in served.values() for one in each], ".1f") if kept else ""
+    kept = {}
+    all_served: list[float] = []
+    for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128)):
+        served = rounds.of(step, "each")
+        if served:
+            label = f"{span(served, '.1f')} with room for {idle} idle connections"
+            kept[label] = [90 <= requests <= 100 for requests in served]
+            all_served += served
+    every = span(all_served, ".1f") if kept else ""
     claim = "A backend with keepalive_requests 100 serves 100 requests on each connection."
     yield from counted(claim, "from 90 to 100, since the end cuts the last ones short", kept, figure=f"{every} requests")
 

@@ -36,7 +36,9 @@ class _Formatter(string.Formatter):
     """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant, ``{x!p}`` a share."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        return _CONVERSIONS[conversion](value) if conversion else value
+        if not conversion:
+            return value
+        return _CONVERSIONS[conversion](value)
 
 
 _CONVERSIONS: dict[str, Callable[[float], str]] = {
@@ -47,17 +49,23 @@ _FORMATTER = _Formatter()
 
 def fill(template: tuple[str, str], fields: dict[str, Any]) -> Words:
     """``template`` filled with ``fields``."""
-    evidence, remedy = (_FORMATTER.vformat(text, (), fields) for text in template)
-    return Words(evidence, remedy)
+    evidence, remedy = template
+    return Words(
+        _FORMATTER.vformat(evidence, (), fields), _FORMATTER.vformat(remedy, (), fields)
+    )
 
 
 class Entry(Generic[P]):
     """A kind of finding. ``code`` may contain fields: ``"{probe}_lost"``. ``about``: its meaning, and what its fields are."""
 
     def __init__(self, code: str, severity: Severity, remedy: str, words: Callable[P, Words | str]) -> None:
-        self.code, self.severity, self.remedy, self.about = code, severity, remedy, (words.__doc__ or "").strip()
+        self.code = code
+        self.severity = severity
+        self.remedy = remedy
+        self.about = (words.__doc__ or "").strip()
         self._words = words
-        self._names = words.__code__.co_varnames[: words.__code__.co_argcount + words.__code__.co_kwonlyargcount]
+        parameters = words.__code__.co_argcount + words.__code__.co_kwonlyargcount
+        self._names = words.__code__.co_varnames[:parameters]
 
     @property
     def meaning(self) -> str:
@@ -67,16 +75,27 @@ class Entry(Generic[P]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Finding:
         words = self._words(*args, **kwargs)
-        evidence, remedy, severity = Words(words) if isinstance(words, str) else words
+        if isinstance(words, str):
+            words = Words(words)
         fields: dict[str, Any] = {**dict(zip(self._names, args, strict=False)), **kwargs}
-        return Finding(self.code.format_map(fields), severity or self.severity, evidence, remedy or self.remedy, fields)
+        return Finding(
+            self.code.format_map(fields),
+            words.severity or self.severity,
+            words.evidence,
+            words.remedy or self.remedy,
+            fields,
+        )
 
     def read(self, fields: dict[str, Any]) -> Finding:
-        """The finding with these fields. Raises :class:`msgspec.ValidationError` if their names or types are wrong."""
+        """The finding with these fields. Raises :class:`msgspec.ValidationError` if their names or
+        types are wrong.
+        """
         hints = get_type_hints(self._words)
-        types = msgspec.defstruct("Fields", [(name, hints[name]) for name in self._names], forbid_unknown_fields=True)
-        known: Callable[..., Finding] = self
-        return known(**msgspec.structs.asdict(msgspec.convert(fields, types, str_keys=True)))
+        types = [(name, hints[name]) for name in self._names]
+        struct = msgspec.defstruct("Fields", types, forbid_unknown_fields=True)
+        converted = msgspec.structs.asdict(msgspec.convert(fields, struct, str_keys=True))
+        make: Callable[..., Finding] = self
+        return make(**converted)
 
 
 #: Entries of all imported modules. A soak and a bench may share a code, with different fields.
@@ -85,7 +104,13 @@ CATALOGUE: list[Entry[...]] = []
 
 def entries_of(code: str) -> list[Entry[...]]:
     exact = [entry for entry in CATALOGUE if entry.code == code]
-    return exact or [entry for entry in CATALOGUE if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", entry.code), code)][:1]
+    if exact:
+        return exact
+    for entry in CATALOGUE:
+        pattern = re.sub(r"\{\w+\}", r"\\w+", entry.code)
+        if re.fullmatch(pattern, code):
+            return [entry]
+    return []
 
 
 def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callable[P, Words | str]], Entry[P]]:
@@ -99,14 +124,17 @@ def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callab
     return entry
 
 
-def rewritten(found: Finding, change: Callable[[str, Any], Any]) -> Finding:
-    """``found`` with each field replaced by ``change(name, value)`` and new sentences; unchanged without a matching entry."""
-    fields = {name: change(name, value) for name, value in found.fields.items()}
+def rewritten(original: Finding, change: Callable[[str, Any], Any]) -> Finding:
+    """``original`` with each field replaced by ``change(name, value)`` and new sentences; unchanged
+    without a matching entry.
+    """
+    fields = {name: change(name, value) for name, value in original.fields.items()}
     for entry in CATALOGUE:
-        if entry.code == found.code or "{" in entry.code:
-            try:
-                if entry.code.format_map(found.fields) == found.code:
-                    return entry.read(fields)
-            except (KeyError, ValueError, OverflowError, msgspec.ValidationError):
-                continue
-    return found
+        if entry.code != original.code and "{" not in entry.code:
+            continue
+        try:
+            if entry.code.format_map(original.fields) == original.code:
+                return entry.read(fields)
+        except (KeyError, ValueError, OverflowError, msgspec.ValidationError):
+            continue
+    return original

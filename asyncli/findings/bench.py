@@ -28,19 +28,31 @@ class Taker(TypedDict):
 def by_cause(counts: Mapping[str, int]) -> str:
     """``timed out: 3, reset: 1``."""
     words = {"heartbeat_timeout": "timed out", "protocol_error": "no answer that asyncli can read"}
-    return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
+    parts = []
+    for cause, count in counts.items():
+        name = words.get(cause, cause.replace("_", " "))
+        parts.append(f"{name}: {format_count(count)}")
+    return ", ".join(parts)
 
 
 def _answers(by_status: Mapping[int, int], of: int, what: str) -> str:
-    listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(by_status.items()))
-    return f"{format_count(sum(by_status.values()))} of {format_count(of)} answers {what} ({listed})"
+    counts = []
+    for status, count in sorted(by_status.items()):
+        counts.append(f"HTTP {status}: {format_count(count)}")
+    answers = format_count(sum(by_status.values()))
+    return f"{answers} of {format_count(of)} answers {what} ({', '.join(counts)})"
 
 
-def _taker(one: Taker) -> str:
-    pids = one["pids"]
-    listed = ", ".join(map(str, pids[:_PIDS_NAMED])) + (" and others" if len(pids) > _PIDS_NAMED else "")
-    name = f"{one['name']}, {'pid' if len(pids) == 1 else 'pids'} {listed}" if pids else one["name"]
-    return f"{name}: {one['cores']:.2f}"
+def _taker(taker: Taker) -> str:
+    pids = taker["pids"]
+    if not pids:
+        return f"{taker['name']}: {taker['cores']:.2f}"
+    if len(pids) == 1:
+        return f"{taker['name']}, pid {pids[0]}: {taker['cores']:.2f}"
+    listed = ", ".join(map(str, pids[:_PIDS_NAMED]))
+    if len(pids) > _PIDS_NAMED:
+        listed += " and others"
+    return f"{taker['name']}, pids {listed}: {taker['cores']:.2f}"
 
 
 @finding("stopped_by_user", "warning")
@@ -65,16 +77,28 @@ def error_answers(by_status: Mapping[int, int], of: int, over_tls: bool) -> Word
 @finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")
 def requests_failed(failures: Mapping[str, int], tls: Mapping[str, int]) -> Words:
     """Requests got no complete answer: their connection ended, or they timed out. ``tls``: those ended by TLS, by reason."""
-    evidence = f"{format_many(sum(failures.values()), 'request')} got no complete answer ({by_cause(failures)})"
-    return Words(f"{evidence}; TLS ended connections: {by_reason(tls)}", TLS_REMEDY) if tls else Words(evidence)
+    if tls:
+        return Words(
+            f"{format_many(sum(failures.values()), 'request')} got no complete answer "
+            f"({by_cause(failures)}); TLS ended connections: {by_reason(tls)}",
+            TLS_REMEDY,
+        )
+    return Words(
+        f"{format_many(sum(failures.values()), 'request')} got no complete answer "
+        f"({by_cause(failures)})"
+    )
 
 
 @finding("connects_failed", "warning")
 def connects_failed(failures: Mapping[str, int], of: int, opened: int) -> Words:
     """Connects failed; an error if none succeeded."""
+    remedy = "see that the server runs and that address and port are right"
+    if opened:
+        remedy = "see the server's listen queue and limits"
     return Words(
-        f"{format_count(sum(failures.values()))} of {format_count(of)} connects failed ({by_cause(failures)})",
-        "see the server's listen queue and limits" if opened else "see that the server runs and that address and port are right",
+        f"{format_count(sum(failures.values()))} of {format_count(of)} connects failed "
+        f"({by_cause(failures)})",
+        remedy,
         None if opened else "error",
     )
 
@@ -97,8 +121,13 @@ def requests_resent(count: int, many: bool) -> Words:
     """Requests were sent again because their connection ended before an answer, for example because the server closed it
     while idle. A warning if there are too many for that. ``many``: whether there are.
     """
-    evidence = f"{format_many(count, 'request')} sent again, because the connection ended before an answer"
-    return Words(evidence, _ERROR_LOG, "warning") if many else Words(evidence)
+    evidence = (
+        f"{format_many(count, 'request')} sent again, "
+        "because the connection ended before an answer"
+    )
+    if many:
+        return Words(evidence, _ERROR_LOG, "warning")
+    return Words(evidence)
 
 
 @finding("lengths_differ", "info")
@@ -122,21 +151,30 @@ def close_ignored(count: int) -> str:
 @finding("gave_up", "error", "see that the server runs and can accept the connections")
 def gave_up(after_s: float, left: int, of: int) -> str:
     """The bench ended because no connection was open for too long. ``left``: requests that were not sent."""
-    unsent = f", with {format_count(left)} of {format_count(of)} requests not sent" if left else ""
-    return f"gave up after {format_duration(after_s)} without any connection{unsent}"
+    if not left:
+        return f"gave up after {format_duration(after_s)} without any connection"
+    return (
+        f"gave up after {format_duration(after_s)} without any connection, "
+        f"with {format_count(left)} of {format_count(of)} requests not sent"
+    )
 
 
 @finding("requests_left", "info")
 def requests_left(left: int, of: int, stopped: bool) -> Words:
     """The bench ended before the planned number of requests. An error if a signal ended it."""
     why = "it was stopped" if stopped else "the time was up"
-    return Words(f"{format_count(left)} of {format_count(of)} requests were not sent: {why}", "", "error" if stopped else None)
+    severity: Severity | None = "error" if stopped else None
+    return Words(
+        f"{format_count(left)} of {format_count(of)} requests were not sent: {why}", "", severity
+    )
 
 
 @finding("unanswered_at_end", "warning", "see whether the server is stopped")
 def unanswered_at_end(count: int, of: int, longest_s: float, slowest_s: float | None, stands: bool) -> Words:
     """Requests in flight at the end had waited far longer than the slowest answer (None: none). ``stands``: 1 s or more."""
-    than = "nothing was answered" if slowest_s is None else f"the slowest answer took {format_duration(slowest_s)}"
+    than = "nothing was answered"
+    if slowest_s is not None:
+        than = f"the slowest answer took {format_duration(slowest_s)}"
     return Words(
         f"{format_count(count)} of {format_many(of, 'request')} in flight at the end had waited up to "
         f"{format_duration(longest_s)} ({than}); latencies exclude them",
@@ -144,9 +182,10 @@ def unanswered_at_end(count: int, of: int, longest_s: float, slowest_s: float | 
     )
 
 
-def _ours(workers: int, busy: float) -> str:
-    ours = f"asyncli's {workers} processes were" if workers > 1 else "asyncli's process was"
-    return f"{ours} busy for {format_share(busy)} of the time"
+def _asyncli_was_busy(workers: int, busy: float) -> str:
+    if workers > 1:
+        return f"asyncli's {workers} processes were busy for {format_share(busy)} of the time"
+    return f"asyncli's process was busy for {format_share(busy)} of the time"
 
 
 @finding("both_busy", "info")
@@ -154,7 +193,10 @@ def both_busy(workers: int, busy: float, server_cores: float) -> str:
     """asyncli's processes were fully busy, and so was a core of the server: either may be the limit. ``busy``: the share of
     asyncli's cores.
     """
-    return f"{_ours(workers, busy)}, the server for {format_share(server_cores)} of a core: either may be the limit on this host"
+    return (
+        f"{_asyncli_was_busy(workers, busy)}, the server for {format_share(server_cores)} "
+        "of a core: either may be the limit on this host"
+    )
 
 
 @finding("generator_saturated_cpu", "error", "use more --workers, or a --rate below this one to see the server's latency")
@@ -162,8 +204,12 @@ def saturated_cpu(workers: int, busy: float, server_cores: float | None) -> str:
     """asyncli's processes were fully busy and the server was not: the bench measured asyncli. ``busy``: the share of
     asyncli's cores.
     """
-    theirs = "" if server_cores is None else f", the server for {format_share(server_cores)} of a core"
-    return f"{_ours(workers, busy)}{theirs}: the server can do more"
+    if server_cores is None:
+        return f"{_asyncli_was_busy(workers, busy)}: the server can do more"
+    return (
+        f"{_asyncli_was_busy(workers, busy)}, the server for {format_share(server_cores)} "
+        "of a core: the server can do more"
+    )
 
 
 @finding("host_busy", "warning")
@@ -175,9 +221,14 @@ def host_busy(
     much before the first connect, they do not work for the server: an error unless asyncli or the server was busy too.
     ``before``: they did; ``reached``: the planned rate was.
     """
-    shares = f"asyncli used {generator_cores:.2f}" + ("" if server_cores is None else f", the server {server_cores:.2f}")
-    cores = f"{shares}, and other programs {others_cores:.2f} ({'; '.join(map(_taker, takers))})"
-    evidence = f"{format_share(min(1.0, busy_cores / cpus))} of this host's {format_many(cpus, 'CPU')} was busy: {cores}"
+    cores = f"asyncli used {generator_cores:.2f}"
+    if server_cores is not None:
+        cores += f", the server {server_cores:.2f}"
+    cores += f", and other programs {others_cores:.2f} ({'; '.join(map(_taker, takers))})"
+    evidence = (
+        f"{format_share(min(1.0, busy_cores / cpus))} of this host's {format_many(cpus, 'CPU')} "
+        f"was busy: {cores}"
+    )
     wrong = "latencies may be too high" if reached else "the rate may be too low, and latencies too high"
     if before:
         severity: Severity = "warning" if ours_busy else "error"

@@ -12,6 +12,9 @@ from asyncli.model.units import format_bytes, format_count, format_duration
 
 #: Fact -> its value in each run.
 Differs = Mapping[str, Sequence[Any]]
+_BYTES = ("memory_bytes", "limits.cgroup_memory_limit")
+# Numbers that are no counts.
+_IDENTIFIERS = ("plan.seed", "plan.server_pid")
 #: Prefix of the server's directives.
 DIRECTIVE = "server.directives."
 # The sentence has this many; the fields have all.
@@ -26,20 +29,36 @@ _NAMES = {
 def in_words(key: str, value: Any) -> str:
     """A fact's value as text: ``plan.hold_s`` 600.0 is "10 min"."""
     if value is None:
-        if key.startswith(DIRECTIVE):
-            return "not said"
-        return "forever" if key == "plan.hold_s" else "not known" if not key.startswith("plan.") else "not set"
+        return _none_in_words(key)
     if key.startswith(DIRECTIVE) and str(value).startswith("#"):
         return f"another text ({value})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
-    if key.endswith("_s") and isinstance(value, int | float):
+    if isinstance(value, int | float):
+        return _number_in_words(key, value)
+    return str(value)
+
+
+def _none_in_words(key: str) -> str:
+    if key.startswith(DIRECTIVE):
+        return "not said"
+    if key == "plan.hold_s":
+        return "forever"
+    if key.startswith("plan."):
+        return "not set"
+    return "not known"
+
+
+def _number_in_words(key: str, value: float) -> str:
+    if key.endswith("_s"):
         return format_duration(value)
-    if key in ("memory_bytes", "limits.cgroup_memory_limit") and isinstance(value, int | float):
+    if key in _BYTES:
         return format_bytes(value)
-    return format_count(value) if isinstance(value, int) and key not in ("plan.seed", "plan.server_pid") else str(value)
+    if isinstance(value, int) and key not in _IDENTIFIERS:
+        return format_count(value)
+    return str(value)
 
 
 def named(key: str) -> str:
@@ -53,15 +72,22 @@ def named(key: str) -> str:
 
 
 def _listed(differs: Differs) -> str:
-    words = [f"{named(key)} {' against '.join(in_words(key, value) for value in values)}" for key, values in differs.items()]
-    more = f" and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
-    return ", ".join(words[:_NAMED]) + more
+    facts = []
+    for key, values in differs.items():
+        in_each_run = " against ".join(in_words(key, value) for value in values)
+        facts.append(f"{named(key)} {in_each_run}")
+    if len(facts) > _NAMED:
+        return f"{', '.join(facts[:_NAMED])} and {len(facts) - _NAMED} more"
+    return ", ".join(facts)
 
 
 @finding("compare_burst", "warning", "repeat both runs to see whether it happens again")
 def compare_burst(run: str, count: int, of: int, at_s: float) -> str:
     """Most losses of a run fell into one second. They are one event, but the interval of the loss rate counts each."""
-    return f"{run}: {count:,} of {of:,} losses in one second, at {format_duration(at_s)}: one event, counted {count:,} times"
+    return (
+        f"{run}: {count:,} of {of:,} losses in one second, at {format_duration(at_s)}: "
+        f"one event, counted {count:,} times"
+    )
 
 
 @finding("compare_company", "warning")
@@ -86,7 +112,11 @@ def compare_invalid(run: str, why: str) -> str:
 @finding("compare_incomplete", "warning", "compare runs that finished")
 def compare_incomplete(run: str, right: bool) -> str:
     """A run has no end; its records are compared. ``right``: they can be relied on."""
-    return f"{run} has no end: it was killed, or is still running{'; its numbers so far are right' if right else ''}"
+    if right:
+        return (
+            f"{run} has no end: it was killed, or is still running; its numbers so far are right"
+        )
+    return f"{run} has no end: it was killed, or is still running"
 
 
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")

@@ -112,13 +112,17 @@ def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
 def cost_not_sampled(costs: Sequence[str], host: str) -> str:
     """The sources of these costs were not read in the ramp."""
-    return f"cost unknown of what was not sampled in the ramp: {', '.join(_SOURCES[name].format(host=host) for name in costs)}"
+    sources = ", ".join(_SOURCES[name].format(host=host) for name in costs)
+    return f"cost unknown of what was not sampled in the ramp: {sources}"
 
 
 @finding("cost_sockets_closed", "info", "run again while no other program closes connections there")
 def cost_sockets_closed(costs: Sequence[str]) -> str:
     """Memory freed by sockets that other programs closed hides some costs. ``costs``: which."""
-    return f"cost unknown of {_called(costs)}: other programs closed as many sockets as these connections opened, or more"
+    return (
+        f"cost unknown of {_called(costs)}: "
+        "other programs closed as many sockets as these connections opened, or more"
+    )
 
 
 @finding("cost_residual_unknown", "info")
@@ -126,8 +130,9 @@ def cost_residual_unknown(needs: Sequence[str]) -> str:
     """The residual per connection is unknown: a cost that it needs is unknown, or its parts were read at different times.
     ``needs``: which.
     """
-    why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
-    return f"the residual is unknown: {why}"
+    if needs:
+        return f"the residual is unknown: it needs the cost of {_called(needs)}"
+    return "the residual is unknown: its parts were not sampled together"
 
 
 @finding("residual_large", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
@@ -136,7 +141,8 @@ def residual_large(rest: float, usual: float, host: str) -> str:
     pipes, or the server did, as in pages that no process maps. The total's interval reaches from its parts to all of it.
     """
     return (
-        f"{format_bytes(rest)} a connection on {host} are in no measured part, more than usual (at most {format_bytes(usual)}): "
+        f"{format_bytes(rest)} a connection on {host} are in no measured part, "
+        f"more than usual (at most {format_bytes(usual)}): "
         "they may be another program's; the interval of the total reaches down to its parts"
     )
 
@@ -150,10 +156,15 @@ def cost_few_points(
     """
     evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
     if 0 < plateaus < plateaus_wanted:
-        evidence = f"{format_many(plateaus, 'plateau')}, {plateaus_wanted} needed for a slope; {evidence}"
-    parts = [f"{LEVELS} is the cost of {_called(levels)}"] if levels else []
-    parts += ["it leaves no residual, because the whole host's includes other programs"] if "host_total" in levels else []
-    parts += [f"cost unknown of {_called(unknown)}"] if unknown else []
+        too_few = f"{format_many(plateaus, 'plateau')}, {plateaus_wanted} needed for a slope"
+        evidence = f"{too_few}; {evidence}"
+    parts = []
+    if levels:
+        parts.append(f"{LEVELS} is the cost of {_called(levels)}")
+    if "host_total" in levels:
+        parts.append("it leaves no residual, because the whole host's includes other programs")
+    if unknown:
+        parts.append(f"cost unknown of {_called(unknown)}")
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
 
 
@@ -161,13 +172,19 @@ def cost_few_points(
 def cost_of_a_part(held: float, asked: int) -> str:
     """The ramp did not reach the planned number, or processes of the server ended with connections before it did: the cost is
     known only up to what it reached until then."""
-    return f"the cost is of the first {format_count(held)} of {format_count(asked)} connections: that of the rest is unknown"
+    return (
+        f"the cost is of the first {format_count(held)} of {format_count(asked)} connections: "
+        "that of the rest is unknown"
+    )
 
 
 @finding("cost_short_lived", "warning", "see the other findings for what ended them")
 def cost_short_lived(within_s: float) -> str:
     """Connections lived too briefly: memory is read every second or two, and does not show how many were open."""
-    return f"cost per connection unknown: connections were lost, on average within {within_s:g} s, too soon to show in memory"
+    return (
+        f"cost per connection unknown: connections were lost, on average within {within_s:g} s, "
+        "too soon to show in memory"
+    )
 
 
 @finding("cost_reused", "warning", "restart the server before the run")
@@ -207,9 +224,14 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     tell, or its table of descriptors, if that were small against the connections of this run. ``at_most``: by that table.
     ``page``: a status page was read; it counts no accepts.
     """
-    many = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
-    what = f"these costs are right only for a fresh server: whether it had held {many} before cannot be seen"
-    return Words(what, "restart the server before the run" + ("" if page else ", or give --status-url"))
+    count = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
+    evidence = (
+        "these costs are right only for a fresh server: "
+        f"whether it had held {count} before cannot be seen"
+    )
+    if page:
+        return Words(evidence, "restart the server before the run")
+    return Words(evidence, "restart the server before the run, or give --status-url")
 
 
 @finding("memory_after_ramp", "warning", "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)")
@@ -219,18 +241,25 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
     ``moved``: how many bytes it was above the line (below zero: under it), with ``held`` connections. An info if it is only the
     whole host's, which includes other programs'.
     """
-    each = ", ".join(
-        f"of {COST_NAMES[name]} by {format_bytes(abs(by))} ({format_bytes(abs(by) / held)} a connection"
-        f"{'' if by > 0 else ', lower'})" for name, by in moved.items()
+    changes = []
+    for name, change in moved.items():
+        per_connection = f"{format_bytes(abs(change) / held)} a connection"
+        if change <= 0:
+            per_connection += ", lower"
+        amount = format_bytes(abs(change))
+        changes.append(f"of {COST_NAMES[name]} by {amount} ({per_connection})")
+    evidence = (
+        f"the memory at the hold's end is not what the ramp predicts: {', '.join(changes)}; "
+        "the interval of the cost reaches to it"
     )
-    evidence = f"the memory at the hold's end is not what the ramp predicts: {each}; the interval of the cost reaches to it"
-    return Words(evidence, severity=None if {*moved} - {"host_total"} else "info")
+    is_of_host_alone = not {*moved} - {"host_total"}
+    return Words(evidence, severity="info" if is_of_host_alone else None)
 
 
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
-    changes = "; ".join(_moved(name, each) for name, each in moved.items())
+    changes = "; ".join(_moved(name, plateaus) for name, plateaus in moved.items())
     return Words(
         f"memory still changed in the last half of the rest: {changes}; the interval includes as much again",
         f"rest longer: --plateau-rest {2 * rest_s:g}s",
@@ -238,9 +267,12 @@ def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Wo
 
 
 def _moved(name: str, moved: Sequence[Moved]) -> str:
-    numbers = ", ".join(str(one["plateau"]) for one in moved)
-    most = max(moved, key=lambda one: abs(one["bytes"]))
-    share = most["share"]
-    climb = f", {format_share(abs(share))} of the climb to it" if share is not None and abs(share) < 10 else ""
-    on = "plateau" if len(moved) == 1 else "plateaus"
-    return f"of {COST_NAMES[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"
+    numbers = ", ".join(str(change["plateau"]) for change in moved)
+    largest = max(moved, key=lambda change: abs(change["bytes"]))
+    amount = f"by up to {format_bytes(largest['bytes'])}"
+    share = largest["share"]
+    if share is not None and abs(share) < 10:
+        amount += f", {format_share(abs(share))} of the climb to it"
+    if len(moved) == 1:
+        return f"of {COST_NAMES[name]} on plateau {numbers} ({amount})"
+    return f"of {COST_NAMES[name]} on plateaus {numbers} ({amount})"

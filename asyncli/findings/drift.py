@@ -35,8 +35,11 @@ def examined(from_s: float, to_s: float) -> str:
 
 def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
     """``144 MB an hour (140 MB to 148 MB)``, without sign; of a narrow interval the rate alone."""
-    rate, low, high = (format_bytes(abs(value)) for value in (bytes_per_hour, *sorted(map(abs, ci95))))
-    return f"{rate} an hour" + ("" if low == high else f" ({low} to {high})")
+    rate = format_bytes(abs(bytes_per_hour))
+    low, high = map(format_bytes, sorted(map(abs, ci95)))
+    if low == high:
+        return f"{rate} an hour"
+    return f"{rate} an hour ({low} to {high})"
 
 
 @finding("drift_grows", "warning")
@@ -48,22 +51,44 @@ def drift_grows(
     points of the hold (Theil-Sen), with its 95 % interval. ``bytes_per_request``: the same per answered heartbeat.
     ``long_hold_s``: a hold that would tell a leak from memory that is freed later; None: this one does.
     """
-    evidence = f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} in {examined(from_s, to_s)} of the hold"
+    evidence = (
+        f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} "
+        f"in {examined(from_s, to_s)} of the hold"
+    )
     if bytes_per_request is not None:
         digits = ",.0f" if bytes_per_request >= 10 else ".2g"
         evidence += f": {bytes_per_request:{digits}} B per heartbeat, if heartbeats are the cause"
     left_s = math.inf if available_bytes is None else available_bytes / bytes_per_hour * 3600
     if long_hold_s is not None and left_s > long_hold_s:
-        longer = f"hold for {format_duration(long_hold_s)} or longer (--hold); if it still grows, "
-        return Words(f"{evidence}; memory that is freed later, as garbage is, grows so too", f"{longer}{_REMEDIES[metric]}")
+        return Words(
+            f"{evidence}; memory that is freed later, as garbage is, grows so too",
+            f"hold for {format_duration(long_hold_s)} or longer (--hold); "
+            f"if it still grows, {_REMEDIES[metric]}",
+        )
     if available_bytes is not None:
-        most_s = _FARTHEST * (to_s - from_s)
-        lasts = "is used up in" if left_s <= most_s else f"lasts for {_FARTHEST} times as long or more:"
-        left_s = min(left_s, most_s)
-        time = format_duration(left_s) if left_s < 48 * 3600 else f"{format_count(left_s / 86400)} days"
-        evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts} {time}"
-    longer = "hold longer (--hold) for a closer rate; " if ci95[1] - ci95[0] > 2 * SURE * bytes_per_hour else ""
-    return Words(evidence, f"{longer}{_REMEDIES[metric]}")
+        lasts = _lasts(left_s, _FARTHEST * (to_s - from_s))
+        available = f"the {format_bytes(available_bytes)} available on this host"
+        evidence += f"; at that rate {available} {lasts}"
+    low, high = ci95
+    if high - low > 2 * SURE * bytes_per_hour:
+        remedy = f"hold longer (--hold) for a closer rate; {_REMEDIES[metric]}"
+    else:
+        remedy = _REMEDIES[metric]
+    return Words(evidence, remedy)
+
+
+def _lasts(left_s: float, farthest_s: float) -> str:
+    """How long available memory lasts; a time beyond ``farthest_s`` is not extrapolated."""
+    if left_s > farthest_s:
+        return f"lasts for {_FARTHEST} times as long or more: {_days(farthest_s)}"
+    return f"is used up in {_days(left_s)}"
+
+
+def _days(seconds: float) -> str:
+    """A duration, from two days on in days."""
+    if seconds < 48 * 3600:
+        return format_duration(seconds)
+    return f"{format_count(seconds / 86400)} days"
 
 
 @finding("drift_unknown", "info")

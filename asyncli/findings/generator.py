@@ -7,6 +7,7 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import resume_with
+from asyncli.model.records import Severity
 from asyncli.model.units import format_clock, format_count, format_duration, format_many, format_share
 
 #: What to do about a bench with missing parts.
@@ -15,7 +16,9 @@ _OURS = "they are asyncli's loss, not the server's"
 
 
 def _worker(number: int, pid: int, host: str | None) -> str:
-    return f"worker {number} (pid {pid}) of asyncli{f' on {host}' if host else ''}"
+    if host:
+        return f"worker {number} (pid {pid}) of asyncli on {host}"
+    return f"worker {number} (pid {pid}) of asyncli"
 
 
 def _find_out(resume: str | None) -> str:
@@ -23,11 +26,16 @@ def _find_out(resume: str | None) -> str:
     if resume is None:
         return BENCH_AGAIN
     find_out = "find out what stopped or ended them; report it as a bug if it repeats"
-    return f"{resume_with(resume)}; {find_out}" if resume else find_out
+    if not resume:
+        return find_out
+    return f"{resume_with(resume)}; {find_out}"
 
 
 def _silent(name: str, held: int, for_s: float) -> str:
-    return f"{name} has been silent for {for_s:.0f} s: its {held:,} connections are not counted as held until it answers"
+    return (
+        f"{name} has been silent for {for_s:.0f} s: "
+        f"its {held:,} connections are not counted as held until it answers"
+    )
 
 
 @finding("generator_silent", "error")
@@ -52,8 +60,13 @@ def asyncli_failed(what: str, why: str, resume: str | None) -> Words:
 @finding("drain_unfinished", "error")
 def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resume: str | None) -> Words:
     """The generator did not close its connections in time. ``silent``: ``worker`` and ``pid`` of those that do not answer."""
-    each = "".join(f"; worker {one['worker']} (pid {one['pid']}) is silent" for one in silent)
-    return Words(f"asyncli did not close its connections within {within_s:.0f} s{each}", _find_out(resume))
+    silent_ones = ""
+    for process in silent:
+        silent_ones += f"; worker {process['worker']} (pid {process['pid']}) is silent"
+    return Words(
+        f"asyncli did not close its connections within {within_s:.0f} s{silent_ones}",
+        _find_out(resume),
+    )
 
 
 @finding("worker_silent", "error")
@@ -62,7 +75,8 @@ def worker_silent(worker: int, pid: int, host: str | None, held: int | None, for
     name = _worker(worker, pid, host)
     if held is None:
         return Words(f"{name} has been silent for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
-    return Words(_silent(name, held, for_s), f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli")
+    remedy = f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli"
+    return Words(_silent(name, held, for_s), remedy)
 
 
 @finding("worker_back", "info")
@@ -86,8 +100,12 @@ def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: 
 @finding("worker_replaced", "info")
 def worker_replaced(worker: int, pid: int, host: str | None, opens_again: bool | None) -> str:
     """A new process replaces a worker that ended. ``opens_again``: it reopens its connections; None before the ramp."""
-    again = {True: " and reopens its connections at the ramp's pace", False: " and reopens none of its connections", None: ""}
-    return f"worker {worker}{f' on {host}' if host else ''} was replaced (pid {pid}){again[opens_again]}"
+    name = f"worker {worker} on {host}" if host else f"worker {worker}"
+    if opens_again is None:
+        return f"{name} was replaced (pid {pid})"
+    if opens_again:
+        return f"{name} was replaced (pid {pid}) and reopens its connections at the ramp's pace"
+    return f"{name} was replaced (pid {pid}) and reopens none of its connections"
 
 
 @finding("worker_not_started", "error", "see 'asyncli check' for what limits processes")
@@ -102,20 +120,32 @@ def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: 
     many ended.
     """
     where = f"in its {phase}" if phase else "before its baseline"
-    lost = f"; the {held:,} connections that it held were lost with asyncli's own processes" if held else ""
+    lost = ""
+    if held:
+        lost = f"; the {held:,} connections that it held were lost with asyncli's own processes"
     then = "the hold continues" if holds else "the run starts again with the baseline"
+    where_to_look = ended_by or "the kernel's log, the journal, a reboot"
     return Words(
-        f"the run was interrupted {where}, at {format_clock(from_s)}, and resumed {format_duration(after_s)} later{lost}; {then} "
+        f"the run was interrupted {where}, at {format_clock(from_s)}, "
+        f"and resumed {format_duration(after_s)} later{lost}; {then} "
         "and the gap is excluded from every fit and from the server's counters",
-        f"see what ended it: {ended_by}" if ended_by else "see what ended it: the kernel's log, the journal, a reboot",
+        f"see what ended it: {where_to_look}",
     )
 
 
 @finding("cluster", "info")
 def cluster(hosts: Mapping[str, int], processes: int, left_out: Mapping[str, int]) -> str:
     """Which hosts open the connections. ``hosts``: the share of each; ``left_out``: hosts with too little room, and how much."""
-    shares = f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} open the connections: {_each(hosts)}"
-    return f"{shares}; left out, because they have too little room: {_each(left_out)}" if left_out else shares
+    if left_out:
+        return (
+            f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} "
+            f"open the connections: {_each(hosts)}; "
+            f"left out, because they have too little room: {_each(left_out)}"
+        )
+    return (
+        f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} "
+        f"open the connections: {_each(hosts)}"
+    )
 
 
 def _each(counts: Mapping[str, int]) -> str:
@@ -131,14 +161,13 @@ def cluster_open(scheduler: str) -> str:
 @finding("cluster_memory", "info")
 def cluster_memory(ends: int | None, agent: bool) -> Words:
     """The sampled host has only some of the run's connections, so its memory is left out."""
-    where = "the server's host" if agent else "this host"
     why = "neither the server nor a client is on" if ends == 0 else "only some of the clients are on"
-    return Words(
-        f"kernel and whole-host memory are left out: {why} {where}",
-        "leave the Dask worker on the server's host out"
-        if agent
-        else "start asyncli on the server's host, or on its own host with an agent on the server's",
-    )
+    where = "this host"
+    remedy = "start asyncli on the server's host, or on its own host with an agent on the server's"
+    if agent:
+        where = "the server's host"
+        remedy = "leave the Dask worker on the server's host out"
+    return Words(f"kernel and whole-host memory are left out: {why} {where}", remedy)
 
 
 @finding("cluster_clock", "warning", "see that NTP synchronises the clocks of all hosts")
@@ -163,7 +192,8 @@ def host_back(host: str, after_s: float) -> str:
 def host_lost(host: str, why: str, held: int, share: str) -> Words:
     """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts open them now ("": none)."""
     lost = f"{held:,} connections: {_OURS}" if held else "none"
-    return Words(f"{host} {why} while it held {lost}{share}", severity="error" if held or share else "warning")
+    severity: Severity = "error" if held or share else "warning"
+    return Words(f"{host} {why} while it held {lost}{share}", severity=severity)
 
 
 @finding("hosts_all_lost", "error", "see that the scheduler runs, and start a Dask worker on each host again")
@@ -171,10 +201,13 @@ def hosts_all_lost(why: str, within_s: float | None, for_s: float) -> str:
     """No client host is left; the run waits for one. ``for_s``: how long; ``within_s``: all were last heard within this
     time.
     """
-    at_once = ""
-    if within_s is not None:
-        at_once = f", and all were last heard within {within_s:.1f} s: looks like the network here, or of the scheduler"
-    return f"every host is lost; {why}{at_once}; waiting {format_duration(for_s)} for a host"
+    if within_s is None:
+        return f"every host is lost; {why}; waiting {format_duration(for_s)} for a host"
+    return (
+        f"every host is lost; {why}, and all were last heard within {within_s:.1f} s: "
+        "looks like the network here, or of the scheduler; "
+        f"waiting {format_duration(for_s)} for a host"
+    )
 
 
 @finding("share_taken", "info")
@@ -186,7 +219,9 @@ def share_taken(count: int, how: str, by: str) -> str:
 @finding("host_joined", "info")
 def host_joined(host: str, count: int, reopens: bool) -> str:
     """A client host joined during the run."""
-    return f"{host} joined and {'opens' if reopens else 'continues with'} {count:,} connections of lost hosts"
+    if reopens:
+        return f"{host} joined and opens {count:,} connections of lost hosts"
+    return f"{host} joined and continues with {count:,} connections of lost hosts"
 
 
 # What lateness in the ramp casts doubt on: the connections come at another pace, and some wait before they are opened. A slope
@@ -259,5 +294,10 @@ def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
     """The generator used nearly all of its cores, so its work was delayed: it was the limit. A warning if it was in the ramp
     only, whose pace alone is in doubt then.
     """
-    used = f"asyncli used {format_share(share)} of {cores} cores in the {phase} (bound {format_share(bound)})"
-    return Words(f"{used}; {_DOUBTS_PACE}", severity="warning") if phase == "ramp" else Words(used)
+    used = (
+        f"asyncli used {format_share(share)} of {cores} cores in the {phase} "
+        f"(bound {format_share(bound)})"
+    )
+    if phase == "ramp":
+        return Words(f"{used}; {_DOUBTS_PACE}", severity="warning")
+    return Words(used)

@@ -55,19 +55,27 @@ def known_idle(low: float, high: float, ends: Ends, *, upgraded: bool = False, h
     """
     if ends == "closes" and not http:
         return ""
-    known = _KNOWN_UPGRADED_S if ends == "closes" and upgraded else _KNOWN_IDLE_S[ends]
-    return next((name for seconds, name in known.items() if low - 1 <= seconds <= high + 1), "")
+    timers = _KNOWN_UPGRADED_S if ends == "closes" and upgraded else _KNOWN_IDLE_S[ends]
+    for seconds, name in timers.items():
+        if low - 1 <= seconds <= high + 1:
+            return name
+    return ""
 
 
 def default_of(directive: str, low: float, high: float) -> str:
     """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
     slack = 0 if directive == "keepalive_requests" else 1
-    return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
+    for value, words in _DEFAULTS[directive]:
+        if low - slack <= value <= high + slack:
+            return words
+    return ""
 
 
 def timer_of(directive: str, server: str = "") -> str:
     """The name of nginx's ``directive`` on ``server`` ("": nginx)."""
     if not server:
         return f"{directive} in nginx.conf"
-    names = next((names for known, names in _NAMES.items() if server.lower().startswith(known)), {})
-    return names.get(directive, "that limit")
+    for beginning, names in _NAMES.items():
+        if server.lower().startswith(beginning):
+            return names.get(directive, "that limit")
+    return "that limit"

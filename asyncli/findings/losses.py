@@ -121,9 +121,11 @@ class Incident(TypedDict):
 def describe_loss(cause: str, count: int, protocol: str) -> str:
     """``49,812 connections were closed by the server while idle``."""
     words = LOSS_WORDS.get(cause, LOSS_WORDS["other"]).format(announced=announced(protocol))
-    if count == 1:
-        return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
-    return f"{format_count(count)} connections {words}"
+    if count != 1:
+        return f"{format_count(count)} connections {words}"
+    if words.startswith("were "):
+        return f"1 connection was {words.removeprefix('were ')}"
+    return f"1 connection {words}"
 
 
 def plain_braces(text: str) -> str:
@@ -133,32 +135,56 @@ def plain_braces(text: str) -> str:
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy. ``whose``: "asyncli's" or "its"."""
-    # Files of older versions have no fields.
-    hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
-    processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
+    hosts: dict[str, None] = {}
+    for cause in findings:
+        if cause.code == HOST_LOST:
+            # Files of older versions have no fields.
+            hosts[str(cause.fields.get("host", "its name is not known"))] = None
+    has_process = any(map(_is_of_process, findings))
     of_process = "see the finding about that process, or about the interruption of a resumed run"
     if not hosts:
         return Words(f"a process of {whose} own", of_process)
-    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
-    named = f"{'a client host' if len(hosts) == 1 else 'client hosts'} ({', '.join(hosts[:_NAMED])}{more})"
-    of_host = f"see the finding {HOST_LOST} about {'that host' if len(hosts) == 1 else 'each of them'}"
-    return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}") if processes else Words(named, of_host)
+    named = _named_hosts(list(hosts))
+    which = "that host" if len(hosts) == 1 else "each of them"
+    of_host = f"see the finding {HOST_LOST} about {which}"
+    if has_process:
+        return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}")
+    return Words(named, of_host)
+
+
+def _is_of_process(cause: Finding) -> bool:
+    """Whether a process of asyncli ended, also by an interruption, and its connections with it."""
+    if cause.code == RESUMED:
+        return bool(cause.fields.get("held"))
+    return cause.code == "worker_lost"
+
+
+def _named_hosts(hosts: Sequence[str]) -> str:
+    if len(hosts) == 1:
+        return f"a client host ({hosts[0]})"
+    listed = ", ".join(hosts[:_NAMED])
+    if len(hosts) > _NAMED:
+        return f"client hosts ({listed} and {len(hosts) - _NAMED} more)"
+    return f"client hosts ({listed})"
 
 
 def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
     """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
-    until = f"until {format_clock(until_s)}: looks like"
-    also = "switch, and whether something stopped it; a --timeout that is longer loses none by it"
+    until = format_clock(until_s)
     if len(hosts) == 1:
         name, silent_s = hosts[0]
         return Words(
-            f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stopped",
-            f"see that host's cable, its {also}",
+            f"{name} had itself been silent for {silent_s:.1f} s, until {until}: "
+            "looks like that client host was cut off or stopped",
+            "see that host's cable, its switch, and whether something stopped it; "
+            "a --timeout that is longer loses none by it",
         )
     names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in hosts)
     return Words(
-        f"{names} had been silent, {until} these client hosts were cut off or stopped",
-        f"see the cables of those hosts, their {also}",
+        f"{names} had been silent, until {until}: "
+        "looks like these client hosts were cut off or stopped",
+        "see the cables of those hosts, their switch, and whether something stopped it; "
+        "a --timeout that is longer loses none by it",
     )
 
 
@@ -177,10 +203,11 @@ def causes(code: str) -> Iterator[str]:
     if code in _MEANS:
         yield _MEANS[code]
     elif code in LOSS_WORDS:
-        words = LOSS_WORDS[code].format(announced="with a message of its protocol (HTTP: 'Connection: close', HTTP/2: GOAWAY)")
-        yield f"connections {words}"
+        notice = "with a message of its protocol (HTTP: 'Connection: close', HTTP/2: GOAWAY)"
+        yield f"connections {LOSS_WORDS[code].format(announced=notice)}"
     if code in CONNECT_WORDS:
-        yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
+        words, remedy = CONNECT_WORDS[code]
+        yield f"{words}; remedy: {remedy}"
 
 
 def connects_failed(cause: str, count: int) -> Words:
@@ -201,11 +228,15 @@ def failed(
     if replacing:
         evidence += ", when lost connections were replaced"
         remedy = _REPLACING.get(cause, remedy)
-    for one in told:
-        cut = cut_off(one["hosts"], one["until_s"])
-        theirs = "all" if one["count"] == count else format_count(one["count"])
-        evidence += f"; {theirs} of them were reported late: {cut.evidence}"
-        remedy = cut.remedy if one["count"] == count else f"{cut.remedy}; else {remedy}"
+    for report in told:
+        cut = cut_off(report["hosts"], report["until_s"])
+        if report["count"] == count:
+            evidence += f"; all of them were reported late: {cut.evidence}"
+            remedy = cut.remedy
+        else:
+            reported = format_count(report["count"])
+            evidence += f"; {reported} of them were reported late: {cut.evidence}"
+            remedy = f"{cut.remedy}; else {remedy}"
     return Words(evidence, remedy)
 
 
@@ -216,38 +247,55 @@ def lost(
     """Connections lost before the drain by one cause. Each incident is reported once, with its most frequent cause; it is found
     by ages, idle times and requests of the lost connections and by the server's own counts.
     """
-    parts = [_incident(one, protocol) for one in incidents]
-    if len(incidents) > 1:
+    if len(incidents) == 1:
+        return Words(_incident(incidents[0], protocol), "; ".join(remedies))
+    parts = []
+    for incident in incidents:
         # The common part is not repeated.
-        common = (describe_loss(cause, one["count"], protocol) for one in incidents)
-        counts = (format_count(one["count"]) for one in incidents)
-        parts = [part.replace(words, n, 1) for part, words, n in zip(parts, common, counts, strict=True)]
-        in_short = f"{format_many(count, 'connection')} {_GENERAL.get(cause, '')}"
-        whole = in_short if cause in _GENERAL else describe_loss(cause, count, protocol)
-        parts = [f"{whole}; of these {'; '.join(parts)}"]
-    return Words(parts[0], "; ".join(remedies))
+        common = describe_loss(cause, incident["count"], protocol)
+        own_count = format_count(incident["count"])
+        parts.append(_incident(incident, protocol).replace(common, own_count, 1))
+    if cause in _GENERAL:
+        whole = f"{format_many(count, 'connection')} {_GENERAL[cause]}"
+    else:
+        whole = describe_loss(cause, count, protocol)
+    evidence = f"{whole}; of these {'; '.join(parts)}"
+    return Words(evidence, "; ".join(remedies))
 
 
-def _incident(one: Incident, protocol: str) -> str:
-    others = " and ".join(describe_loss(cause, count, protocol) for cause, count in one["others"])
-    return f"{one['why']}; with them {others}" if others else one["why"]
+def _incident(incident: Incident, protocol: str) -> str:
+    if not incident["others"]:
+        return incident["why"]
+    others = [describe_loss(cause, count, protocol) for cause, count in incident["others"]]
+    return f"{incident['why']}; with them {' and '.join(others)}"
 
 
 def settings(server: str) -> dict[str, str]:
-    """For remedies, by what they allow: `` (maxconn)`` of the recognised ``server``; of all, with names, where it is unknown."""
-    if server in ("", "the server"):
-        return {what: f" ({'; '.join(f'{name}: {one}' for name, one in each.items())})" for what, each in _SETTINGS.items()}
-    named = {what: each.get(product_of(server), "") for what, each in _SETTINGS.items()}
-    return {what: f" ({settings})" if settings else "" for what, settings in named.items()}
+    """For remedies, by what they allow: `` (maxconn)`` of the recognised ``server``; of all, with
+    names, where it is unknown.
+    """
+    is_unknown = server in ("", "the server")
+    in_brackets = {}
+    for allowed, by_server in _SETTINGS.items():
+        if is_unknown:
+            named = "; ".join(f"{name}: {settings}" for name, settings in by_server.items())
+        else:
+            named = by_server.get(product_of(server), "")
+        in_brackets[allowed] = f" ({named})" if named else ""
+    return in_brackets
 
 
 def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool) -> str:
-    """The remedy of error answers, among ``of`` answers. nginx answers 400 to a client without the certificate or TLS that it
-    wants."""
+    """The remedy of error answers, among ``of`` answers. nginx answers 400 to a client without the
+    certificate or TLS that it wants.
+    """
+    if set(by_status) == {400} and over_tls:
+        return (
+            "if the server asks for a certificate (ssl_verify_client), --client-cert must name "
+            "a valid one that it trusts; else see its error log"
+        )
     if set(by_status) == {400}:
-        wants = "asks for a certificate (ssl_verify_client), --client-cert must name a valid one that it trusts"
-        ours = wants if over_tls else "speaks TLS there, use https://"
-        return f"if the server {ours}; else see its error log"
+        return "if the server speaks TLS there, use https://; else see its error log"
     kinds: dict[str, int] = {}
     for status, count in by_status.items():
         kind = _STATUS_KINDS.get(status, "request" if status < 500 else "server")
@@ -255,16 +303,21 @@ def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool)
     if "request" in kinds and sum(by_status.values()) < of:
         # Others got better answers to the same request.
         kinds["server"] = kinds.pop("request") + kinds.get("server", 0)
-    return "; ".join(_STATUS_REMEDIES[kind] for kind in sorted(kinds, key=lambda kind: -kinds[kind]))
+    most_frequent_first = sorted(kinds, key=lambda kind: -kinds[kind])
+    return "; ".join(_STATUS_REMEDIES[kind] for kind in most_frequent_first)
 
 
 def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
-    """The limit that allows as many error answers to ``what`` ("heartbeats") as were seen; "" if one limit cannot."""
+    """The limit that allows as many error answers to ``what`` ("heartbeats") as were seen; "" if
+    one limit cannot.
+    """
     if len(by_status) != 1:
         return ""
     ((status, count),) = by_status.items()
     # The next step above, so that chance does not cross it.
-    share = 1 if 100 * count < of else min(100, 5 * (20 * count // max(1, of) + 1))
+    share = 1
+    if 100 * count >= of:
+        share = min(100, 5 * (20 * count // max(1, of) + 1))
     return f"; to allow up to {share} %: --fail-if '{what}.by_status.{status} > {share}%'"
 
 
@@ -276,20 +329,27 @@ def status_errors(
     row of heartbeats say how many. ``descriptors``: of a process of the ``server`` that had reached its limit meanwhile, if
     there are errors of the server (5xx): files and backends need one each.
     """
-    evidence = f"heartbeats got error answers (HTTP {', '.join(map(str, sorted(by_status)))})"
-    evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
+    statuses = ", ".join(map(str, sorted(by_status)))
+    when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
+    evidence = f"heartbeats got error answers (HTTP {statuses}), {when}"
     remedy = remedy_of_statuses(by_status, of, over_tls=over_tls)
     if descriptors is not None:
-        whose, most = server or "the server", format_count(descriptors)
-        evidence += f"; meanwhile a process of {whose} had {most} descriptors open, its limit"
-        remedy = f"raise that limit{settings(server)['more_descriptors']}; if errors remain, {remedy}"
+        evidence += (
+            f"; meanwhile a process of {server or 'the server'} had {format_count(descriptors)} "
+            "descriptors open, its limit"
+        )
+        named_settings = settings(server)["more_descriptors"]
+        remedy = f"raise that limit{named_settings}; if errors remain, {remedy}"
     return Words(evidence, f"{remedy}{allowed_by(by_status, of, 'heartbeats')}")
 
 
 @finding("redirected", "warning", "soak the location that it redirects to ('curl -sI URL' prints it)")
 def redirected(by_status: Mapping[int, int]) -> str:
     """Every answer was a redirect, which asyncli does not follow: the intended work is elsewhere."""
-    return f"every heartbeat was answered with a redirect (HTTP {', '.join(map(str, sorted(by_status)))})"
+    return (
+        "every heartbeat was answered with a redirect "
+        f"(HTTP {', '.join(map(str, sorted(by_status)))})"
+    )
 
 
 @finding("handshakes_refused", "error")
@@ -327,5 +387,6 @@ def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
 def _many(count: float, words: str) -> str:
     """``2 connects were refused`` or ``1 connect was refused``."""
     if count == 1:
-        words = words.replace("connects", "connect", 1).replace(" were ", " was ", 1).replace(" their ", " its ", 1)
+        words = words.replace("connects", "connect", 1)
+        words = words.replace(" were ", " was ", 1).replace(" their ", " its ", 1)
     return f"{format_count(count)} {words}"

@@ -151,9 +151,11 @@ def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
 def _remedy_of_refusal(protocol: str, why: str) -> str:
     if why.startswith(NOT_OFFERED):
         return "use --ws-deflate if it requires permessage-deflate, else leave it out; and see its settings of extensions"
-    if stated := _STATED.match(why):
-        for codes, remedy in _REFUSED.get(stated[1], ()):
-            if not codes or (stated[2] and int(stated[2]) in codes):
+    stated = _STATED.match(why)
+    if stated is not None:
+        word, code = stated.groups()
+        for codes, remedy in _REFUSED.get(word, ()):
+            if not codes or (code and int(code) in codes):
                 return remedy
     return _without_code(protocol)
 
@@ -164,15 +166,24 @@ def _without_code(protocol: str) -> str:
 
 def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) -> str:
     """The remedy where a server broke the protocol: by the most frequent of ``reasons``."""
-    most = max(reasons, key=reasons.__getitem__) if reasons else ""
-    kind = kind_of_break(protocol, most)
+    reason = max(reasons, key=reasons.__getitem__) if reasons else ""
+    kind = kind_of_break(protocol, reason)
     if kind == "stream_reset":
-        code = _code_of_reset(most)
-        return _ERROR_CODES[code][1] if code in _ERROR_CODES and code not in (0, 8) else _RESET_HEARTBEAT
+        return _remedy_of_reset(_code_of_reset(reason))
     if kind == "answer_unread":
         return _TOO_LONG
-    default = _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
-    return _SPOKEN.get(most, _WITHOUT_CODE["http"] if kind == "not_http" else default)
+    if reason in _SPOKEN:
+        return _SPOKEN[reason]
+    if kind == "not_http":
+        return _WITHOUT_CODE["http"]
+    return _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+
+
+def _remedy_of_reset(code: int | None) -> str:
+    if code not in _ERROR_CODES or code in (0, 8):
+        return _RESET_HEARTBEAT
+    _, remedy = _ERROR_CODES[code]
+    return remedy
 
 
 #: How what a server sent in place of an answer begins -> the diagnosis.
@@ -185,31 +196,46 @@ def kind_of_break(protocol: str, why: str) -> str:
     """The diagnosis of a connection that ended because of what the server sent in place of an answer; ``why`` "": unknown."""
     if not why:
         return "not_http" if protocol == "http" else "broken_protocol"
-    return next((kind for beginning, kind in _KINDS.items() if why.startswith(beginning)), "broken_protocol")
+    for beginning, kind in _KINDS.items():
+        if why.startswith(beginning):
+            return kind
+    return "broken_protocol"
 
 
 def name_of_reset(why: str) -> str:
     """``RST_STREAM 7`` with the name of its code; other reasons unchanged."""
     code = _code_of_reset(why)
-    return why if code is None else why.replace(str(code), code_of_goodbye("http2", code), 1)
+    if code is None:
+        return why
+    return why.replace(str(code), code_of_goodbye("http2", code), 1)
 
 
 def _code_of_reset(why: str) -> int | None:
     """The code of ``RST_STREAM 7``, a reason that may go on."""
     stated = _STATED.match(why)
-    return int(stated[2]) if stated is not None and stated[1] == STREAM_RESET.strip() and stated[2] else None
+    if stated is None:
+        return None
+    word, code = stated.groups()
+    if word != STREAM_RESET.strip() or not code:
+        return None
+    return int(code)
 
 
 def announced(protocol: str) -> str:
     """How a server of this protocol announces that it ends a connection: ``with GOAWAY``."""
-    return "with 'Connection: close'" if protocol == "http" else _GOODBYES.get(protocol, ("with notice", {}))[0]
+    if protocol == "http":
+        return "with 'Connection: close'"
+    how, _ = _GOODBYES.get(protocol, ("with notice", {}))
+    return how
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:
     """``1001 (going away)``; "" if 0 means no code."""
     _, codes = _GOODBYES.get(protocol, ("", {}))
-    name = f" ({codes[code][0]})" if code in codes else ""
-    return f"{code}{name}" if code or name else ""
+    if code in codes:
+        name, _ = codes[code]
+        return f"{code} ({name})"
+    return str(code) if code else ""
 
 
 def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
@@ -219,4 +245,6 @@ def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
     if not shown:
         return Words(how, "see why it closed them")
     _, remedy = codes.get(code, ("", "see its documentation for the meaning of the code"))
-    return Words(f"{how} of code {shown}" + (f": {own}" if own else ""), remedy)
+    if own:
+        return Words(f"{how} of code {shown}: {own}", remedy)
+    return Words(f"{how} of code {shown}", remedy)

@@ -42,6 +42,8 @@ class Apart(TypedDict):
     before: int
 
 
+# The sentence names this many restarts of counters.
+_TIMES_NAMED = 3
 _OTHER_CLIENTS = "other clients use this server: run against a server of your own"
 _LATE = "the server still counts connections that were lost or given up"
 _DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
@@ -72,7 +74,9 @@ def divergence_sentence(pair: str, from_s: float, to_s: float, most: int, at_s: 
     # What is in flight hides a small difference at first; nothing is between the plan and what is held.
     at = "at" if pair == "asked" else "at or before"
     when = f"{behind} {how} {of} {at} {format_clock(from_s)}, by up to {_count(most)} (at {format_clock(at_s)})"
-    return f"{when}, until {format_clock(to_s)}" if closed else f"{when}, to the end"
+    if closed:
+        return f"{when}, until {format_clock(to_s)}"
+    return f"{when}, to the end"
 
 
 def _count(difference: int) -> str:
@@ -82,19 +86,30 @@ def _count(difference: int) -> str:
 def _since(since: Since | None) -> str:
     if since is None:
         return ""
-    most, at = _count(since["most"]), format_clock(since["at_s"])
-    return f" (diverged at or before {format_clock(since['from_s'])}, by {most} at most, at {at})"
+    first = format_clock(since["from_s"])
+    at = format_clock(since["at_s"])
+    return f" (diverged at or before {first}, by {_count(since['most'])} at most, at {at})"
 
 
 def _differ(pair: str, by: int) -> str:
     behind, of = _NAMES[pair]
-    return f"{behind} is {_count(by)} {'less' if by < 0 else 'more'} than {of}"
+    if by < 0:
+        return f"{behind} is {_count(by)} less than {of}"
+    return f"{behind} is {_count(by)} more than {of}"
 
 
 def _stale(killed: int, before: int) -> str:
-    known = [f"{killed:,} of a worker that was killed"] if killed else []
-    known += [f"{before:,} from before asyncli's first connect (lost in an earlier run, or others')"] if before else []
-    return f"it still counts {' and '.join(known)}; nginx forgets those of a killed worker only when it is restarted"
+    counts = []
+    if killed:
+        counts.append(f"{killed:,} of a worker that was killed")
+    if before:
+        counts.append(
+            f"{before:,} from before asyncli's first connect (lost in an earlier run, or others')"
+        )
+    return (
+        f"it still counts {' and '.join(counts)}; "
+        "nginx forgets those of a killed worker only when it is restarted"
+    )
 
 
 def _beyond(why: Beyond) -> str:
@@ -102,13 +117,16 @@ def _beyond(why: Beyond) -> str:
         return _stale(why["killed"], why["before"])
     if why["others"]:
         return _OTHER_CLIENTS
-    return f"{_LATE}: see the findings on those" if why["lost"] else _LATE
+    if why["lost"]:
+        return f"{_LATE}: see the findings on those"
+    return _LATE
 
 
 def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Severity]:
     """Remedy and severity where the server counts less than we do."""
     if addresses > 1:
-        return f"the status page may count only some of the {addresses} addresses; else {remedy}", "info"
+        remedy = f"the status page may count only some of the {addresses} addresses; else {remedy}"
+        return remedy, "info"
     return remedy, severity
 
 
@@ -127,10 +145,13 @@ def parted(
     connections, were less); ``addresses``: servers of the run.
     """
     evidence = divergence_sentence(pair, from_s, to_s, most, at_s, closed)
-    if times > 1:
-        evidence += f"; and {'once' if times == 2 else f'{times - 1} times'} more"
+    if times == 2:
+        evidence += "; and once more"
+    elif times > 2:
+        evidence += f"; and {times - 1} times more"
     if most >= 0:
-        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS, "info")
+        remedy = _beyond(beyond) if pair == "held" else _OTHER_CLIENTS
+        return Words(evidence, remedy, "info")
     severity: Severity = "info" if pair in ("asked", "requests") else "warning"
     remedy = _BEHIND[pair].format_map(settings(server))
     if pair in ("held", "accepts", "requests"):
@@ -185,10 +206,10 @@ def reconcile_requests(answers: int, requests: int, since: Since | None, address
     return Words(evidence, *_behind(addresses, "warning", _RESTARTED))
 
 
-def counts_ahead(found: Finding) -> bool:
+def counts_ahead(diverged: Finding) -> bool:
     """Whether it is a finding of a server that counts more than we do."""
-    fields = found.fields
-    match found.code:
+    fields = diverged.fields
+    match diverged.code:
         case "parted_held" | "parted_accepts" | "parted_handled":
             return bool(fields["most"] > 0)
         case "reconcile_held":
@@ -218,9 +239,12 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
     if anew:
         remedy = "a server that restarts loses what it counted after its last status page"
     parts = []
-    for one in apart:
-        before = f"{format_count(one['before'])} were there before its first connect, " if one["before"] else ""
-        parts.append(f"{_differ(one['pair'], one['by'])} ({before}up to {format_count(one['flight'])} were in flight)")
+    for difference in apart:
+        in_flight = f"up to {format_count(difference['flight'])} were in flight"
+        if difference["before"]:
+            before = format_count(difference["before"])
+            in_flight = f"{before} were there before its first connect, {in_flight}"
+        parts.append(f"{_differ(difference['pair'], difference['by'])} ({in_flight})")
     return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
 
 
@@ -229,7 +253,9 @@ def counters_restarted(at_s: Sequence[float], counter: str, before: float, after
     """The server's counters fell: it was restarted, or another server answers. ``at_s``: when, first from ``before`` to
     ``after``.
     """
-    when = ", ".join(map(format_clock, at_s[:3])) + (f" and {len(at_s) - 3} more times" if len(at_s) > 3 else "")
+    when = ", ".join(map(format_clock, at_s[:_TIMES_NAMED]))
+    if len(at_s) > _TIMES_NAMED:
+        when = f"{when} and {len(at_s) - _TIMES_NAMED} more times"
     return (
         f"the server's counters restarted at {when} ({counter} fell from {format_count(before)} to {format_count(after)}): the "
         "counts before and after are added; what came after its last status page is missing"
@@ -250,9 +276,10 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
     that were not planned.
     """
     ways = {"status_url": _way_to_a_page(server), "baseline": "plan a --baseline"}
+    missing = ", and ".join(ways[name] for name in lacks)
     reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
-        "no_page": ("no status page from before the ramp", ", and ".join(ways[one] for one in lacks) or _SEE_OTHERS),
+        "no_page": ("no status page from before the ramp", missing or _SEE_OTHERS),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",
             "Apache counts requests with ExtendedStatus On, and connections in prefork, or in event with one process",

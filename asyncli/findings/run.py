@@ -18,8 +18,10 @@ def where(phase: str | None, after_s: float, of_s: float | None) -> str:
         return "before the resumed run had reopened its connections"
     if phase is None:
         return "before the baseline"
-    of = f" of {format_duration(of_s)}" if of_s and of_s > after_s else ""
-    return f"{format_duration(round(after_s, 1))} into the {phase}{of}"
+    after = format_duration(round(after_s, 1))
+    if of_s and of_s > after_s:
+        return f"{after} into the {phase} of {format_duration(of_s)}"
+    return f"{after} into the {phase}"
 
 
 def resume_with(command: str) -> str:
@@ -65,7 +67,10 @@ def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int
 @finding("nobody_home", "error")
 def nobody_home(failures: int, resume: str) -> Words:
     """A resumed run could reopen none of its connections. ``resume``: the command that continues it."""
-    return Words(f"no connection was reopened: all {failures:,} connects failed", f"start the server, then {resume_with(resume)}")
+    return Words(
+        f"no connection was reopened: all {failures:,} connects failed",
+        f"start the server, then {resume_with(resume)}",
+    )
 
 
 @finding("held_again", "info")
@@ -111,11 +116,20 @@ def incomplete(phase: str | None, written: bool | None) -> Words:
     """
     where = f"in its {phase}" if phase else "at its start"
     if written:
-        return Words(f"the run is still running, {where}", "the numbers so far are right; 'asyncli watch' shows the run")
-    resumed = "" if phase in ("drain", "residue") else "the numbers so far are right; asyncli soak --resume continues it"
+        return Words(
+            f"the run is still running, {where}",
+            "the numbers so far are right; 'asyncli watch' shows the run",
+        )
+    remedy = ""
+    if phase not in ("drain", "residue"):
+        remedy = "the numbers so far are right; asyncli soak --resume continues it"
     if written is None:
-        return Words(f"the run file has no end: the run was killed {where}, or is still running", resumed)
-    return Words(f"the run file has no end and no process writes it: the run ended early, {where}", resumed)
+        return Words(
+            f"the run file has no end: the run was killed {where}, or is still running", remedy
+        )
+    return Words(
+        f"the run file has no end and no process writes it: the run ended early, {where}", remedy
+    )
 
 
 @finding("stopped_early", "info")
@@ -129,5 +143,13 @@ def server_changed(differs: Sequence[str], was_held: bool) -> str:
     """Another server answers since the resumption. ``differs``: what differs; ``was_held``: in the hold, so its cost was
     never measured.
     """
-    but = "; its cost per connection is unknown, because the ramp measured the other" if was_held else ""
-    return f"another server answers since the run was resumed ({'; '.join(differs)}): server numbers are of this one{but}"
+    if was_held:
+        return (
+            f"another server answers since the run was resumed ({'; '.join(differs)}): "
+            "server numbers are of this one; "
+            "its cost per connection is unknown, because the ramp measured the other"
+        )
+    return (
+        f"another server answers since the run was resumed ({'; '.join(differs)}): "
+        "server numbers are of this one"
+    )

@@ -43,9 +43,11 @@ def address_dead(address: str, others: Sequence[str]) -> Words:
     """The first connects to the address of one URL failed, while another address accepted: its share was not opened.
     ``others``: how many addresses accepted.
     """
-    who = " or ".join(others) if len(others) <= _NAMED else f"one of {len(others)} others"
+    accepting = " or ".join(others)
+    if len(others) > _NAMED:
+        accepting = f"one of {len(others)} others"
     return Words(
-        f"{address} accepted none of its first connects, while {who} did",
+        f"{address} accepted none of its first connects, while {accepting} did",
         f"see that the server listens at {address}, or leave that URL out",
     )
 
@@ -63,8 +65,10 @@ def server_program_not_run(command: str, why: str, distrusted: bool) -> Words:
 
 def find_by_user(users: Collection[int]) -> str:
     """The flag that names a server whose listening sockets ``users`` opened (none: unknown)."""
-    whose = ",".join(map(str, sorted(users)))
-    return f"--server-pid PID (find it by its name: pgrep -a{f'u {whose}' if whose else ''} NAME)"
+    if not users:
+        return "--server-pid PID (find it by its name: pgrep -a NAME)"
+    listed = ",".join(map(str, sorted(users)))
+    return f"--server-pid PID (find it by its name: pgrep -au {listed} NAME)"
 
 
 @finding("server_not_listening", "warning")
@@ -74,13 +78,21 @@ def server_not_listening(
     """The plan names a process, but others listen at its target. Right for a server behind a proxy. ``flag``: by which the
     plan names it; ``listeners``: the others (``name``, ``pid``); ``users``: theirs, if they are hidden.
     """
-    others = [f"{one['name']} (pid {one['pid']})" for one in listeners] or [f"a process of user {one}" for one in users]
-    does = f"{' and '.join(others)} {'does' if len(others) == 1 else 'do'}"
-    remedy = f"leave {flag} out" if listeners else find_by_user(users)
+    if listeners:
+        others = [f"{listener['name']} (pid {listener['pid']})" for listener in listeners]
+        remedy = f"leave {flag} out"
+    else:
+        others = [f"a process of user {user}" for user in users]
+        remedy = find_by_user(users)
+    others_do = f"{' and '.join(others)} do"
+    behind = "those"
+    if len(others) == 1:
+        others_do = f"{others[0]} does"
+        behind = "that one"
     return Words(
-        f"{name} (pid {pid}), which {flag} names, does not listen on {where}, but {does}: the memory and CPU of {name} may be "
-        "unrelated to these connections",
-        f"{remedy}, unless {name} is a server behind {'that one' if len(others) == 1 else 'those'}",
+        f"{name} (pid {pid}), which {flag} names, does not listen on {where}, but {others_do}: "
+        f"the memory and CPU of {name} may be unrelated to these connections",
+        f"{remedy}, unless {name} is a server behind {behind}",
     )
 
 
@@ -89,9 +101,15 @@ def server_took_no_part(pid: int | None, named: bool, answered: int, cpu_s: floa
     """The processes taken for the server used less CPU than any server needs for the answers, and opened no descriptor for the
     connections, so they are others. ``named``: by the plan.
     """
-    who, remedy = "the process" if pid is None else f"process {pid}", "name the one that serves the URL with --server-pid"
-    did = f"with its children it used {format_duration(cpu_s)} of CPU for {answered:,} answers, and opened nothing for them"
-    return Words(f"{who} is not the server: {did}", f"{remedy}, or run asyncli as root, which finds it" if named else remedy)
+    process = "the process" if pid is None else f"process {pid}"
+    remedy = "name the one that serves the URL with --server-pid"
+    if named:
+        remedy += ", or run asyncli as root, which finds it"
+    did = (
+        f"with its children it used {format_duration(cpu_s)} of CPU for {answered:,} answers, "
+        "and opened nothing for them"
+    )
+    return Words(f"{process} is not the server: {did}", remedy)
 
 
 @finding("other_clients", "warning", "stop the other clients of this server, such as a second asyncli, and run again")
@@ -140,11 +158,15 @@ def server_processes_changed(started: int, ended: int, from_s: float, to_s: floa
     workers that were replaced. Its memory at each instant is of those that ran then. A warning if any ended, because its memory
     went with it.
     """
-    when = f"at {format_clock(from_s)}" if to_s - from_s < 1.0 else f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    came = f"{format_many(started, 'process')} of the server started"
-    went = f"{format_many(ended, 'process')} of the server ended"
-    what = f"{came} and {ended:,} ended" if started and ended else came if started else went
-    evidence = f"{what} {when}; no connection was lost with them"
+    when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
+    if to_s - from_s < 1.0:
+        when = f"at {format_clock(from_s)}"
+    changes = f"{format_many(started, 'process')} of the server started"
+    if started and ended:
+        changes += f" and {ended:,} ended"
+    elif ended or not started:
+        changes = f"{format_many(ended, 'process')} of the server ended"
+    evidence = f"{changes} {when}; no connection was lost with them"
     if not ended:
         return Words(evidence, "see what it started: its memory counts as the server's")
     return Words(evidence, "see why: memory that ended with them is missing at the hold's end", "warning")
@@ -166,13 +188,18 @@ def held_by_others(server: str, programs: Sequence[str], memory_read: bool, shar
     """Other programs than the server's processes hold its connections: all of them, or a part. ``shared``: only a part;
     ``memory_read``: what they took is in the server's cost; else that is unknown.
     """
-    who = " and ".join(programs)
-    what = f"{who} {'holds' if len(programs) == 1 else 'hold'} the connections, not the processes of {server} that listen"
+    holders = " and ".join(programs)
     if shared:
-        what = f"other processes, of {who}, hold a part of the connections of {server}"
+        what = f"other processes, of {holders}, hold a part of the connections of {server}"
+    else:
+        verb = "holds" if len(programs) == 1 else "hold"
+        what = f"{holders} {verb} the connections, not the processes of {server} that listen"
     if memory_read:
         return Words(f"{what}: the server's cost is of both")
-    return Words(f"{what}, and that memory may not be read: the server's cost is unknown", "run asyncli as root (sudo)")
+    return Words(
+        f"{what}, and that memory may not be read: the server's cost is unknown",
+        "run asyncli as root (sudo)",
+    )
 
 
 @finding("held_behind", "info")
@@ -180,11 +207,18 @@ def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Word
     """Behind the server other programs rose with the connections, like a proxy's backend. ``memory_read``: what they took
     is a part of its own, and of the whole host's cost; else that is unknown.
     """
-    who = " and ".join(programs)
-    what = f"{who} {'opens' if len(programs) == 1 else 'open'} as many descriptors as {server}, like a backend behind it"
+    verb = "opens" if len(programs) == 1 else "open"
+    what = (
+        f"{' and '.join(programs)} {verb} as many descriptors as {server}, "
+        "like a backend behind it"
+    )
     if memory_read:
         return Words(f"{what}: its memory is a part of its own")
-    return Words(f"{what}, and that memory may not be read: no forecast without it", "run asyncli as root (sudo)", "warning")
+    return Words(
+        f"{what}, and that memory may not be read: no forecast without it",
+        "run asyncli as root (sudo)",
+        "warning",
+    )
 
 
 @finding("not_accepted", "warning")

@@ -57,10 +57,18 @@ def no_answers(
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in _TELLS_CPU else ""
-    more += f"; {times - 1} more such periods" if times > 1 else ""
-    more += f", one about every {format_duration(every_s)}" if every_s is not None else ""
-    return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)
+    details = ""
+    if cores is not None and why not in _TELLS_CPU:
+        details += f"; {server} used {cores:.2f} cores meanwhile"
+    if times > 1:
+        details += f"; {times - 1} more such periods"
+    if every_s is not None:
+        details += f", one about every {format_duration(every_s)}"
+    return Words(
+        f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): "
+        f"{reason}{details}",
+        remedy,
+    )
 
 
 @finding("answers_slow", "warning", "see the server's load, workers, disks and backends at that time, and the network path")
@@ -73,13 +81,20 @@ def answers_slow(
     long, in the median ``median_s``; ``times``: of so many periods this is the longest, ``all_s`` in total, ``every_s``
     apart if regular; ``cores``: CPU of the server meanwhile.
     """
-    evidence = f"{format_many(late, 'heartbeat')} had late answers from {format_clock(from_s)} to {format_clock(to_s)}: after "
-    evidence += f"{format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
-    evidence += f", and {format_count(others)} had theirs in time" if others else ""
+    when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
+    evidence = (
+        f"{format_many(late, 'heartbeat')} had late answers {when}: "
+        f"after {format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
+    )
+    if others:
+        evidence += f", and {format_count(others)} had theirs in time"
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
-    evidence += f"; {times - 1} more such periods, {all_s} s in total" if times > 1 else ""
-    return f"{evidence}, one about every {format_duration(every_s)}" if every_s is not None else evidence
+    if times > 1:
+        evidence += f"; {times - 1} more such periods, {all_s} s in total"
+    if every_s is not None:
+        evidence += f", one about every {format_duration(every_s)}"
+    return evidence
 
 
 @finding("packets_sent_again", "warning")
@@ -91,20 +106,26 @@ def packets_sent_again(
     asyncli's sockets did.
     """
     when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
+    segments = format_many(count, "TCP segment")
     if here:
-        what = f"asyncli's connections sent {format_many(count, 'TCP segment')} again {when} their requests"
+        sent_again = f"asyncli's connections sent {segments} again {when} their requests"
     else:
-        again = format_many(count, "TCP segment")
-        what = f"the server's host sent {again} again {when} what it sent, while as many answers were late"
+        sent_again = (
+            f"the server's host sent {segments} again {when} what it sent, "
+            "while as many answers were late"
+        )
     if one_network:
         return Words(
-            f"{what} within {within_s:.0f} s: a full listen queue dropped them, or a firewall",
-            "see the server's listen queue (ss -ltn: Recv-Q), and this host's firewall (nft list ruleset)",
+            f"{sent_again} within {within_s:.0f} s: "
+            "a full listen queue dropped them, or a firewall",
+            "see the server's listen queue (ss -ltn: Recv-Q), "
+            "and this host's firewall (nft list ruleset)",
         )
     between = "here and the server" if here else "the server and here"
     return Words(
-        f"{what} within {within_s:.0f} s: packets were lost, or a full queue dropped them",
-        f"see links, cables and firewalls between {between} (ip -s link), and the server's listen queue",
+        f"{sent_again} within {within_s:.0f} s: packets were lost, or a full queue dropped them",
+        f"see links, cables and firewalls between {between} (ip -s link), "
+        "and the server's listen queue",
     )
 
 
@@ -127,19 +148,33 @@ def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, e
     without a limit may stay silent. ``from_s``: since when; ``enough_s``: a hold that hears from each connection or ends
     it.
     """
-    since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
-    since = since if fault else "when the hold began"
-    # After a fault only the time since then counts, however long the hold was.
-    longer = f"hold for {format_duration(enough_s)} or longer{' after it' if fault else ''}"
-    remedy = f"{longer} (--keepalive / 2 + --timeout), or lower --keepalive"
     forever = listens and enough_s >= LONGEST_S
-    if listens:
-        remedy = "use --silence TIME if the server should send" if forever else f"{longer} (--silence)"
     ago = format_duration(max(1, round(for_s)))
-    none = "no data came on them" if listens else "no heartbeat was due on them"
+    none_came = "no data came on them" if listens else "no heartbeat was due on them"
     return Words(
-        f"{format_count(count)} of {format_count(held)} held connections were open at the end, but {none} after "
-        f"{format_clock(from_s)}, {since}, {ago} before: whether the server still serves them is unknown",
-        remedy,
+        f"{format_count(count)} of {format_count(held)} held connections were open at the end, "
+        f"but {none_came} after {format_clock(from_s)}, {_since_when(fault, listens)}, "
+        f"{ago} before: whether the server still serves them is unknown",
+        _hold_longer(fault, enough_s, listens),
         "info" if forever and not fault else None,
     )
+
+
+def _since_when(fault: bool, listens: bool) -> str:
+    if not fault:
+        return "when the hold began"
+    if listens:
+        return "when the first fell silent"
+    return "when the first heartbeat went unanswered"
+
+
+def _hold_longer(fault: bool, enough_s: float, listens: bool) -> str:
+    """The remedy of connections that were not heard."""
+    if listens and enough_s >= LONGEST_S:
+        return "use --silence TIME if the server should send"
+    # After a fault only the time since then counts, however long the hold was.
+    after_fault = " after it" if fault else ""
+    longer = f"hold for {format_duration(enough_s)} or longer{after_fault}"
+    if listens:
+        return f"{longer} (--silence)"
+    return f"{longer} (--keepalive / 2 + --timeout), or lower --keepalive"

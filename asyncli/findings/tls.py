@@ -26,15 +26,19 @@ _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer Ope
 
 def by_reason(reasons: Mapping[str, int] | Mapping[int, int]) -> str:
     """``12 × alert certificate_required, 3 × ...``, the most frequent first, at most eight."""
-    ranked = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
-    listed = [f"{format_count(count)} × {why}" for why, count in ranked[:_MOST_REASONS]]
-    more = sum(count for _, count in ranked[_MOST_REASONS:])
-    return ", ".join([*listed, f"{format_count(more)} others"] if more else listed)
+    ranked = sorted(reasons.items(), key=lambda reason: (-reason[1], reason[0]))
+    counts = [f"{format_count(count)} × {why}" for why, count in ranked[:_MOST_REASONS]]
+    others = sum(count for _, count in ranked[_MOST_REASONS:])
+    if others:
+        counts.append(f"{format_count(others)} others")
+    return ", ".join(counts)
 
 
 def refuses_ours(reason: str) -> bool:
     """Whether the server refuses our certificate: an alert about a certificate means ours."""
-    return reason.startswith("alert") and ("certificate" in reason or reason in ("alert unknown ca", "alert unknown_ca"))
+    if reason in ("alert unknown ca", "alert unknown_ca"):
+        return True
+    return reason.startswith("alert") and "certificate" in reason
 
 
 def unknown_name(reason: str) -> bool:
@@ -43,21 +47,31 @@ def unknown_name(reason: str) -> bool:
 
 
 def kind_of(reason: str) -> str:
-    """What a TLS error with this reason is about: a certificate ("ours"; of the server's "expired", "name", "theirs"), "sni",
-    "alpn", or "" for anything else, which may depend on the number of connections."""
+    """What a TLS error with this reason is about: a certificate ("ours"; of the server's "expired",
+    "name", "theirs"), "sni", "alpn", or "" for anything else, which may depend on the number of
+    connections.
+    """
     if refuses_ours(reason):
         return "ours"
     if unknown_name(reason):
         return "sni"
-    if reason.startswith("alert") or not ("certificate" in reason or "mismatch" in reason):
+    is_of_certificate = "certificate" in reason or "mismatch" in reason
+    if reason.startswith("alert") or not is_of_certificate:
         return "alpn" if "ALPN" in reason else ""
-    return "expired" if "expired" in reason else "name" if "mismatch" in reason else "theirs"
+    if "expired" in reason:
+        return "expired"
+    if "mismatch" in reason:
+        return "name"
+    return "theirs"
 
 
 def remedy_of_reasons(reasons: Mapping[str, int], otherwise: str) -> str:
     """The remedies of TLS errors with these reasons; ``otherwise`` if none is known."""
     kinds = set(map(kind_of, reasons))
-    return "; ".join(remedy for kind, remedy in _REMEDIES.items() if kind in kinds) or otherwise
+    remedies = [remedy for kind, remedy in _REMEDIES.items() if kind in kinds]
+    if not remedies:
+        return otherwise
+    return "; ".join(remedies)
 
 
 @finding("tls_handshakes_failed", "error")
@@ -84,7 +98,8 @@ def tls_certificate_ends(subject: str, ends: str, days_left: float, run_s: float
     if left_s <= 0:
         when = f"expired on {until:{form}}"
     elif left_s < run_s:
-        when = f"expires on {until:{form}}, before the run ends ({until + datetime.timedelta(seconds=run_s - left_s):{form}})"
+        run_ends = until + datetime.timedelta(seconds=run_s - left_s)
+        when = f"expires on {until:{form}}, before the run ends ({run_ends:{form}})"
     else:
         left = format_duration(left_s) if left_s < 2 * _DAY_S else f"{days_left:.0f} days"
         when = f"expires on {until:{form}}, in {left}"

@@ -65,17 +65,23 @@ class _LabPython(_LabLibrary):
     optional: ClassVar[tuple[str, ...]] = ()
 
     def _find(self) -> None:
-        versions = {one: _version_of(one) for one in (*self.packages, *self.optional)}
-        missing = [one for one in self.packages if versions[one] is None]
-        if not missing and int((versions[self.name] or "0").partition(".")[0]) < self.min_version:
+        versions = {
+            package: _version_of(package) for package in (*self.packages, *self.optional)
+        }
+        missing = [package for package in self.packages if versions[package] is None]
+        major_version, _, _ = (versions[self.name] or "0").partition(".")
+        if not missing and int(major_version) < self.min_version:
             missing = [f"{self.name} {self.min_version} or later"]
         if missing:
             raise HostError(
                 f"{self.name}: no package {' and no '.join(missing)} in {sys.executable}; "
                 f"install it ({sys.executable} -m pip install '{self.requirement}')"
             )
-        others = [f"{one} {versions[one]}" for one in (*self.packages[1:], *self.optional) if versions[one]]
-        self._label = f"{self.packages[0]}/{versions[self.packages[0]]}" + (f" ({', '.join(others)})" if others else "")
+        first, *others = (*self.packages, *self.optional)
+        self._label = f"{first}/{versions[first]}"
+        installed = [f"{package} {versions[package]}" for package in others if versions[package]]
+        if installed:
+            self._label += f" ({', '.join(installed)})"
         self._program = (sys.executable, "-m", "asyncli.lab.python_servers", self.name)
 
 

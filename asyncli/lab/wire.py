@@ -6,6 +6,7 @@ Enough of RFC 9112 for keep-alive clients, and strict, so that a client's mistak
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -54,45 +55,59 @@ def parse_request(head: bytes) -> Request:
     method, target, major, minor = match.groups()
     if major != b"1":
         return Request(505)
-    fields = [_FIELD.fullmatch(line) for line in lines[1:]]
-    if None in fields:
-        return Request(400)
     values: dict[bytes, list[bytes]] = {}
-    for field in fields:
-        assert field is not None
+    for line in lines[1:]:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            return Request(400)
         values.setdefault(field[1].lower(), []).append(field[2].lower())
-    old, sizes = minor == b"0", set(values.get(b"content-length", ()))
+    is_http_1_0 = minor == b"0"
     hosts = len(values.get(b"host", ()))
-    if hosts > 1 or (hosts == 0 and not old) or not all(one.isdigit() and len(one) <= 18 for one in sizes):
+    if hosts > 1 or (hosts == 0 and not is_http_1_0):
         return Request(400)
-    if len({int(one) for one in sizes}) > 1:
+    sizes = values.get(b"content-length", ())
+    if not all(size.isdigit() and len(size) <= 18 for size in sizes):
+        return Request(400)
+    different_sizes = {int(size) for size in sizes}
+    if len(different_sizes) > 1:
         return Request(400)
     if b"transfer-encoding" in values:
         return Request(501)
-    options = {option.strip(b" \t") for value in values.get(b"connection", ()) for option in value.split(b",")}
     return Request(
         status=200 if method in _METHODS else 405,
         path=target.partition(b"?")[0],
         head_only=method == b"HEAD",
-        keep=b"close" not in options and (not old or b"keep-alive" in options),
-        body=int(sizes.pop()) if sizes else 0,
-        expects=not old and b"100-continue" in values.get(b"expect", ()),
+        keep=_keeps(values.get(b"connection", ()), is_http_1_0=is_http_1_0),
+        body=max(different_sizes, default=0),
+        expects=not is_http_1_0 and b"100-continue" in values.get(b"expect", ()),
     )
+
+
+def _keeps(values: Iterable[bytes], *, is_http_1_0: bool) -> bool:
+    """Whether the connection is kept, by the ``values`` of its Connection headers."""
+    options = set()
+    for value in values:
+        options |= {option.strip(b" \t") for option in value.split(b",")}
+    if b"close" in options:
+        return False
+    return not is_http_1_0 or b"keep-alive" in options
 
 
 @lru_cache(maxsize=64)
 def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool, keep: bool) -> bytes:
     """A response, with ``date`` as the Date header if given; ``head_only``: without the body."""
-    return b"".join(
-        (
-            b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n" % (status, _REASONS[status]),
-            b"Date: %b\r\n" % date if date else b"",
-            b"Allow: %b\r\n" % b", ".join(_METHODS) if status == 405 else b"",
-            b"Content-Type: text/plain\r\n" if body else b"",
-            b"Content-Length: %d\r\nConnection: %b\r\n\r\n" % (len(body), b"keep-alive" if keep else b"close"),
-            b"" if head_only else body,
-        )
-    )
+    parts = [b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n" % (status, _REASONS[status])]
+    if date:
+        parts.append(b"Date: %b\r\n" % date)
+    if status == 405:
+        parts.append(b"Allow: %b\r\n" % b", ".join(_METHODS))
+    if body:
+        parts.append(b"Content-Type: text/plain\r\n")
+    connection = b"keep-alive" if keep else b"close"
+    parts.append(b"Content-Length: %d\r\nConnection: %b\r\n\r\n" % (len(body), connection))
+    if not head_only:
+        parts.append(body)
+    return b"".join(parts)
 
 
 def status_page(*, active: int, accepts: int, handled: int, requests: int, reading: int, writing: int) -> bytes:

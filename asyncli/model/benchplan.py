@@ -19,6 +19,8 @@ from asyncli.model.values import above_zero, checked_url, count_to, each_of, one
 # Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+# Those that may be sent again.
+_PIPELINED = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
 DEFAULT_DURATION_S = 10.0
 MOST_PIPELINE = 10_000
 MOST_RATE = 10_000_000
@@ -99,34 +101,55 @@ class BenchRun(msgspec.Struct):
 
 
 def _body(value: object) -> bytes:
-    if isinstance(value, bytes):
-        data = value
-    elif not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a text; write one, or @FILE")
-    elif value.startswith("@"):
-        path = Path(value[1:])
-        try:
-            if path.is_fifo():  # opening it would wait for a writer
-                raise ValueError("it is a pipe")
-            with path.open("rb") as file:
-                data = file.read(LONGEST_BODY + 1)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ValueError(f"{shown(value[1:])} cannot be read ({why}); name a file, or write the text itself") from None
-    else:
-        data = value.encode("utf-8", "surrogateescape")
+    data = _bytes_of_body(value)
     if len(data) > LONGEST_BODY:
-        raise ValueError(f"a body of more than {LONGEST_BODY:,} bytes is too long; write a shorter one")
+        raise ValueError(
+            f"a body of more than {LONGEST_BODY:,} bytes is too long; write a shorter one"
+        )
     return data
 
 
+def _bytes_of_body(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a text; write one, or @FILE")
+    if value.startswith("@"):
+        return _body_in_file(value[1:])
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _body_in_file(name: str) -> bytes:
+    path = Path(name)
+    try:
+        if path.is_fifo():  # opening it would wait for a writer
+            raise ValueError("it is a pipe")
+        with path.open("rb") as file:
+            return file.read(LONGEST_BODY + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"{shown(name)} cannot be read ({why}); name a file, or write the text itself"
+        ) from None
+
+
 def _rate(value: object) -> float:
-    return float(_whole_rate(value.removesuffix("/s") if isinstance(value, str) else value))
+    if isinstance(value, str):
+        value = value.removesuffix("/s")
+    return float(_whole_rate(value))
 
 
-_whole_rate = count_to(MOST_RATE, "more than any server answers; write requests a second up to 10M, for example 500")
-_requests = count_to(MOST_REQUESTS, "more than one bench is built for; write at most 1000000M, or --duration")
-_pipeline = count_to(MOST_PIPELINE, f"too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}")
+_whole_rate = count_to(
+    MOST_RATE,
+    "more than any server answers; write requests a second up to 10M, for example 500",
+)
+_requests = count_to(
+    MOST_REQUESTS, "more than one bench is built for; write at most 1000000M, or --duration"
+)
+_pipeline = count_to(
+    MOST_PIPELINE,
+    f"too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}",
+)
 
 
 #: key of a plan (and, with dashes, the flag) -> (field of BenchPlan, parser).
@@ -153,20 +176,42 @@ def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
         fields["method"] = "POST"
     plan = BenchPlan(**fields)
     if plan.connections < len(plan.urls):
-        many, where = len(plan.urls), located.get("connections", "URL")
-        raise PlanError(f"{where}: {many} URLs need at least as many connections, one each; use -c {many} or more, or fewer URLs")
+        urls = len(plan.urls)
+        raise PlanError(
+            f"{located.get('connections', 'URL')}: {urls} URLs need at least as many connections, "
+            f"one each; use -c {urls} or more, or fewer URLs"
+        )
     if plan.body and plan.method not in _WITH_BODY:
-        raise PlanError(f"{located['body']}: a {plan.method} carries no body; leave it out, or use --method POST")
-    if plan.pipeline > 1 and plan.short:
-        raise PlanError(f"{located['pipeline']}: a connection for each request cannot carry {plan.pipeline}; leave --short out")
-    if plan.pipeline > 1 and plan.rate is not None:
-        raise PlanError(f"{located['pipeline']}: at a rate each request has its own due time; leave --pipeline or --rate out")
-    if plan.pipeline > 1 and plan.method not in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE"):
-        why = f"{located['pipeline']}: a {plan.method} may not be sent again when its connection is cut (RFC 9112, 9.3.2)"
-        raise PlanError(f"{why}; use GET, or leave --pipeline out")
-    one = _LEAST_REQUEST + len(plan.body) + sum(map(len, plan.headers))
-    train = plan.pipeline * (sum(map(len, plan.urls)) + one * len(plan.urls))
-    if plan.pipeline > 1 and train > LONGEST_TRAIN:
-        what = f"{plan.pipeline:,} requests written at once are {train:,} bytes, and each process keeps them in memory"
-        raise PlanError(f"{located['pipeline']}: {what}; write at most {max(1, plan.pipeline * LONGEST_TRAIN // train):,}")
+        raise PlanError(
+            f"{located['body']}: a {plan.method} carries no body; "
+            "leave it out, or use --method POST"
+        )
+    if plan.pipeline > 1:
+        _require_pipeline(plan, located["pipeline"])
     return plan
+
+
+def _require_pipeline(plan: BenchPlan, where: str) -> None:
+    """Refuse a pipeline that contradicts the plan, or that takes too much memory."""
+    if plan.short:
+        raise PlanError(
+            f"{where}: a connection for each request cannot carry {plan.pipeline}; "
+            "leave --short out"
+        )
+    if plan.rate is not None:
+        raise PlanError(
+            f"{where}: at a rate each request has its own due time; leave --pipeline or --rate out"
+        )
+    if plan.method not in _PIPELINED:
+        raise PlanError(
+            f"{where}: a {plan.method} may not be sent again when its connection is cut "
+            "(RFC 9112, 9.3.2); use GET, or leave --pipeline out"
+        )
+    request = _LEAST_REQUEST + len(plan.body) + sum(map(len, plan.headers))
+    train = plan.pipeline * (sum(map(len, plan.urls)) + request * len(plan.urls))
+    if train > LONGEST_TRAIN:
+        limit = max(1, plan.pipeline * LONGEST_TRAIN // train)
+        raise PlanError(
+            f"{where}: {plan.pipeline:,} requests written at once are {train:,} bytes, "
+            f"and each process keeps them in memory; write at most {limit:,}"
+        )

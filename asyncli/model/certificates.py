@@ -28,8 +28,10 @@ def client_context(options: TlsOptions, offered: Sequence[str] = ("http/1.1",)) 
         try:
             context.set_ciphers(options.tls_ciphers)
         except ssl.SSLError:
-            what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (for TLS 1.3 the server chooses)"
-            raise HostError(f"--tls-ciphers {options.tls_ciphers}: {what}") from None
+            raise HostError(
+                f"--tls-ciphers {options.tls_ciphers}: OpenSSL knows none of them; "
+                "'openssl ciphers -v' lists those of TLS 1.2 (for TLS 1.3 the server chooses)"
+            ) from None
     context.options |= ssl.OP_NO_RENEGOTIATION
     if offered:
         context.set_alpn_protocols(list(offered))
@@ -38,7 +40,11 @@ def client_context(options: TlsOptions, offered: Sequence[str] = ("http/1.1",)) 
 
 def not_http2(chosen: str | None) -> str:
     """The error for a protocol other than h2 that the server chose by ALPN; "" for h2."""
-    return "" if chosen == "h2" else f"the server {f'speaks {chosen}' if chosen else 'chose nothing'} in ALPN, not h2"
+    if chosen == "h2":
+        return ""
+    if not chosen:
+        return "the server chose nothing in ALPN, not h2"
+    return f"the server speaks {chosen} in ALPN, not h2"
 
 
 def reason_of(error: ssl.SSLError) -> str:
@@ -59,18 +65,27 @@ def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
         context.keylog_filename = None  # type: ignore[assignment]
         return context
     except (OSError, ssl.SSLError) as error:
-        why = error.strerror if not isinstance(error, ssl.SSLError) and error.strerror else "no certificate in PEM"
-        raise HostError(f"{flag} {authority}: cannot be read ({why}); name a file with the authority's certificate") from None
+        why = "no certificate in PEM"
+        if not isinstance(error, ssl.SSLError) and error.strerror:
+            why = error.strerror
+        raise HostError(
+            f"{flag} {authority}: cannot be read ({why}); "
+            "name a file with the authority's certificate"
+        ) from None
 
 
 def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None) -> ssl.SSLContext:
     """Load this certificate and key, which ``flags`` name, into ``context`` and return it. Raises :class:`HostError`."""
-    named = [(flag, path) for flag, path in zip(flags, (certificate, key), strict=True) if path is not None]
-    for flag, path in named:
+    named = {flags[0]: certificate}
+    if key is not None:
+        named[flags[1]] = key
+    for flag, path in named.items():
         try:
             Path(path).read_bytes()
         except OSError as error:
-            raise HostError(f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM") from None
+            raise HostError(
+                f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM"
+            ) from None
     asked = []
 
     def no_passphrase() -> str:
@@ -82,28 +97,36 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
     except (ssl.SSLError, OSError, ValueError) as error:
         # Without a reason OpenSSL's text is its source file and line.
         reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
-        why = f" ({reason.lower().replace('_', ' ')})" if reason else ""
-        files = " and ".join(f"{flag} {path}" for flag, path in named)
-        what = f"{'hold' if key else 'holds'} no certificate with its key, in PEM{why}; name both files"
-        if asked:
-            what = "the key has a passphrase; write it without one (openssl pkey -in KEY -out PLAIN)"
-        elif reason == "KEY_VALUES_MISMATCH":
-            what = "the key does not belong to the certificate; name the one that does"
-        raise HostError(f"{files}: {what}") from None
+        files = " and ".join(f"{flag} {path}" for flag, path in named.items())
+        why = _why_not_loaded(reason, has_key=bool(key), has_passphrase=bool(asked))
+        raise HostError(f"{files}: {why}") from None
     return context
 
 
+def _why_not_loaded(reason: str | None, *, has_key: bool, has_passphrase: bool) -> str:
+    if has_passphrase:
+        return "the key has a passphrase; write it without one (openssl pkey -in KEY -out PLAIN)"
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate; name the one that does"
+    verb = "hold" if has_key else "holds"
+    in_brackets = f" ({reason.lower().replace('_', ' ')})" if reason else ""
+    return f"{verb} no certificate with its key, in PEM{in_brackets}; name both files"
+
+
 def refused_because(context: ssl.SSLContext, certificate: str) -> str | None:
-    """OpenSSL's reason ("certificate has expired") why clients that trust this certificate will refuse it; None: they accept
-    it, or it cannot be tried."""
+    """OpenSSL's reason ("certificate has expired") why clients that trust this certificate will
+    refuse it; None: they accept it, or it cannot be tried.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server = ssl.MemoryBIO()
+    to_client = ssl.MemoryBIO()
     try:
         client.load_verify_locations(certificate)
-        ends = client.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
-        for end in ends * 2:
+        client_end = client.wrap_bio(to_client, to_server)
+        server_end = context.wrap_bio(to_server, to_client, server_side=True)
+        for end in (client_end, server_end, client_end, server_end):
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     except ssl.SSLCertVerificationError as error:

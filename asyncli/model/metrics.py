@@ -36,7 +36,8 @@ def _counter(name: str, about: str) -> str:
 
 
 def _family(name: str, about: str, exposed: str = "", label: str = "") -> str:
-    METRICS[name] = Metric("counter" if exposed.endswith("_total") else "gauge", about, exposed, label)
+    kind: Literal["gauge", "counter"] = "counter" if exposed.endswith("_total") else "gauge"
+    METRICS[name] = Metric(kind, about, exposed, label)
     return name
 
 
@@ -61,18 +62,25 @@ def greatest(name: str) -> float:
         return _MOST_COUNTED
     if name.endswith("_bytes"):
         return _MOST_BYTES
-    return math.inf if name.endswith("_s") else _MOST_OPEN
+    if name.endswith("_s"):
+        return math.inf
+    return _MOST_OPEN
 
 
 def meaning(name: str) -> str:
     """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an unknown one."""
-    found = METRICS.get(name) or METRICS.get(family_of(name))
-    return found.about if found else ""
+    metric = METRICS.get(name) or METRICS.get(family_of(name))
+    if metric is None:
+        return ""
+    return metric.about
 
 
 def family_of(name: str) -> str:
     """The family of a metric; "": none."""
-    return next((one for one in FAMILIES if name.startswith(one)), "")
+    for family in FAMILIES:
+        if name.startswith(family):
+            return family
+    return ""
 
 
 STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")

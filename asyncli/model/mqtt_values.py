@@ -44,7 +44,10 @@ def parse_client_id(value: object) -> str:
     """Check a template that gives each connection its own id."""
     text = _short(value)
     if not Template(text).varies:
-        raise ValueError(f"{shown(text)} is the same for all connections, but a broker requires unique ids; write {{n}} in it")
+        raise ValueError(
+            f"{shown(text)} is the same for all connections, but a broker requires unique ids; "
+            "write {n} in it"
+        )
     return text
 
 
@@ -52,26 +55,43 @@ def parse_subscription(value: str) -> str:
     """Check a topic filter, which may be a template, and its QoS: ``TOPIC[@QOS]``."""
     topic, qos = topic_and_qos(_short(value))
     Template(topic)
-    *levels, last = topic.split("/")
     if qos > 2 or not topic:
         raise ValueError(f"{shown(value)} is not a topic and a QoS; write for example sensors/#@1")
-    if any("#" in level for level in levels) or any(len(level) > 1 and {*level} & {*"#+"} for level in (*levels, last)):
-        raise ValueError(f"{shown(value)}: a wildcard must be a whole level, # the last one; write for example sensors/+/state")
+    if not _has_valid_wildcards(topic):
+        raise ValueError(
+            f"{shown(value)}: a wildcard must be a whole level, # the last one; "
+            "write for example sensors/+/state"
+        )
     return value
+
+
+def _has_valid_wildcards(topic: str) -> bool:
+    levels = topic.split("/")
+    if any("#" in level for level in levels[:-1]):
+        return False
+    return not any(len(level) > 1 and {*level} & {*"#+"} for level in levels)
 
 
 def topic_and_qos(text: str) -> tuple[str, int]:
     """Split ``TOPIC[@QOS]``; the default QoS is 0."""
-    found = _QOS.fullmatch(text)
-    return (found[1], int(found[2])) if found is not None else (text, 0)
+    match = _QOS.fullmatch(text)
+    if match is None:
+        return text, 0
+    return match[1], int(match[2])
 
 
 def parse_login_file(value: object) -> str:
     """``user:password`` or ``user`` from a file of one line. No error shows it."""
-    lines = read_text(path := parse_file(value), _LOGIN).splitlines()
-    if len(lines) != 1 or not lines[0].partition(":")[0] or "\0" in lines[0] or len(lines[0].encode()) > _LONGEST_TEXT:
+    path = parse_file(value)
+    lines = read_text(path, _LOGIN).splitlines()
+    if len(lines) != 1 or not _is_login(lines[0]):
         raise ValueError(f"{shown(path)} has no login in it; {_LOGIN}")
     return lines[0]
+
+
+def _is_login(text: str) -> bool:
+    user, _, _ = text.partition(":")
+    return bool(user) and "\0" not in text and len(text.encode()) <= _LONGEST_TEXT
 
 
 def _short(value: object) -> str:
@@ -81,7 +101,8 @@ def _short(value: object) -> str:
     longest = text
     if "{" in text:
         template = Template(text)
-        longest = template.fill(dict.fromkeys(template.names, "") | {"n": MOST_CONNECTIONS, "random": "f" * 6})
+        columns = dict.fromkeys(template.names, "")
+        longest = template.fill({**columns, "n": MOST_CONNECTIONS, "random": "f" * 6})
     if len(longest.encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
     return text

@@ -26,9 +26,15 @@ def parse_place(value: object) -> str:
     if text.startswith(UNIX):
         path = text.removeprefix(UNIX)
         if not re.match("[/@].", path):
-            raise ValueError(f"{shown(text)} has no absolute path; write for example unix:/run/app.sock")
-        if (size := len(path.encode())) > _LONGEST_PATH:
-            raise ValueError(f"{shown(text)}: its path has {size} bytes, at most {_LONGEST_PATH} work; name a link to its folder")
+            raise ValueError(
+                f"{shown(text)} has no absolute path; write for example unix:/run/app.sock"
+            )
+        size = len(path.encode())
+        if size > _LONGEST_PATH:
+            raise ValueError(
+                f"{shown(text)}: its path has {size} bytes, at most {_LONGEST_PATH} work; "
+                "name a link to its folder"
+            )
         return text
     target = parse_url(f"http://{text}")
     if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
@@ -44,49 +50,80 @@ def parse_resolve(value: str) -> str:
 
 def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
     """Host and port -> addresses, from ``texts`` of :func:`parse_resolve`."""
-    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    addresses_by_place: dict[tuple[str, int], tuple[str, ...]] = {}
     for text in texts:
         match = _RESOLVED.fullmatch(text)
-        addresses = [] if match is None else [one.removeprefix("[").removesuffix("]") for one in match["addresses"].split(",")]
+        addresses = [] if match is None else match["addresses"].split(",")
+        addresses = [address.removeprefix("[").removesuffix("]") for address in addresses]
         if match is None or not all(map(is_address, addresses)):
-            raise ValueError(f"{shown(text)} is not HOST:PORT:ADDRESS; write for example shop.example:443:10.0.0.7,10.0.0.8")
-        there = parse_url(f"http://{match['place']}")
-        known = found.get((there.host, there.port), ())
-        found[there.host, there.port] = tuple(dict.fromkeys((*known, *addresses)))
-    return found
+            raise ValueError(
+                f"{shown(text)} is not HOST:PORT:ADDRESS; "
+                "write for example shop.example:443:10.0.0.7,10.0.0.8"
+            )
+        target = parse_url(f"http://{match['place']}")
+        place = (target.host, target.port)
+        known = addresses_by_place.get(place, ())
+        addresses_by_place[place] = tuple(dict.fromkeys((*known, *addresses)))
+    return addresses_by_place
 
 
-def aimed(target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()) -> Target:
+def aimed(
+    target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()
+) -> Target:
     """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if given."""
-    if addresses := resolved(resolve).get((target.host, target.port)):
+    addresses = resolved(resolve).get((target.host, target.port))
+    if addresses:
         target = msgspec.structs.replace(target, addresses=addresses)
     if place is not None:
-        host, port = place.removeprefix(UNIX), 0
-        if host == place:
-            there = parse_url(f"http://{place}")
-            host, port = there.host, there.port
-        target = msgspec.structs.replace(target, host=host, port=port, called=target.name, asked=target.authority)
-    return target if name is None else msgspec.structs.replace(target, called=name, asked=target.authority)
+        host, port = _host_and_port(place)
+        target = msgspec.structs.replace(
+            target, host=host, port=port, called=target.name, asked=target.authority
+        )
+    if name is not None:
+        target = msgspec.structs.replace(target, called=name, asked=target.authority)
+    return target
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    """The host and port of a :class:`Target` for ``place``."""
+    if place.startswith(UNIX):
+        return place.removeprefix(UNIX), 0
+    target = parse_url(f"http://{place}")
+    return target.host, target.port
 
 
 def sockaddr(address: str, port: int) -> tuple[str, int] | str:
     """The address for connect(). The abstract name of a Unix socket begins with NUL."""
-    return (address, port) if port else re.sub("^@", "\0", address)
+    if port:
+        return (address, port)
+    return re.sub("^@", "\0", address)
 
 
 def real_path(address: str) -> str:
     """A Unix socket's path with links resolved; an abstract name is unchanged."""
-    return address if address.startswith("@") else os.path.realpath(address)
+    if address.startswith("@"):
+        return address
+    return os.path.realpath(address)
 
 
 def look_up(target: Target) -> list[tuple[int, str]]:
-    """Each address with its family: a Unix socket's path, the plan's addresses, or those of the name. May ask a name server.
-    Raises OSError or UnicodeError for an unknown name."""
+    """Each address with its family: a Unix socket's path, the plan's addresses, or those of the
+    name. May ask a name server. Raises OSError or UnicodeError for an unknown name.
+    """
     if not target.port:
         return [(socket.AF_UNIX, target.host)]
     if target.addresses:
-        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in target.addresses]
+        return [(_family_of(address), address) for address in target.addresses]
     # Without AI_ADDRCONFIG: it ignores a family that only loopback has, and refuses even "::1" then.
-    found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    families = (socket.AF_INET, socket.AF_INET6)
-    return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in families))
+    answers = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    addresses: dict[tuple[int, str], None] = {}
+    for family, _, _, _, address in answers:
+        if family in (socket.AF_INET, socket.AF_INET6):
+            addresses[int(family), str(address[0])] = None
+    return list(addresses)
+
+
+def _family_of(address: str) -> int:
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET

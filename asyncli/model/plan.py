@@ -30,15 +30,21 @@ _STREAM_SILENCE_S = 90.0
 
 
 class RedactedPlan(values.TlsOptions, frozen=True):
-    """A plan that hides its secrets when printed: in a notebook, a log, a traceback. It omits optional fields that are not
-    set."""
+    """A plan that hides its secrets when printed: in a notebook, a log, a traceback. It omits
+    optional fields that are not set.
+    """
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [(name, without_secrets(name, value)) for name, value in values if _is_shown(name, value)]
+        fields = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if _is_shown(name, value):
+                fields.append((name, without_secrets(name, value)))
+        return fields
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({fields})"
 
 
 class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -121,7 +127,10 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def targets(self) -> tuple[values.Target, ...]:
         """The parsed URLs, in order, as connections use them."""
-        return tuple(aimed(values.parse_target(url), self.connect_to, self.sni, self.resolve) for url in self.urls)
+        targets = map(values.parse_target, self.urls)
+        return tuple(
+            aimed(target, self.connect_to, self.sni, self.resolve) for target in targets
+        )
 
     @property
     def has_ports(self) -> bool:
@@ -136,7 +145,11 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def protocol(self) -> str:
         """The protocol of its connections, a key of PROTOCOLS."""
-        return self.http_protocol or ("http2" if self.http2 else values.parse_target(self.urls[0]).protocol)
+        if self.http_protocol is not None:
+            return self.http_protocol
+        if self.http2:
+            return "http2"
+        return values.parse_target(self.urls[0]).protocol
 
     @property
     def requests(self) -> Requests | None:
@@ -156,28 +169,38 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def longest_silence_s(self) -> float:
         """How long a connection that listens may receive nothing."""
-        default_s = _STREAM_SILENCE_S if self.protocol in STREAMS else LONGEST_S
-        return default_s if self.silence_s is None else self.silence_s
+        if self.silence_s is not None:
+            return self.silence_s
+        if self.protocol in STREAMS:
+            return _STREAM_SILENCE_S
+        return LONGEST_S
 
     @property
     def heard_within_s(self) -> float:
         """The time within which each connection receives something or is lost."""
-        return self.longest_silence_s if self.listens else self.keepalive_s / 2 + self.timeout_s
+        if self.listens:
+            return self.longest_silence_s
+        return self.keepalive_s / 2 + self.timeout_s
 
     @property
     def patience_s(self) -> float:
         """How long an expected answer or message may be late until the connection counts as lost."""
-        return self.longest_silence_s if self.listens else self.timeout_s
+        if self.listens:
+            return self.longest_silence_s
+        return self.timeout_s
 
     @property
     def tls(self) -> values.TlsOptions | None:
         """The TLS options of its connections; None: no TLS."""
-        return self.tls_options if any(target.secure for target in self.targets) else None
+        if not any(target.secure for target in self.targets):
+            return None
+        return self.tls_options
 
     @property
     def tls_options(self) -> values.TlsOptions:
         """The TLS options, whether TLS is used or not."""
-        return values.TlsOptions(**{name: getattr(self, name) for name in values.TlsOptions.__struct_fields__})
+        names = values.TlsOptions.__struct_fields__
+        return values.TlsOptions(**{name: getattr(self, name) for name in names})
 
     @property
     def offered_alpn(self) -> tuple[str, ...]:
@@ -187,7 +210,9 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.http2:
             # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
             return ("h2", "http/1.1")
-        return ("http/1.1",) if PROTOCOLS[self.protocol].asks_by_http else ()
+        if PROTOCOLS[self.protocol].asks_by_http:
+            return ("http/1.1",)
+        return ()
 
     @property
     def asked_per_s(self) -> float:
@@ -283,9 +308,11 @@ class Layer(msgspec.Struct, frozen=True):
 
     def locate(self, key: str) -> str:
         """The name of ``key`` in errors: flags have dashes, URLs are arguments."""
-        if key == "urls" and self.where.startswith("--"):
+        if not self.where.startswith("--"):
+            return self.where.format(key=key)
+        if key == "urls":
             return "URL"
-        return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
+        return self.where.format(key=key.replace("_", "-"))
 
 
 def _split_combined_keys(layer: Layer) -> Layer:
@@ -297,26 +324,41 @@ def _split_combined_keys(layer: Layer) -> Layer:
             batch, interval_s = parse_pace(pace)
         except ValueError as error:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
-        if twice := [layer.locate(key) for key in ("batch", "interval") if key in given]:
-            what = "both set the ramp's rate; leave one out"
-            raise PlanError(f"{layer.locate('ramp')} and {' and '.join(twice)}: {what}")
-        given |= {"batch": batch, "interval": interval_s}
+        given_twice = [layer.locate(key) for key in ("batch", "interval") if key in given]
+        if given_twice:
+            raise PlanError(
+                f"{layer.locate('ramp')} and {' and '.join(given_twice)}: "
+                "both set the ramp's rate; leave one out"
+            )
+        given["batch"] = batch
+        given["interval"] = interval_s
     if "hold" in given:
-        hold = given["hold"]
-        by_clock = hold.strip()[5:] if isinstance(hold, str) and hold.strip().lower().startswith("until") else None
+        clock_time = _clock_time_of(given["hold"])
         try:
-            given["hold_until"] = values.parse_hold_until(by_clock)
+            given["hold_until"] = values.parse_hold_until(clock_time)
         except ValueError as error:
             raise PlanError(f"{layer.locate('hold')}: {error}") from None
-        given["hold"] = hold if by_clock is None else None
+        if clock_time is not None:
+            given["hold"] = None
     return Layer(layer.where, given)
+
+
+def _clock_time_of(hold: object) -> str | None:
+    """What follows "until" in a hold; None for a duration."""
+    if not isinstance(hold, str):
+        return None
+    text = hold.strip()
+    if not text.lower().startswith("until"):
+        return None
+    return text[len("until") :]
 
 
 def read_layers(
     layers: Iterable[Layer], keys: Mapping[str, tuple[str, Callable[[object], Any]]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse the layers, weakest first, with ``keys`` (see KEYS): each field's value, and its source. Raises
-    :class:`PlanError`."""
+    """Parse the layers, weakest first, with ``keys`` (see KEYS): each field's value, and its
+    source. Raises :class:`PlanError`.
+    """
     fields: dict[str, Any] = {}
     located: dict[str, str] = {}
     for layer in layers:
@@ -331,7 +373,9 @@ def read_layers(
             except ValueError as error:
                 raise PlanError(f"{layer.locate(key)}: {error}") from None
             # Headers from flags and from a file add up.
-            parsed[field] = (*parsed[field], *value) if field in parsed else value
+            if field in parsed:
+                value = (*parsed[field], *value)
+            parsed[field] = value
             located[field] = layer.locate(key)
         fields |= parsed
     try:
@@ -353,21 +397,37 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
     if plan.plateaus > plan.connections:
-        what = f"more plateaus ({plan.plateaus}) than connections ({plan.connections})"
-        raise PlanError(f"{located['plateaus']}: {what}; write at most {plan.connections}")
+        raise PlanError(
+            f"{located['plateaus']}: more plateaus ({plan.plateaus}) than connections "
+            f"({plan.connections}); write at most {plan.connections}"
+        )
     return plan
 
 
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
     """The plan as plain data for display: without secrets and optional fields that are not set."""
-    plain: dict[str, Any] = msgspec.to_builtins(plan)
-    return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}
+    document = {}
+    for field, value in msgspec.to_builtins(plan).items():
+        if _is_shown(field, value):
+            document[field] = without_secrets(field, value)
+    return document
+
+
+#: Fields that are shown only if they are set.
+_OPTIONAL = frozenset({
+    *values.TlsOptions.__struct_fields__,
+    *OWN_KEYS[1:],
+    "connect_to",
+    "resolve",
+    "proxy_protocol",
+    "sni",
+    "data",
+    "status_headers",
+})
 
 
 def _is_shown(field: str, value: object) -> bool:
-    optional = (*values.TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
-    optional += ("status_headers",)
-    return bool(value) or field not in optional
+    return bool(value) or field not in _OPTIONAL
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

@@ -28,41 +28,56 @@ def read_plan_file(
     built_in: Sequence[str] = SOAKS,
     flags: Iterable[str] = (),
 ) -> Layer:
-    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML, an unknown key, or
-    one that names a file whose content is sent: the plan may be a stranger's, and so may its URL.
+    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file,
+    bad TOML, an unknown key, or one that names a file whose content is sent: the plan may be a
+    stranger's, and so may its URL.
 
     For its errors: ``built_in`` are the plans that the command has, ``flags`` its flags, ``--out``.
     """
     known = sorted({*keys} - {*SENT_FILES})
-    path, other, text = Path(path), f"name a TOML file, or a built-in plan: {', '.join(built_in)}", ""
+    path = Path(path)
+    remedy = f"name a TOML file, or a built-in plan: {', '.join(built_in)}"
+    text = ""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_FILE + 1)
         if len(data) > LONGEST_FILE:
-            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {other}")
+            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {remedy}")
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
         values = tomllib.loads(text)
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); {other}") from None
-    except (ValueError, RecursionError) as error:  # bad TOML, not UTF-8, a number of 4,301 digits, endlessly nested lists
+        raise PlanError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        # Bad TOML, not UTF-8, a number of 4,301 digits, endlessly nested lists.
         why = " ".join(str(error).split(";")[0].split())[:200]
-        if why.startswith("Cannot overwrite a value") and (twice := _twice(text)):
-            raise PlanError(f"{path}: {twice}; leave one out") from None
+        repeated = _repeated_key(text) if why.startswith("Cannot overwrite a value") else ""
+        if repeated:
+            raise PlanError(f"{path}: {repeated}; leave one out") from None
         raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
     for key, value in values.items():
         if key not in known:
-            raise PlanError(f"{path}: unknown key {shown(key)}; {_instead(key, value, known, flags)}")
+            remedy = _instead(key, value, known, flags)
+            raise PlanError(f"{path}: unknown key {shown(key)}; {remedy}")
         if key == "body" and isinstance(value, str) and value.startswith("@"):
-            raise PlanError(f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; write --body {shown(value)}, or the text itself")
-    return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
+            raise PlanError(
+                f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; "
+                f"write --body {shown(value)}, or the text itself"
+            )
+    escaped_path = str(path).replace("{", "{{").replace("}", "}}")
+    return Layer(where=f"{escaped_path}: {{key}}", values=values)
 
 
-def _twice(text: str) -> str:
+def _repeated_key(text: str) -> str:
     """Which key stands twice, and on which lines; "" if none does."""
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if (match := _KEY.match(line)) and lines.setdefault(match[1], number) < number:
-            return f"{match[1]} stands twice, on lines {lines[match[1]]} and {number}"
+        match = _KEY.match(line)
+        if match is None:
+            continue
+        key = match[1]
+        if key in lines:
+            return f"{key} stands twice, on lines {lines[key]} and {number}"
+        lines[key] = number
     return ""
 
 
@@ -70,9 +85,12 @@ def _instead(key: str, value: object, known: Sequence[str], flags: Iterable[str]
     """What to write instead of an unknown key."""
     if isinstance(value, dict):
         return f"a plan has no sections, so leave out the line [{key}]"
+    flag = f"--{key.replace('_', '-')}"
     if key in SENT_FILES:
-        return f"{_ONLY_NAMED_BY_A_FLAG}; write --{key.replace('_', '-')} FILE"
-    if (flag := f"--{key.replace('_', '-')}") in flags:
+        return f"{_ONLY_NAMED_BY_A_FLAG}; write {flag} FILE"
+    if flag in flags:
         return f"{flag} is an option of the command line only"
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
+    similar = difflib.get_close_matches(key, known, n=1)
+    if similar:
+        return f"did you mean {similar[0]!r}?"
+    return f"the keys are {', '.join(known)}"

@@ -37,10 +37,22 @@ _FLAGS = {
 }  # fmt: skip
 
 
+# What a run file lacks of a field; of others the text that was sent.
+_NOT_KEPT = {
+    "headers": "the values of its headers",
+    "urls": "the query of its URL",
+    "mqtt_login": "its login",
+    "status_headers": "the headers of its status page",
+    "status_url": "the login of its status page",
+}
+
+
 def masked_url(url: str) -> str:
     """``url`` without the query's text: ``https://host/path?***``."""
     address, question_mark, _ = url.partition("?")
-    return f"{address}?{MASK}" if question_mark else url
+    if not question_mark:
+        return url
+    return f"{address}?{MASK}"
 
 
 def masked_login(url: str) -> str:
@@ -56,7 +68,9 @@ def without_secrets(field: str, value: Any) -> Any:
         return [masked_url(str(url)) for url in value or ()]
     if field == "status_url":
         return value and masked_login(str(value))
-    return MASK if field in _WHOLE and value else value
+    if field in _WHOLE and value:
+        return MASK
+    return value
 
 
 def recorded_document(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,20 +79,32 @@ def recorded_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def private_values(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that the recorded document of a plan lacks, or that count only if this host's user gave them: field -> value."""
-    secret = {field: document[field] for field in SECRETS if document.get(field) and not _is_recorded(field, document[field])}
-    return secret | {field: document[field] for field in REOPENED if document.get(field)}
+    """The values that the recorded document of a plan lacks, or that count only if this host's user
+    gave them: field -> value.
+    """
+    values = {}
+    for field in SECRETS:
+        if document.get(field) and not _is_recorded(field, document[field]):
+            values[field] = document[field]
+    for field in REOPENED:
+        if document.get(field):
+            values[field] = document[field]
+    return values
 
 
 def _is_recorded(field: str, value: Any) -> bool:
-    masked = without_secrets(field, value)
-    return bool(masked == (list(value) if isinstance(value, tuple) else value))
+    if isinstance(value, tuple):
+        value = list(value)
+    return bool(without_secrets(field, value) == value)
 
 
 def missing_values(document: Mapping[str, Any]) -> list[str]:
-    """The fields of a recorded plan whose values must be given to resume it. A run file of an earlier asyncli has the secrets."""
+    """The fields of a recorded plan whose values must be given to resume it. A run file of an
+    earlier asyncli has the secrets.
+    """
     masked = [field for field in SECRETS if _has_mask(field, document.get(field))]
-    return [*masked, *(field for field in REOPENED if document.get(field))]
+    reopened = [field for field in REOPENED if document.get(field)]
+    return masked + reopened
 
 
 def _has_mask(field: str, value: Any) -> bool:
@@ -92,44 +118,56 @@ def _has_mask(field: str, value: Any) -> bool:
 
 
 def given_again(document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The missing values of a recorded plan, from ``values``. Raises ``ValueError`` for one that is missing, or not the run's."""
+    """The missing values of a recorded plan, from ``values``. Raises ``ValueError`` for one that is
+    missing, or not the run's.
+    """
     missing = missing_values(document)
     unknown = [field for field in missing if field not in values]
     if unknown:
+        reasons = " and ".join(_kept_back(field, document[field]) for field in unknown)
         flags = " and ".join(_FLAGS[field] for field in unknown)
-        raise ValueError(f"{' and '.join(_kept_back(field, document[field]) for field in unknown)}; write {flags} again")
+        raise ValueError(f"{reasons}; write {flags} again")
     for field in missing:
         if not is_same(field, values[field], document[field]):
             masked = without_secrets(field, document[field])
             names = masked if isinstance(masked, str) else ", ".join(masked)
-            raise ValueError(f"the run was started with {shown(names)}, in this order; write the same again")
+            raise ValueError(
+                f"the run was started with {shown(names)}, in this order; write the same again"
+            )
     return {field: values[field] for field in missing}
 
 
 def is_same(field: str, value: Any, recorded: Any) -> bool:
-    """Whether ``value`` could be the one that is recorded without its secrets: headers of the same names, the same URLs."""
-    return field not in SECRETS or bool(without_secrets(field, value) == without_secrets(field, recorded))
+    """Whether ``value`` could be the one that is recorded without its secrets: headers of the same
+    names, the same URLs.
+    """
+    if field not in SECRETS:
+        return True
+    return bool(without_secrets(field, value) == without_secrets(field, recorded))
 
 
 def _kept_back(field: str, value: Any) -> str:
     """Why a value is not known."""
     if field in REOPENED:
         return f"a file that a run file names is not opened by itself ({shown(value)})"
-    names = {"headers": "the values of its headers", "urls": "the query of its URL", "mqtt_login": "its login"}
-    names |= {"status_headers": "the headers of its status page", "status_url": "the login of its status page"}
-    return f"a run file does not keep {names.get(field, 'the text that it sent')}"
+    return f"a run file does not keep {_NOT_KEPT.get(field, 'the text that it sent')}"
 
 
 def secret_texts(document: Mapping[str, Any]) -> list[str]:
-    """The values of a plan's document that may be secret: of headers, queries and logins, and the texts that are sent."""
+    """The values of a plan's document that may be secret: of headers, queries and logins, and the
+    texts that are sent.
+    """
     texts = []
     for field in SECRETS:
         value = document.get(field) or ()
         for text in (value,) if isinstance(value, str) else value:
             if field == "status_url":
                 texts += _LOGIN.findall(text)
+            elif field in _SEPARATORS:
+                _, _, after_separator = text.partition(_SEPARATORS[field])
+                texts.append(after_separator)
             else:
-                texts.append(text.partition(_SEPARATORS[field])[2] if field in _SEPARATORS else text)
+                texts.append(text)
     return texts
 
 

@@ -49,16 +49,21 @@ PROTOCOLS = {
 #: What a plan's ``protocol`` has http:// URLs speak.
 STREAMS = ("sse", "stream")
 #: What is spoken to URLs of each scheme where the plan says nothing else, and whether over TLS.
-SCHEMES = {
-    scheme: (name, bool(place))
-    for name, one in PROTOCOLS.items() if not one.flag for place, scheme in enumerate(one.schemes)
-}  # fmt: skip
+SCHEMES: dict[str, tuple[str, bool]] = {}
+for _name, _protocol in PROTOCOLS.items():
+    if not _protocol.flag:
+        _clear, _secure = _protocol.schemes
+        SCHEMES[_clear] = (_name, False)
+        SCHEMES[_secure] = (_name, True)
 #: What a server was found to speak in place of HTTP/1.1.
-SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
+SPEAKS_HTTP2 = "it speaks HTTP/2"
+SPEAKS_TLS = "it speaks TLS"
 #: How a server breaks a protocol that has no echo, so that nothing but the order shows that it read a heartbeat.
 UNASKED = "the heartbeat's answer, though no heartbeat was unanswered"
-#: How a server breaks HTTP that answers a HEAD with the body of a GET (RFC 9110, section 9.3.2), of HTTP/1.1 and of HTTP/2.
-BODY_OF_HEAD, DATA_OF_HEAD = "a body in the answer to a HEAD", "data in the answer to a HEAD"
+#: How a server breaks HTTP that answers a HEAD with the body of a GET (RFC 9110, section 9.3.2),
+#: of HTTP/1.1 and of HTTP/2.
+BODY_OF_HEAD = "a body in the answer to a HEAD"
+DATA_OF_HEAD = "data in the answer to a HEAD"
 #: How a reason begins where what came in place of an answer is not HTTP at all.
 NOT_HTTP = "not a status line: "
 #: How a reason begins where a server sent more than asyncli reads, which no specification forbids.
@@ -76,9 +81,13 @@ NO_MORE_EVENTS = "HTTP 204: no more events, so clients must not reconnect"
 #: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
 NOT_OFFERED = "an extension that was not offered"
 #: Fields of a plan that some protocols alone have.
-OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
+OWN_KEYS = tuple(
+    dict.fromkeys(key for protocol in PROTOCOLS.values() for key in protocol.keys)
+)
 
 
 def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:
     """What a server of HTTP counts as requests; None: unknown."""
-    return "none" if protocol == "http2" and h2_heartbeat != "head" else PROTOCOLS[protocol].requests
+    if protocol == "http2" and h2_heartbeat != "head":
+        return "none"
+    return PROTOCOLS[protocol].requests

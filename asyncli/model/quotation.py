@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from asyncli.model.private_values import MASK
 
 # A word of fewer characters is not looked for.
-_SHORTEST_WORD, _TOGETHER = 4, 6
+_SHORTEST_WORD = 4
+_TOGETHER = 6
 # Encoded forms of longer texts are not looked for, only those of their words.
 _LONGEST_ENCODED = 1000
 _WORD = re.compile(r"[-+/=.~\w]+")
@@ -27,9 +28,12 @@ class Quotation:
     """Hides in a peer's texts what they repeat of ``secrets``."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        words = dict.fromkeys(word for secret in secrets for word in _words(secret))
-        forms = {_folded(form) for word in words for form in _forms(word)}
-        self._short = sorted((form for form in forms if _SHORTEST_WORD <= len(form) < _TOGETHER), key=len, reverse=True)
+        forms: set[str] = set()
+        for secret in secrets:
+            for word in _words(secret):
+                forms.update(map(_folded, _forms(word)))
+        short = [form for form in forms if _SHORTEST_WORD <= len(form) < _TOGETHER]
+        self._short = sorted(short, key=len, reverse=True)
         # No printable text has a NUL, so nothing is found across two forms.
         self._long = "\0".join(form for form in forms if len(form) >= _TOGETHER)
 
@@ -38,12 +42,12 @@ class Quotation:
         kept: list[str] = []
         hidden_to = 0
         folded = _folded(text)
-        for at, character in enumerate(text):
-            repeated = self._repeated(folded[at : at + _TOGETHER])
-            if repeated and at >= hidden_to:
+        for place, character in enumerate(text):
+            repeated = self._repeated(folded[place : place + _TOGETHER])
+            if repeated and place >= hidden_to:
                 kept.append(MASK)
-            hidden_to = max(hidden_to, at + repeated)
-            if at >= hidden_to:
+            hidden_to = max(hidden_to, place + repeated)
+            if place >= hidden_to:
                 kept.append(character)
         return "".join(kept)
 
@@ -51,7 +55,10 @@ class Quotation:
         """How many characters at the beginning of ``part`` repeat a secret."""
         if len(part) == _TOGETHER and part in self._long:
             return _TOGETHER
-        return next((len(word) for word in self._short if part.startswith(word)), 0) if self._short else 0
+        for word in self._short:
+            if part.startswith(word):
+                return len(word)
+        return 0
 
     def counts(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Texts -> how many, with those alike added up."""
@@ -73,8 +80,14 @@ def _words(secret: str) -> Iterator[str]:
 
 def _unescaped(escape: re.Match[str]) -> str:
     """The character of an escape of --send; a blank for one that no word has."""
-    character = chr(int(escape[1], 16)) if escape[1] else escape[2] if escape[2] in "\\\"'" else " "
-    return character if character.isprintable() else " "
+    character = " "
+    if escape[1]:
+        character = chr(int(escape[1], 16))
+    elif escape[2] in "\\\"'":
+        character = escape[2]
+    if not character.isprintable():
+        return " "
+    return character
 
 
 def _within(word: str) -> Iterator[str]:
@@ -83,8 +96,11 @@ def _within(word: str) -> Iterator[str]:
         text = base64.b64decode(word, validate=True).decode()
     except (binascii.Error, ValueError):
         return
-    if text.isprintable():
-        yield from (one for one in (text, *_WORD.findall(text)) if len(one) >= _SHORTEST_WORD)
+    if not text.isprintable():
+        return
+    for part in (text, *_WORD.findall(text)):
+        if len(part) >= _SHORTEST_WORD:
+            yield part
 
 
 def _forms(word: str) -> Iterator[str]:
@@ -107,4 +123,8 @@ def _folded(text: str) -> str:
     lower = text.lower()
     if len(lower) == len(text):
         return lower
-    return "".join(one if len(one := character.lower()) == 1 else character for character in text)
+    folded = []
+    for character in text:
+        lower = character.lower()
+        folded.append(lower if len(lower) == 1 else character)
+    return "".join(folded)

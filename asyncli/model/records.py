@@ -5,7 +5,6 @@ They are passed from worker to host, session, run file and report; their only be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -88,11 +87,12 @@ class TimeSpan(Protocol):
 
 def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> float:
     """The total time (s) of the gaps that begin between ``start_s`` and ``until_s``."""
-    return sum(
-        min(until_s, math.inf if one.end_s is None else one.end_s) - one.start_s
-        for one in gaps
-        if start_s <= one.start_s < until_s
-    )
+    total_s: float = 0
+    for gap in gaps:
+        if start_s <= gap.start_s < until_s:
+            end_s = until_s if gap.end_s is None else min(until_s, gap.end_s)
+            total_s += end_s - gap.start_s
+    return total_s
 
 
 class Deaths(msgspec.Struct, array_like=True):

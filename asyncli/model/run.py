@@ -66,13 +66,21 @@ class Run(msgspec.Struct, dict=True):
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase called ``name``, or None if the run did not reach it."""
-        return next((one for one in self.phases if one.name == name), None)
+        for phase in self.phases:
+            if phase.name == name:
+                return phase
+        return None
 
     @cached_property
     def first_connect_s(self) -> float:
         """When the ramp began: nothing was connected before. Infinite for a run that did not reach it."""
         ramp = self.phase("ramp")
-        return ramp.start_s if ramp is not None else (self.ticks[0][0] - 1.0 if self.ticks else math.inf)
+        if ramp is not None:
+            return ramp.start_s
+        if self.ticks:
+            first_tick_s, _ = self.ticks[0]
+            return first_tick_s - 1.0
+        return math.inf
 
     @cached_property
     def stop_s(self) -> float:
@@ -83,8 +91,9 @@ class Run(msgspec.Struct, dict=True):
     @cached_property
     def end_s(self) -> float:
         """The last instant in the records."""
-        ends = [one.end_s if one.end_s is not None else one.start_s for one in self.phases]
-        ends += [t_s for t_s, _ in self.ticks[-1:]] + [sample.t_s for sample in self.samples[-1:]]
+        ends = [phase.start_s if phase.end_s is None else phase.end_s for phase in self.phases]
+        ends += [t_s for t_s, _ in self.ticks[-1:]]
+        ends += [sample.t_s for sample in self.samples[-1:]]
         return max(ends, default=0.0)
 
     @cached_property
@@ -102,15 +111,16 @@ class Run(msgspec.Struct, dict=True):
 
         Ticks before the first recorded phase belong to the ramp; the baseline has no ticks.
         """
-        begun = [one for one in self.phases if one.name != "baseline"]
-        names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
-        starts = [one.start_s for one in begun]
-        return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in self.ticks]
+        phases = [phase for phase in self.phases if phase.name != "baseline"]
+        starts_s = [phase.start_s for phase in phases]
+        names: list[PhaseName] = ["ramp", *(phase.name for phase in phases)]
+        return [names[bisect_right(starts_s, t_s - 0.5)] for t_s, _ in self.ticks]
 
     def ticks_between(self, after_s: float, until_s: float) -> Ticks:
         """The ticks that end in ``(after_s, until_s]``."""
-        first, last = (bisect_right(self.ticks, t_s, key=lambda row: row[0]) for t_s in (after_s, until_s))
-        return self.ticks[first:last]
+        first = bisect_right(self.ticks, after_s, key=lambda row: row[0])
+        end = bisect_right(self.ticks, until_s, key=lambda row: row[0])
+        return self.ticks[first:end]
 
     def series(self, metric: str) -> Series:
         """``metric`` over time."""
@@ -131,9 +141,10 @@ class Run(msgspec.Struct, dict=True):
 
         At the start of the drain it is the count taken then: the gauge of that second is of its end, when they are closed.
         """
-        start, drain = self.first_connect_s, self.phase("drain")
-        at_drain = 0 if drain is None else max((tick.held_at_drain for t_s, tick in self.ticks if t_s > drain.start_s), default=0)
-        held = Series([start if math.isfinite(start) else 0.0], [0.0])
+        drain = self.phase("drain")
+        at_drain = self._held_at_drain
+        start_s = self.first_connect_s if math.isfinite(self.first_connect_s) else 0.0
+        held = Series([start_s], [0.0])
         for t_s, tick in self.ticks:
             if drain is not None and at_drain and held.t_s[-1] < drain.start_s < t_s:
                 held.t_s.append(drain.start_s)
@@ -142,6 +153,14 @@ class Run(msgspec.Struct, dict=True):
                 held.t_s.append(t_s)
                 held.values.append(float(tick.held))
         return held
+
+    @property
+    def _held_at_drain(self) -> int:
+        drain = self.phase("drain")
+        if drain is None:
+            return 0
+        counts = [tick.held_at_drain for t_s, tick in self.ticks if t_s > drain.start_s]
+        return max(counts, default=0)
 
     @property
     def place(self) -> Place:
@@ -159,13 +178,18 @@ class Run(msgspec.Struct, dict=True):
 
     def within(self, *spans: tuple[float, float]) -> Run:
         """The run with only the records in ``spans`` (start, end; s, both included; in order, not overlapping)."""
-        ticks = [(t_s, tick) for t_s, tick in self.ticks if any(start <= t_s <= end for start, end in spans)]
+        ticks = []
+        for t_s, tick in self.ticks:
+            if any(start_s <= t_s <= end_s for start_s, end_s in spans):
+                ticks.append((t_s, tick))
         return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
 
     @property
     def outside_gaps(self) -> Run:
         """The run without the records in its gaps; itself if it has none."""
-        return self._outside_gaps if self.gaps else self
+        if not self.gaps:
+            return self
+        return self._outside_gaps
 
     # Separate, since a cached reference to itself would be a cycle that only the garbage collector frees.
     @cached_property
@@ -174,13 +198,15 @@ class Run(msgspec.Struct, dict=True):
 
     def spans_outside_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """The parts of [start, end] outside gaps."""
-        spans, at = [], start_s
+        spans = []
+        begin_s = start_s
         for gap in self.gaps:
             if gap.start_s > end_s:
                 break
-            if gap.start_s > at:
-                spans.append((at, gap.start_s))
-            at = max(at, math.inf if gap.end_s is None else math.nextafter(gap.end_s, math.inf))
-        if at < end_s or not spans:
-            spans.append((min(at, end_s), end_s))
+            if gap.start_s > begin_s:
+                spans.append((begin_s, gap.start_s))
+            after_s = math.inf if gap.end_s is None else math.nextafter(gap.end_s, math.inf)
+            begin_s = max(begin_s, after_s)
+        if begin_s < end_s or not spans:
+            spans.append((min(begin_s, end_s), end_s))
         return spans

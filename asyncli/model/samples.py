@@ -20,7 +20,8 @@ class Samples(Sequence[Sample]):
     """
 
     def __init__(self, t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> None:
-        self._t_s, self._columns = t_s, columns
+        self._t_s = t_s
+        self._columns = columns
         self._rows: list[Sample] | None = None
 
     @property
@@ -31,8 +32,10 @@ class Samples(Sequence[Sample]):
     def column(self, name: str) -> tuple[list[float], list[float]]:
         """The instants (s) at which ``name`` was read, and its values; empty if it never was."""
         places, values = self._columns.get(name, ([], []))
+        if len(places) == len(self._t_s):
+            return list(self._t_s), list(values)
         t_s = self._t_s
-        return list(t_s) if len(places) == len(t_s) else [t_s[place] for place in places], list(values)
+        return [t_s[place] for place in places], list(values)
 
     def instants(self, names: Iterable[str]) -> list[float]:
         """The instants (s) at which any of the metrics ``names`` was read."""
@@ -48,13 +51,16 @@ class Samples(Sequence[Sample]):
         t_s: list[float] = []
         columns: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in self._columns}
         for start_s, end_s in spans:
-            first, beyond = bisect_left(self._t_s, start_s), bisect_right(self._t_s, end_s)
-            back = first - len(t_s)
+            first = bisect_left(self._t_s, start_s)
+            beyond = bisect_right(self._t_s, end_s)
+            left_out = first - len(t_s)
             t_s += self._t_s[first:beyond]
             for name, (places, values) in self._columns.items():
-                low, high = bisect_left(places, first), bisect_left(places, beyond)
-                columns[name][0].extend(place - back for place in places[low:high])
-                columns[name][1].extend(values[low:high])
+                low = bisect_left(places, first)
+                high = bisect_left(places, beyond)
+                places_within, values_within = columns[name]
+                places_within.extend(place - left_out for place in places[low:high])
+                values_within.extend(values[low:high])
         return Samples(t_s, {name: column for name, column in columns.items() if column[0]})
 
     def __len__(self) -> int:
@@ -73,7 +79,9 @@ class Samples(Sequence[Sample]):
         if isinstance(at, slice):
             places = range(len(self))[at]
             # Mostly a few at either end are read; for many it is cheaper to make them all, once.
-            return [self._row(place) for place in places] if len(places) <= 2 else self._all()[at]
+            if len(places) > 2:
+                return self._all()[at]
+            return [self._row(place) for place in places]
         return self._row(range(len(self))[at])
 
     def __eq__(self, other: object) -> bool:
@@ -107,7 +115,10 @@ def metrics_of(samples: Sequence[Sample]) -> tuple[str, ...]:
     """The metrics that were ever read, in the order of their first reading."""
     if isinstance(samples, Samples):
         return samples.metrics
-    return tuple(dict.fromkeys(name for one in samples for name in one.values))
+    names: dict[str, None] = {}
+    for sample in samples:
+        names.update(dict.fromkeys(sample.values))
+    return tuple(names)
 
 
 class Series(msgspec.Struct):
@@ -125,18 +136,23 @@ class Series(msgspec.Struct):
 
     def between(self, start_s: float, end_s: float) -> Series:
         """The part in ``[start_s, end_s]``."""
-        low, high = bisect_left(self.t_s, start_s), bisect_right(self.t_s, end_s)
+        low = bisect_left(self.t_s, start_s)
+        high = bisect_right(self.t_s, end_s)
         return Series(self.t_s[low:high], self.values[low:high])
 
     def last(self, until_s: float = math.inf, since_s: float = -math.inf) -> float | None:
         """The latest value in ``[since_s, until_s]``, or None."""
         part = self.between(since_s, until_s)
-        return part.values[-1] if part.values else None
+        if not part.values:
+            return None
+        return part.values[-1]
 
     def first(self, since_s: float = -math.inf) -> float | None:
         """The earliest value from ``since_s`` on, or None."""
-        at = bisect_left(self.t_s, since_s)
-        return self.values[at] if at < len(self.t_s) else None
+        place = bisect_left(self.t_s, since_s)
+        if place == len(self.t_s):
+            return None
+        return self.values[place]
 
     def at(self, t_s: float) -> float | None:
         """The value at ``t_s``, interpolated; the first or last value beyond an end; None if empty."""
@@ -145,7 +161,9 @@ class Series(msgspec.Struct):
         after = bisect_left(self.t_s, t_s)
         if after == 0:
             return self.values[0]
-        return self.values[-1] if after == len(self.t_s) else self._interpolated(t_s, after)
+        if after == len(self.t_s):
+            return self.values[-1]
+        return self._interpolated(t_s, after)
 
     def _interpolated(self, t_s: float, after: int) -> float:
         """The value at ``t_s``, on the line between the value before index ``after`` and the one at it."""
@@ -190,24 +208,32 @@ def series(samples: Iterable[Sample], name: str) -> Series:
     """The metric ``name`` over time, from the samples that hold it."""
     if isinstance(samples, Samples):
         return Series(*samples.column(name))
-    found = Series()
+    over_time = Series()
     for sample in samples:
         value = sample.values.get(name)
         if value is not None:
-            found.t_s.append(sample.t_s)
-            found.values.append(value)
-    return found
+            over_time.t_s.append(sample.t_s)
+            over_time.values.append(value)
+    return over_time
 
 
 def within(samples: Sequence[Sample], *spans: tuple[float, float]) -> Sequence[Sample]:
     """The samples in ``spans`` (start, end; s, both included; in order, not overlapping)."""
     if isinstance(samples, Samples):
         return samples.within(*spans)
-    return [sample for sample in samples if any(start_s <= sample.t_s <= end_s for start_s, end_s in spans)]
+    samples_within = []
+    for sample in samples:
+        if any(start_s <= sample.t_s <= end_s for start_s, end_s in spans):
+            samples_within.append(sample)
+    return samples_within
 
 
 def instants(samples: Sequence[Sample], *families: str) -> list[float]:
     """When (s) any metric was read whose name begins with one of ``families``."""
     if isinstance(samples, Samples):
         return samples.instants(name for name in samples.metrics if name.startswith(families))
-    return [sample.t_s for sample in samples if any(name.startswith(families) for name in sample.values)]
+    instants_s = []
+    for sample in samples:
+        if any(name.startswith(families) for name in sample.values):
+            instants_s.append(sample.t_s)
+    return instants_s

@@ -26,48 +26,84 @@ class Template:
     ``ValueError``."""
 
     def __init__(self, text: str) -> None:
-        try:
-            fields = [field for field in string.Formatter().parse(text) if field[1] is not None]
-        except ValueError:
-            raise ValueError(f"{shown(text)} has an unpaired brace; write {{{{ or }}}} for a brace") from None
-        for _, name, form, conversion in fields:
-            if conversion or re.fullmatch(NAME, name or "") is None or not _valid_format(name or "", form or ""):
-                field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
-                raise ValueError(f"{shown(text)}: {shown(field)} is not a field; write {{n}}, {{n:06d}} or {{random}}")
-        self.names = frozenset(name for _, name, _, _ in fields if name)
+        self.names = _field_names(text)
         #: The text differs between connections.
         self.varies = bool(self.names - {"random"})
-        self._format_string = self.text = text
+        self.text = text
+        self._format_string = text
 
     def fill(self, values: Mapping[str, object]) -> str:
         return self._format_string.format_map(values)
 
 
 class OpenTemplate(Template):
-    """A template that may contain other braces, such as JSON: only ``{n}``, ``{n:06d}``, ``{random}`` and ``columns`` are fields.
-    A field in double braces is sent in single ones. Everything else is sent unchanged."""
+    """A template that may contain other braces, such as JSON: only ``{n}``, ``{n:06d}``,
+    ``{random}`` and ``columns`` are fields. A field in double braces is sent in single ones.
+    Everything else is sent unchanged.
+    """
 
     def __init__(self, text: str, columns: Iterable[str] = ()) -> None:
-        known, parts, at = {*FIELDS, *columns}, [], 0
+        known = {*FIELDS, *columns}
+        parts = []
+        end = 0
         for field in _FIELD.finditer(text):
-            if field[2] in known and _valid_format(field[2], field[3] or ""):
-                parts += [_escape_braces(text[at : field.start()]), field[0]]
-                at = field.end()
-        super().__init__("".join(parts) + _escape_braces(text[at:]))
+            if field[2] in known and _is_valid_format(field[2], field[3] or ""):
+                parts += [_escape_braces(text[end : field.start()]), field[0]]
+                end = field.end()
+        parts.append(_escape_braces(text[end:]))
+        super().__init__("".join(parts))
         self.text = text
 
 
 def unknown_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
-    """What looks like a field in an open template and is none: with ``columns`` any other name in braces; without, only built-in
-    fields with an invalid format."""
+    """What looks like a field in an open template and is none: with ``columns`` any other name in
+    braces; without, only built-in fields with an invalid format.
+    """
     known = {*FIELDS, *(columns or ())}
     for field in _FIELD.finditer(text):
-        if not field[1] and (not _valid_format(field[2], field[3] or "") if field[2] in known else columns is not None):
+        double_brace, name, form = field.groups()
+        if double_brace:
+            continue
+        if name in known and _is_valid_format(name, form or ""):
+            continue
+        # Without columns, a name that is not built in may be plain text.
+        if name in known or columns is not None:
             yield field[0]
 
 
-def _valid_format(name: str, form: str) -> bool:
-    return _FORMAT.fullmatch(form) is not None if name == "n" else not form
+def _field_names(text: str) -> frozenset[str]:
+    """The names of a template's fields. Raises ``ValueError`` for an invalid one."""
+    names = set()
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} has an unpaired brace; write {{{{ or }}}} for a brace"
+        ) from None
+    for _, name, form, conversion in parts:
+        if name is None:  # plain text
+            continue
+        is_name = re.fullmatch(NAME, name) is not None
+        if conversion or not is_name or not _is_valid_format(name, form or ""):
+            field = f"{{{name}{_after('!', conversion)}{_after(':', form)}}}"
+            raise ValueError(
+                f"{shown(text)}: {shown(field)} is not a field; "
+                "write {n}, {n:06d} or {random}"
+            )
+        names.add(name)
+    return frozenset(names)
+
+
+def _after(mark: str, text: str | None) -> str:
+    if not text:
+        return ""
+    return f"{mark}{text}"
+
+
+def _is_valid_format(name: str, form: str) -> bool:
+    if name == "n":
+        return _FORMAT.fullmatch(form) is not None
+    return not form
 
 
 def _escape_braces(text: str) -> str:
@@ -91,8 +127,13 @@ class Fields:
     """The fields' values for each row of a connection table. ``number``: a row -> its connection's number in the whole run."""
 
     def __init__(self, number: Callable[[int], int] = int, random: str = "", data: Data | None = None) -> None:
-        self._number, self._random, self.columns = number, random, () if data is None else data.columns
-        self._texts, self._ends = (b"", memoryview(b"")) if data is None else (data.texts, memoryview(data.ends).cast("Q"))
+        self._number = number
+        self._random = random
+        if data is None:
+            data = Data((), b"", b"")
+        self.columns = data.columns
+        self._texts = data.texts
+        self._ends = memoryview(data.ends).cast("Q")
 
     def of(self, row: int) -> dict[str, object]:
         """Field -> value, as text with one character per byte (see :class:`Filled`)."""
@@ -104,10 +145,13 @@ class Fields:
 
     def of_data(self, row: int) -> list[str]:
         """The values of the data's columns; none without data."""
-        return self._row(self._number(row)).decode(errors="replace").split("\0") if self.columns else []
+        if not self.columns:
+            return []
+        return self._row(self._number(row)).decode(errors="replace").split("\0")
 
     def _row(self, n: int) -> bytes:
-        return self._texts[self._ends[n - 1] if n else 0 : self._ends[n]]
+        begin = self._ends[n - 1] if n else 0
+        return self._texts[begin : self._ends[n]]
 
 
 class Filled:
@@ -119,12 +163,18 @@ class Filled:
         nonce: Callable[[int], bytes] | None = None,
     ) -> None:  # fmt: skip
         # Of any encoding: latin-1 maps each byte to a character and back.
-        text, own = data.decode("latin-1"), (NONCE,) if nonce is not None else ()
-        self._template = OpenTemplate(text, (*fields.columns, *own)) if template is None else template(text)
+        text = data.decode("latin-1")
+        if template is not None:
+            self._template = template(text)
+        elif nonce is not None:
+            self._template = OpenTemplate(text, (*fields.columns, NONCE))
+        else:
+            self._template = OpenTemplate(text, fields.columns)
         self.varies = self._template.varies
         #: The text has a ``{nonce}``.
         self.numbered = NONCE in self._template.names
-        self._fields, self._nonce = fields, nonce
+        self._fields = fields
+        self._nonce = nonce
         self._same = b"" if self.varies else self._template.fill(fields.of(0)).encode("latin-1")
 
     def __call__(self, row: int) -> bytes:
@@ -138,4 +188,8 @@ class Filled:
 
 def same_for_all(texts: Sequence[Filled]) -> bytes | None:
     """The bytes, if they are the same for all templates and rows; else None."""
-    return texts[0](0) if not any(text.varies for text in texts) and len({text(0) for text in texts}) == 1 else None
+    if any(text.varies for text in texts):
+        return None
+    if len({text(0) for text in texts}) != 1:
+        return None
+    return texts[0](0)

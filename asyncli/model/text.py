@@ -23,7 +23,15 @@ def printable(text: str) -> str:
     """``text`` with blanks for white space, and "?" for other control characters and invalid Unicode."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    if character.isspace():
+        return " "
+    return "?"
 
 
 def oneline(text: str) -> str:
@@ -33,7 +41,7 @@ def oneline(text: str) -> str:
 
 def ascii_only(text: str) -> str:
     """``text`` without signs that an ASCII terminal cannot encode."""
-    return "".join(one if one.isascii() else _SIGNS.get(one, "?") for one in text)
+    return "".join(sign if sign.isascii() else _SIGNS.get(sign, "?") for sign in text)
 
 
 codecs.register_error(AS_ASCII, lambda error: (ascii_only(error.object[error.start : error.end]), error.end))  # type: ignore[attr-defined]
@@ -41,26 +49,33 @@ codecs.register_error(AS_ASCII, lambda error: (ascii_only(error.object[error.sta
 
 def shortened(text: str, most: int = MOST_SHOWN) -> str:
     """The beginning of a text, with an ellipsis where it is cut."""
-    return text if len(text) <= most else f"{text[:most]}..."
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}..."
 
 
 def brief(data: bytes) -> str:
     """The beginning of a peer's reason, which may be long or not be text."""
-    return oneline(data[:MOST_SHOWN].decode(errors="replace")) + ("..." if len(data) > MOST_SHOWN else "")
+    text = oneline(data[:MOST_SHOWN].decode(errors="replace"))
+    if len(data) <= MOST_SHOWN:
+        return text
+    return f"{text}..."
 
 
 def quoted(data: bytes, most: int = MOST_SHOWN) -> str:
     """The beginning of a peer's bytes in quotes, with an ellipsis where they are cut."""
-    return f"{data[:most]!r}{'...' if len(data) > most else ''}"
+    if len(data) <= most:
+        return repr(data)
+    return f"{data[:most]!r}..."
 
 
 def first_part(text: str, end: str) -> str:
     """What of a sentence precedes the first ``end`` that is in no bracket and in no quotation."""
     inside: list[str] = []
-    for at, character in enumerate(text):
-        if not inside and text.startswith(end, at):
-            return text[:at]
-        before = text[max(0, at - 2) : at].removesuffix("b")[-1:]
+    for place, character in enumerate(text):
+        if not inside and text.startswith(end, place):
+            return text[:place]
+        before = text[max(0, place - 2) : place].removesuffix("b")[-1:]
         if inside and character == inside[-1]:
             inside.pop()
             continue
@@ -76,7 +91,9 @@ def plain(value: Any) -> Any:
         return printable(value)
     if isinstance(value, dict):
         return {plain(key): plain(inner) for key, inner in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
 
 
 def tidy(record: msgspec.Struct) -> None:

@@ -7,7 +7,8 @@ ours begin with ``client.``, unless both are the same host.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -54,34 +55,58 @@ class Place(msgspec.Struct, frozen=True):
 
     def of_ours(self, metric: str) -> str:
         """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
-        known = self.sides
-        apart = known.far is not None or (metric.startswith((TCP, KERNEL_SOCKETS)) and not known.one_network)
-        return f"{CLIENT}{metric}" if self.agent is not None and apart else metric
+        if self.agent is None:
+            return metric
+        is_of_network = metric.startswith((TCP, KERNEL_SOCKETS))
+        if self.sides.far is not None or (is_of_network and not self.sides.one_network):
+            return f"{CLIENT}{metric}"
+        return metric
 
 
 def place_of(environment: Environment) -> Place:
     """The facts in ``environment``."""
-    names = ("server", "agent", "cluster")
-    server, agent, cluster = (one if isinstance(one := environment.get(name), dict) else None for name in names)
-    local, destinations = environment.get("local"), environment.get("destinations")
+    server = _facts(environment, "server")
+    agent = _facts(environment, "agent")
+    cluster = _facts(environment, "cluster")
+    local = environment.get("local")
+    destinations = environment.get("destinations")
     return Place(
         local=local if isinstance(local, bool) else None,
         cpus=_number(environment.get("cpus")),
         memory_bytes=_number(environment.get("memory_bytes")),
         workers=_number(environment.get("workers")),
         destinations=tuple(map(str, destinations)) if isinstance(destinations, list) else (),
-        server_label=str(server.get("label") or "") if server is not None else "",
-        server_found=server is not None and bool(server.get("pid")),
+        server_label=str(server.get("label") or ""),
+        server_found=bool(server.get("pid")),
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
-        agent=None if agent is None else Place(cpus=_number(agent.get("cpus")), memory_bytes=_number(agent.get("memory_bytes"))),
-        agent_same_network=agent is None or agent.get("same_network") is not False,
-        server_here=cluster is not None and cluster.get("server_here") is True,
+        agent=_host_of(environment.get("agent")),
+        agent_same_network=agent.get("same_network") is not False,
+        server_here=cluster.get("server_here") is True,
     )
 
 
+def _facts(environment: Environment, name: str) -> Mapping[str, Any]:
+    """The facts of a part of the environment; none without it, or if it is no object."""
+    facts = environment.get(name)
+    if not isinstance(facts, dict):
+        return {}
+    return facts
+
+
+def _host_of(agent: object) -> Place | None:
+    """The agent's host; None without an agent."""
+    if not isinstance(agent, dict):
+        return None
+    cpus = _number(agent.get("cpus"))
+    return Place(cpus=cpus, memory_bytes=_number(agent.get("memory_bytes")))
+
+
 def _number(value: object) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= MOST
-    return float(value) if known and isinstance(value, int | float) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not -MOST <= value <= MOST:
+        return None
+    return float(value)
 
 
 class Sides(NamedTuple):

@@ -58,24 +58,28 @@ class _PathFile(NamedTuple):
 
 
 def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramOutput:
-    """The output of ``exe``, the program of the process ``pid``, for ``flag``: see :func:`ask_program`.
+    """The output of ``exe``, the program of the process ``pid``, for ``flag``: see
+    :func:`ask_program`.
 
-    It is run only if it is the file that the process runs (not a container's or a newer one), and if only root or we may write it
-    and every folder above it.
+    It is run only if it is the file that the process runs (not a container's or a newer one), and
+    if only root or we may write it and every folder above it.
     """
     with contextlib.ExitStack() as stack:
         try:
-            found = _open_path(exe)
-            stack.callback(os.close, found.fd)
-            writable = next(filter(None, map(_writable_by_others, reversed(found.steps))), "")
-            if writable:
-                return ProgramOutput(why_not=writable, distrusted=True)
-            path, file = found.steps[-1]
+            opened = _open_path(exe)
+            stack.callback(os.close, opened.fd)
+            for step in reversed(opened.steps):
+                distrust = _writable_by_others(step)
+                if distrust:
+                    return ProgramOutput(why_not=distrust, distrusted=True)
+            path, file = opened.steps[-1]
             running = os.stat(f"{proc}/{pid}/exe")
             if (file.st_dev, file.st_ino) != (running.st_dev, running.st_ino):
-                why_not = f"the process runs another file than {path}: that was replaced, or the process is in a container"
-                return ProgramOutput(why_not=why_not)
-            return ProgramOutput(ask_program(exe, flag, fd=found.fd))
+                return ProgramOutput(
+                    why_not=f"the process runs another file than {path}: that was replaced, "
+                    "or the process is in a container"
+                )
+            return ProgramOutput(ask_program(exe, flag, fd=opened.fd))
         except OSError as error:
             return ProgramOutput(why_not=f"{exe}: {error.strerror}")
 
@@ -86,7 +90,8 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     ``fd``: the open file with the name ``path``. The program gets a minimal environment, no terminal and 5 s, and its children
     are killed with it. It must be trusted; use :func:`ask_server` for others.
     """
-    path, until_s = os.path.abspath(path), time.monotonic() + _TIMEOUT_S
+    path = os.path.abspath(path)
+    until_s = time.monotonic() + _TIMEOUT_S
     output = b""
     try:
         process = subprocess.Popen(
@@ -136,7 +141,8 @@ def read_regular(path: str | os.PathLike[str], most: int, user: User | None = No
     finally:
         os.close(fd)
     with open(opened, "rb", buffering=0) as file:
-        parts, size = [], 0
+        parts = []
+        size = 0
         while part := file.read(min(1 << 20, most + 1 - size)):
             parts.append(part)
             size += len(part)
@@ -148,10 +154,13 @@ def read_regular(path: str | os.PathLike[str], most: int, user: User | None = No
 def user_of(pid: int, proc: Path = Path("/proc")) -> User:
     """The real user of a process, regardless of set-user-ID programs; NOBODY if it has ended."""
     try:
-        lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
-        fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-        groups = frozenset(map(int, [fields["Gid"][0], *fields.get("Groups", [])]))
-        return User(int(fields["Uid"][0]), groups, frozenset(map(int, fields["Uid"])))
+        fields = {}
+        for line in (proc / str(pid) / "status").read_text("ascii", "replace").splitlines():
+            name, _, values = line.partition(":")
+            fields[name] = values.split()
+        users = [int(user) for user in fields["Uid"]]
+        groups = [int(group) for group in (fields["Gid"][0], *fields.get("Groups", []))]
+        return User(users[0], frozenset(groups), frozenset(users))
     except (OSError, KeyError, IndexError, ValueError):
         return NOBODY
 
@@ -160,26 +169,28 @@ def _open_for(path: str, user: User | None) -> int:
     """An O_PATH descriptor of the file at ``path``. Raises OSError if ``user`` may not read it."""
     if user is None or user.uid in (0, os.geteuid()):
         return os.open(path, _PATH_FLAGS)
-    found = _open_path(path)
-    *folders, (_, file) = found.steps
-    if all(_allows(folder, user, 1) for _, folder in folders) and _allows(file, user, 4):
-        return found.fd
-    os.close(found.fd)
+    opened = _open_path(path)
+    *folders, (_, file) = opened.steps
+    may_search = all(_allows(folder, user, 1) for _, folder in folders)
+    if may_search and _allows(file, user, 4):
+        return opened.fd
+    os.close(opened.fd)
     raise OSError(errno.EACCES, f"user {user.uid}, who runs the server, may not read it", path)
 
 
 def _open_path(path: str) -> _PathFile:
     """Open the file at ``path``, walking from the root with one descriptor after the other. Raises OSError."""
     fd = os.open("/", _PATH_FLAGS | os.O_DIRECTORY)
-    at = ""
+    place = ""
     steps = [("/", os.fstat(fd))]
     try:
         for name in Path(os.path.realpath(path, strict=True)).parts[1:]:
             # Links are resolved above; O_NOFOLLOW refuses one that was created since.
             below = os.open(name, _PATH_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
             os.close(fd)
-            fd, at = below, f"{at}/{name}"
-            steps.append((at, os.fstat(fd)))
+            fd = below
+            place = f"{place}/{name}"
+            steps.append((place, os.fstat(fd)))
     except OSError:
         os.close(fd)
         raise
@@ -187,16 +198,25 @@ def _open_path(path: str) -> _PathFile:
 
 
 def _writable_by_others(step: tuple[str, os.stat_result]) -> str:
-    """Why users other than root and us could change this step of a path; "": they cannot. An ACL shows in the group's bits."""
-    at, found = step
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{at} belongs to user {found.st_uid}"
-    if found.st_mode & _GROUP_OR_OTHERS_WRITE:
-        return f"others may write {at} (mode {stat.S_IMODE(found.st_mode):o})"
+    """Why users other than root and us could change this step of a path; "": they cannot. An ACL
+    shows in the group's bits.
+    """
+    place, file = step
+    if file.st_uid not in (0, os.geteuid()):
+        return f"{place} belongs to user {file.st_uid}"
+    if file.st_mode & _GROUP_OR_OTHERS_WRITE:
+        return f"others may write {place} (mode {stat.S_IMODE(file.st_mode):o})"
     return ""
 
 
-def _allows(found: os.stat_result, user: User, bit: int) -> bool:
-    """Whether ``user`` has the permission (4 read, 1 search); the first matching class decides (path_resolution(7))."""
-    shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
-    return bool(found.st_mode >> shift & bit)
+def _allows(file: os.stat_result, user: User, bit: int) -> bool:
+    """Whether ``user`` has the permission (4 read, 1 search); the first matching class decides
+    (path_resolution(7)).
+    """
+    if file.st_uid == user.uid:
+        mode = file.st_mode >> 6
+    elif file.st_gid in user.groups:
+        mode = file.st_mode >> 3
+    else:
+        mode = file.st_mode
+    return bool(mode & bit)

@@ -38,18 +38,21 @@ def shown(value: object) -> str:
         text = str(value) if isinstance(value, datetime.date | datetime.time) else repr(value)
     except (ValueError, RecursionError):  # an integer of more than 4,300 digits; endlessly nested lists
         return f"this {type(value).__name__}"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]}..."
 
 
 def parse_count(value: object) -> int:
     """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``."""
-    match = _COUNT.fullmatch(value.strip().replace("_", "")) if isinstance(value, str) else None
-    if isinstance(value, bool) or not (isinstance(value, int | float) or match):
-        raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
     try:
-        number = float(match[1]) * _COUNT_FACTOR[match[2].lower()] if match else float(value)  # type: ignore[arg-type]
+        number = _number_of(value)
     except OverflowError:  # an integer of hundreds of digits, which a TOML file may hold
         number = math.inf
+    if number is None:
+        raise ValueError(
+            f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k"
+        )
     if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
         raise ValueError(f"{shown(value)} is not a whole number; write for example 5000 or 100k")
     if round(number) < 1:
@@ -57,11 +60,28 @@ def parse_count(value: object) -> int:
     return round(number)
 
 
+def _number_of(value: object) -> float | None:
+    """The number that a count is; None if it is none. Raises OverflowError for a large integer."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if not isinstance(value, str):
+        return None
+    match = _COUNT.fullmatch(value.strip().replace("_", ""))
+    if match is None:
+        return None
+    return float(match[1]) * _COUNT_FACTOR[match[2].lower()]
+
+
 def parse_memory(value: str) -> float:
     """Parse an amount of memory in bytes: ``64G`` and ``64GB`` (10**9), ``64GiB`` (2**30), ``512M``, ``1.5T``."""
     match = _MEMORY.fullmatch(value.strip())
     if match is None:
-        raise ValueError(f"{shown(value)} is no amount of memory; write a number and a unit, such as 64G, 512M or 64GiB")
+        raise ValueError(
+            f"{shown(value)} is no amount of memory; "
+            "write a number and a unit, such as 64G, 512M or 64GiB"
+        )
     power = " KMGT".index(match[2].upper())
     unit: int = (1024 if match[3] else 1000) ** power
     number = float(match[1]) * unit
@@ -76,7 +96,9 @@ def exact(text: str) -> Fraction:
         number = Decimal(text)
     except InvalidOperation:
         raise OverflowError(text) from None
-    if len(text) > 2 * _MOST_DIGITS or (number and not -_MOST_DIGITS < number.adjusted() < _MOST_DIGITS):
+    if len(text) > 2 * _MOST_DIGITS:
+        raise OverflowError(text)
+    if number and not -_MOST_DIGITS < number.adjusted() < _MOST_DIGITS:
         raise OverflowError(text)
     return Fraction(number)
 
@@ -104,14 +126,15 @@ def exact_duration(value: object) -> Fraction:
 
 
 def _sum_of_parts(text: str) -> Fraction:
-    seconds, at = Fraction(0), 0
+    seconds = Fraction(0)
+    end = 0
     parts = list(_DURATION_PART.finditer(text))
     for match in parts:
-        if match.start() != at or (match[2] is None and len(parts) > 1):
+        if match.start() != end or (match[2] is None and len(parts) > 1):
             raise ValueError
         seconds += exact(match[1]) * _DURATION_FACTOR[match[2] or "s"]
-        at = match.end()
-    if not parts or at != len(text):
+        end = match.end()
+    if not parts or end != len(text):
         raise ValueError
     return seconds
 
@@ -122,25 +145,41 @@ def parse_until(value: str) -> str:
     try:
         if match is None:
             raise ValueError
-        at = datetime.time.fromisoformat(match[2].zfill(5))
-        time_of_day = at.isoformat("seconds" if at.second else "minutes")
-        return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{time_of_day}" if match[1] else time_of_day
+        clock_time = datetime.time.fromisoformat(match[2].zfill(5))
+        text = clock_time.isoformat("seconds" if clock_time.second else "minutes")
+        if not match[1]:
+            return text
+        return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{text}"
     except ValueError:
-        raise ValueError(f"{shown(value.strip())} is not a time of day; write until 07:00, or until 2026-11-22T07:00") from None
+        raise ValueError(
+            f"{shown(value.strip())} is not a time of day; "
+            "write until 07:00, or until 2026-11-22T07:00"
+        ) from None
 
 
 def instant_of(until: str, now_s: float) -> float:
-    """The instant (s since 1970) of ``until`` (see :func:`parse_until`): a time of day is the next one after ``now_s``.
+    """The instant (s since 1970) of ``until`` (see :func:`parse_until`): a time of day is the next
+    one after ``now_s``.
 
-    It follows the time zone's rules, so a day may have 23 or 25 hours. A time that the clock skips in spring is later by as much;
-    of one that it shows twice in autumn, the first that has not passed. A date may be in the past.
+    It follows the time zone's rules, so a day may have 23 or 25 hours. A time that the clock skips
+    in spring is later by as much; of one that it shows twice in autumn, the first that has not
+    passed. A date may be in the past.
     """
-    day, _, clock = until.rpartition("T")
-    at = datetime.time.fromisoformat(clock)
-    first = datetime.date.fromisoformat(day) if day else datetime.datetime.fromtimestamp(now_s).date()
-    days = [first] if day else [first, first + datetime.timedelta(days=1)]
-    instants = [datetime.datetime.combine(one, at).replace(fold=fold).timestamp() for one in days for fold in (0, 1)]
-    return next((instant for instant in instants if instant > now_s), instants[-1])
+    date_text, _, clock_text = until.rpartition("T")
+    clock_time = datetime.time.fromisoformat(clock_text)
+    if date_text:
+        dates = [datetime.date.fromisoformat(date_text)]
+    else:
+        today = datetime.datetime.fromtimestamp(now_s).date()
+        dates = [today, today + datetime.timedelta(days=1)]
+    instant_s = now_s
+    for date in dates:
+        for fold in (0, 1):
+            local_time = datetime.datetime.combine(date, clock_time).replace(fold=fold)
+            instant_s = local_time.timestamp()
+            if instant_s > now_s:
+                return instant_s
+    return instant_s
 
 
 def format_instant(instant_s: float) -> str:
@@ -157,14 +196,18 @@ def parse_pace(value: object) -> tuple[int, float]:
 
     ``"10/10ms"``: ten connections every 10 ms. ``"100/s"``, without a number after the slash, is a rate: one every 10 ms.
     """
-    if not isinstance(value, str) or len(parts := value.split("/")) != 2 or not all(map(str.strip, parts)):
-        raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 100/s or 10/10ms")
-    count, time = parts
-    if time.strip().isalpha():
-        per_s = parse_count(count) / parse_duration(f"1{time.strip()}")
+    parts = value.split("/") if isinstance(value, str) else []
+    if len(parts) != 2 or not all(map(str.strip, parts)):
+        raise ValueError(
+            f"{shown(value)} is not a pace; write connections/time, for example 100/s or 10/10ms"
+        )
+    count, interval = parts
+    if interval.strip().isalpha():
+        per_s = parse_count(count) / parse_duration(f"1{interval.strip()}")
         batch = max(1, math.floor(per_s * _BATCH_S))
         return batch, batch / per_s
-    batch, interval_s = parse_count(count), parse_duration(time)
+    batch = parse_count(count)
+    interval_s = parse_duration(interval)
     if interval_s == 0:
         raise ValueError(f"{shown(value)} has a zero interval; write for example 10/10ms")
     return batch, interval_s
@@ -177,7 +220,9 @@ def format_count(number: float) -> str:
 
 def format_rate(per_s: float) -> str:
     """``48231.4`` -> ``"48,231 a second"``, ``2.625`` -> ``"2.62 a second"``."""
-    return f"{per_s:,.0f} a second" if per_s >= 99.5 else f"{per_s:.3g} a second"
+    if per_s >= 99.5:
+        return f"{per_s:,.0f} a second"
+    return f"{per_s:.3g} a second"
 
 
 def format_bytes(number: float) -> str:
@@ -186,14 +231,19 @@ def format_bytes(number: float) -> str:
         return f"{number:z,.0f} B"
     for unit, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if abs(number) < 1000 * factor:
-            return f"{number / factor:.{1 if abs(number) < 100 * factor else 0}f} {unit}"
+            digits = 1 if abs(number) < 100 * factor else 0
+            return f"{number / factor:.{digits}f} {unit}"
     return f"{number / 1e12:.2f} TB"
 
 
-def format_many(count: float, one: str) -> str:
+def format_many(count: float, noun: str) -> str:
     """Format a count with its noun: ``1 process``, ``1,200 processes``."""
-    many = one if count == 1 else one + ("es" if one.endswith("s") else "s")
-    return f"{format_count(count) if count == round(count) else count} {many}"
+    number = format_count(count) if count == round(count) else str(count)
+    if count == 1:
+        return f"{number} {noun}"
+    if noun.endswith("s"):
+        return f"{number} {noun}es"
+    return f"{number} {noun}s"
 
 
 def format_duration(seconds: float) -> str:
@@ -204,12 +254,15 @@ def format_duration(seconds: float) -> str:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min" + (f" {rest} s" if rest else "")
-    hours, rest = divmod(whole, 3600)
-    return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
+    hours, seconds_of_hour = divmod(round(seconds), 3600)
+    minutes, seconds_of_minute = divmod(seconds_of_hour, 60)
+    if hours and minutes:
+        return f"{hours} h {minutes} min"
+    if hours:
+        return f"{hours} h"
+    if seconds_of_minute:
+        return f"{minutes} min {seconds_of_minute} s"
+    return f"{minutes} min"
 
 
 def format_share(share: float, decimals: int = 0) -> str:

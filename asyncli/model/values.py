@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -22,12 +22,15 @@ AGENT_PORT = 9165
 # A clock cannot resolve less, and the rate would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
 _HTTP = ("http", "https")
+_EXAMPLE = "write for example http://127.0.0.1:8080/"
 # Protocol names that are mistaken for schemes.
 _ALIASES = {"h2c": "http2", "h2": "http2"}
 # Enough for headers, as in curl's -H @FILE, and a limit for endless devices.
 _LONGEST_SECRETS = 65_536
 _USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
+# Except the tab, which a header's value may have.
+_CONTROLS = frozenset(map(chr, (*range(32), 127))) - {"\t"}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -59,9 +62,11 @@ class Target(msgspec.Struct, frozen=True):
         """Host and port for a request."""
         if self.asked:
             return self.asked
-        shown = f"[{self.name}]" if ":" in self.name else self.name
+        host = f"[{self.name}]" if ":" in self.name else self.name
         ports = PROTOCOLS[self.protocol].ports
-        return shown if ports is not None and self.port == ports[self.secure] else f"{shown}:{self.port}"
+        if ports is not None and self.port == ports[self.secure]:
+            return host
+        return f"{host}:{self.port}"
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,54 +87,128 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
     """Parse a URL with one of ``schemes``. ``ValueError`` says what is wrong and what to write."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
+        raise ValueError(f"{shown(value)} is not a URL; {_EXAMPLE}")
     protocol, secure = SCHEMES[_scheme_of(value, schemes)]
-    try:
-        parts = urlsplit(value)
-        host = parts.hostname
-    except ValueError as error:
-        raise ValueError(f"{shown(value)} is not a URL ({str(error)[:100]}); write for example http://127.0.0.1:8080/") from None
-    if not host:
-        raise ValueError(f"{shown(value)} has no host; write for example http://127.0.0.1:8080/")
-    match = _AUTHORITY.fullmatch(parts.netloc)
-    if match is None or (match["address"] and not is_address(host)):
-        raise ValueError(
-            f"{shown(value)}: {shown(parts.netloc)} is not a host; write a name or an address (IPv6 in brackets) and its port"
-        )
-    spoken, ports = PROTOCOLS[protocol], PROTOCOLS[protocol].ports
-    beyond = parts.path not in ("", "/") or parts.query or parts.fragment
-    if (ports is None and match["port"] is None) or (not spoken.asks_by_http and beyond):
-        example = f"{parts.scheme}://127.0.0.1:{6379 if ports is None else ports[secure]}"
+    parts, host = _split(value)
+    port_text = _port_text(value, parts.netloc, host)
+    if not _is_complete(parts, protocol, port_text):
+        example = f"{parts.scheme}://127.0.0.1:{_usual_port(protocol, secure=secure) or 6379}"
         raise ValueError(f"{shown(value)} is not a host and a port; write for example {example}")
     if protocol == "websocket" and parts.fragment:
-        raise ValueError(f"{shown(value)} has a fragment, which WebSocket forbids (RFC 6455, section 3); leave it out")
-    port_text = match["port"] or (str(ports[secure]) if ports is not None and match["port"] is None else "")
-    if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
-        raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        raise ValueError(
+            f"{shown(value)} has a fragment, which WebSocket forbids (RFC 6455, section 3); "
+            "leave it out"
+        )
+    if port_text is None:
+        port_text = str(_usual_port(protocol, secure=secure))
+    port = _port_number(value, port_text)
+    path = parts.path or "/"
+    if parts.query:
+        path = f"{path}?{parts.query}"
     # RFC 6874: the zone of a link-local address follows an encoded "%".
-    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path, secure=secure, protocol=protocol)
+    host = host.replace("%25", "%", 1)
+    return Target(url=value, host=host, port=port, path=path, secure=secure, protocol=protocol)
 
 
 def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
     """The scheme of a URL, which may be invalid."""
-    if userinfo := _USERINFO.match(value):
-        without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
-        how = "send an Authorization header (--header-file)"
-        how = "write --mqtt-login-file FILE" if value.lower().startswith("mqtt") else how
-        raise ValueError(f"{shown(without)} carries a user name; leave it out, and {how}")
-    if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
-        raise ValueError(f"{shown(value)} has white space or a control character; remove it, or write it as %20")
-    if not value.isascii():
-        raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
+    _require_no_user_name(value)
+    _require_printable_ascii(value)
     scheme, colon, _ = value.partition("://")
     if not colon:
-        raise ValueError(f"{shown(value)} has no scheme; write {schemes[0]}://{value[:60]} (or {', '.join(schemes[1:])})")
-    if (known := PROTOCOLS.get(_ALIASES.get(scheme.lower(), scheme.lower()))) and known.flag and len(schemes) == len(SCHEMES):
-        raise ValueError(f"{shown(value)}: {shown(scheme)} is not a scheme; write {known.schemes[0]}:// and {known.flag}")
+        raise ValueError(
+            f"{shown(value)} has no scheme; "
+            f"write {schemes[0]}://{value[:60]} (or {', '.join(schemes[1:])})"
+        )
+    protocol_name = _ALIASES.get(scheme.lower(), scheme.lower())
+    protocol = PROTOCOLS.get(protocol_name)
+    takes_all_schemes = len(schemes) == len(SCHEMES)
+    if protocol is not None and protocol.flag and takes_all_schemes:
+        raise ValueError(
+            f"{shown(value)}: {shown(scheme)} is not a scheme; "
+            f"write {protocol.schemes[0]}:// and {protocol.flag}"
+        )
     if scheme.lower() not in schemes:
-        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write {', '.join(schemes[:-1])} or {schemes[-1]}")
+        raise ValueError(
+            f"{shown(value)}: unknown scheme {shown(scheme)}; "
+            f"write {', '.join(schemes[:-1])} or {schemes[-1]}"
+        )
     return scheme.lower()
+
+
+def _require_no_user_name(value: str) -> None:
+    userinfo = _USERINFO.match(value)
+    if userinfo is None:
+        return
+    masked = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
+    if value.lower().startswith("mqtt"):
+        remedy = "write --mqtt-login-file FILE"
+    else:
+        remedy = "send an Authorization header (--header-file)"
+    raise ValueError(f"{shown(masked)} carries a user name; leave it out, and {remedy}")
+
+
+def _require_printable_ascii(value: str) -> None:
+    for character in value:
+        if character.isspace() or ord(character) < 33 or ord(character) == 127:
+            raise ValueError(
+                f"{shown(value)} has white space or a control character; "
+                "remove it, or write it as %20"
+            )
+    if not value.isascii():
+        raise ValueError(
+            f"{shown(value)} is not ASCII; "
+            "percent-encode the path and write the host name as punycode"
+        )
+
+
+def _split(value: str) -> tuple[SplitResult, str]:
+    """The parts of a URL, and its host without brackets."""
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname
+    except ValueError as error:
+        raise ValueError(
+            f"{shown(value)} is not a URL ({str(error)[:100]}); {_EXAMPLE}"
+        ) from None
+    if not host:
+        raise ValueError(f"{shown(value)} has no host; {_EXAMPLE}")
+    return parts, host
+
+
+def _port_text(value: str, authority: str, host: str) -> str | None:
+    """What a URL has as its port, which may be invalid; None if it has no colon for one."""
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or (match["address"] and not is_address(host)):
+        raise ValueError(
+            f"{shown(value)}: {shown(authority)} is not a host; "
+            "write a name or an address (IPv6 in brackets) and its port"
+        )
+    return match["port"]
+
+
+def _is_complete(parts: SplitResult, protocol: str, port_text: str | None) -> bool:
+    """Whether a URL has what its protocol needs, and nothing that its protocol has not."""
+    if port_text is None and PROTOCOLS[protocol].ports is None:
+        return False
+    if PROTOCOLS[protocol].asks_by_http:
+        return True
+    return parts.path in ("", "/") and not parts.query and not parts.fragment
+
+
+def _usual_port(protocol: str, *, secure: bool) -> int | None:
+    ports = PROTOCOLS[protocol].ports
+    if ports is None:
+        return None
+    return ports[secure]
+
+
+def _port_number(value: str, text: str) -> int:
+    if not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise ValueError(
+            f"{shown(value)}: port {shown(text)} is not a port; write a number from 1 to 65535"
+        )
+    return int(text)
 
 
 def is_address(text: str) -> bool:
@@ -163,19 +242,25 @@ def parse_agent(value: object) -> str:
         raise ValueError(f"{error} (for an agent: http://HOST:{AGENT_PORT})") from None
     if target.path != "/":
         raise ValueError(f"{shown(value)} has a path; write http://HOST:{AGENT_PORT}")
+    scheme = "https" if target.secure else "http"
     authority = urlsplit(target.url).netloc
-    port = "" if re.search(r":[0-9]+\Z", authority) else f":{AGENT_PORT}"
-    return f"{'https' if target.secure else 'http'}://{authority.rstrip(':')}{port}"
+    if re.search(r":[0-9]+\Z", authority):
+        return f"{scheme}://{authority}"
+    return f"{scheme}://{authority}:{AGENT_PORT}"
 
 
 def each_of(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
-    """A parser of one text or a list of texts. Errors do not show other values: they may be headers, and so secret."""
+    """A parser of one text or a list of texts. Errors do not show other values: they may be
+    headers, and so secret.
+    """
 
     def parse(value: object) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-            raise ValueError(f"this {type(value).__name__} is not a text or a list of texts; write it in quotes")
-        return tuple(map(check, values))
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                f"this {type(value).__name__} is not a text or a list of texts; write it in quotes"
+            )
+        return tuple(map(check, texts))
 
     return parse
 
@@ -185,7 +270,8 @@ def one_of(*known: str, what: str = "") -> Callable[[object], str]:
 
     def parse(value: object) -> str:
         if value not in known:
-            raise ValueError(f"{shown(value)} is not {what}; write {', '.join(known[:-1])} or {known[-1]}")
+            choices = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise ValueError(f"{shown(value)} is not {what}; write {choices}")
         return str(value)
 
     return parse
@@ -197,39 +283,52 @@ def parse_source(value: str) -> str:
             raise ValueError
         return str(ip_address(value.strip()))
     except ValueError:
-        raise ValueError(f"{shown(value)} is not an IP address of this host; write for example 127.0.0.2") from None
+        raise ValueError(
+            f"{shown(value)} is not an IP address of this host; write for example 127.0.0.2"
+        ) from None
 
 
 def parse_header(value: str) -> str:
-    """Normalize a header. Errors do not show what may be secret: the value, or a text without a name."""
-    name, colon, rest = value.partition(":")
+    """Normalize a header. Errors do not show what may be secret: the value, or a text without a
+    name.
+    """
+    name, colon, field_value = value.partition(":")
     if not colon or not name or not set(name) <= _TOKEN:
-        raise ValueError(f"a text of {len(value):,} characters is not a header; write 'Name: value'")
-    if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not rest.isascii() or "\x7f" in rest:
-        raise ValueError(f"the value of {shown(name)} has a control or non-ASCII character; remove it")
+        raise ValueError(
+            f"a text of {len(value):,} characters is not a header; write 'Name: value'"
+        )
+    if not field_value.isascii() or not _CONTROLS.isdisjoint(field_value):
+        raise ValueError(
+            f"the value of {shown(name)} has a control or non-ASCII character; remove it"
+        )
     if name.lower() in {"connection", "content-length", "transfer-encoding"}:
         raise ValueError(f"asyncli sets {name} itself; leave it out")
-    return f"{name}: {rest.strip()}"
+    return f"{name}: {field_value.strip()}"
 
 
 def with_one_host(headers: tuple[str, ...]) -> tuple[str, ...]:
-    """``headers``. Raises ``ValueError`` for a second Host: servers must answer that with 400 (RFC 9112, section 3.2)."""
-    hosts = [one for one in headers if one.lower().startswith("host:")]
+    """``headers``. Raises ``ValueError`` for a second Host: servers must answer that with 400
+    (RFC 9112, section 3.2).
+    """
+    hosts = [header for header in headers if header.lower().startswith("host:")]
     if len(hosts) > 1:
         raise ValueError(f"{shown(hosts[1])} is a second Host header; leave one out")
     return headers
 
 
 def headers_in(text: str) -> tuple[str, ...]:
-    """The headers of a text, one ``Name: value`` per line, as in curl's -H @FILE. ``ValueError`` names the wrong line."""
-    found = []
+    """The headers of a text, one ``Name: value`` per line, as in curl's -H @FILE. ``ValueError``
+    names the wrong line.
+    """
+    headers = []
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                found.append(parse_header(line.strip()))
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
-    return tuple(found)
+        if not line.strip():
+            continue
+        try:
+            headers.append(parse_header(line.strip()))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return tuple(headers)
 
 
 def parse_header_file(value: object) -> tuple[str, ...]:
@@ -260,16 +359,19 @@ def read_text(path: str, remedy: str) -> str:
 def parse_keepalive(value: object) -> float:
     seconds = parse_duration(value)
     if seconds < SHORTEST_KEEPALIVE_S:
-        raise ValueError(f"{shown(value)} is below 2 s; heartbeats come after 1 to keepalive/2 seconds, so write 2 or more")
+        raise ValueError(
+            f"{shown(value)} is below 2 s; "
+            "heartbeats come after 1 to keepalive/2 seconds, so write 2 or more"
+        )
     return seconds
 
 
-def count_to(most: int, otherwise: str) -> Callable[[object], int]:
-    """A parser of counts up to ``most``; ``otherwise``: what the error says about a greater one."""
+def count_to(limit: int, otherwise: str) -> Callable[[object], int]:
+    """A parser of counts up to ``limit``; ``otherwise``: what the error says of a greater one."""
 
     def parse(value: object) -> int:
         number = parse_count(value)
-        if number > most:
+        if number > limit:
             raise ValueError(f"{shown(value)} is {otherwise}")
         return number
 
@@ -302,8 +404,10 @@ def parse_interval(value: object) -> float:
 
 
 def parse_hold(value: object) -> float | None:
+    if value in (None, "forever"):
+        return None
     try:
-        return None if value in (None, "forever") else parse_duration(value)
+        return parse_duration(value)
     except ValueError as error:
         raise ValueError(f"{error}; a hold may also be 'forever', or 'until 07:00'") from None
 
@@ -313,29 +417,47 @@ def parse_hold_until(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
-    if not value.strip():
-        raise ValueError("'until' has no time after it; write both in quotes, for example 'until 07:00'")
-    until, now_s = parse_until(value), time.time()
+        raise ValueError(
+            f"{shown(value)} is not a time of day; write until 07:00, or until 2026-11-22T07:00"
+        )
+    text = value.strip()
+    if not text:
+        raise ValueError(
+            "'until' has no time after it; write both in quotes, for example 'until 07:00'"
+        )
+    until = parse_until(value)
+    now_s = time.time()
     left_s = instant_of(until, now_s) - now_s
     if left_s <= 0:
-        raise ValueError(f"{shown(value.strip())} has passed; write a future time, or a time of day alone")
+        raise ValueError(
+            f"{shown(text)} has passed; write a future time, or a time of day alone"
+        )
     if left_s > LONGEST_S:
-        raise ValueError(f"{shown(value.strip())} is more than ten years away; write for example until 07:00")
+        raise ValueError(
+            f"{shown(text)} is more than ten years away; write for example until 07:00"
+        )
     return until
 
 
 def whole_number(low: int, high: int, what: str) -> Callable[[object], int]:
     def parse(value: object) -> int:
-        try:
-            number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
-        except ValueError:
-            number = None
+        number = _integer_of(value)
         if number is None or not low <= number <= high:
-            raise ValueError(f"{shown(value)} is not {what}; write a whole number from {low} to {high}")
+            raise ValueError(
+                f"{shown(value)} is not {what}; write a whole number from {low} to {high}"
+            )
         return number
 
     return parse
+
+
+def _integer_of(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
 
 
 def parse_boolean(value: object) -> bool:
@@ -348,13 +470,20 @@ def parse_text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{shown(value)} is not a text; write one, in quotes")
     if not "".join(value.split()).isprintable():
-        raise ValueError(f"{shown(value)} has control characters, or bytes that are not UTF-8; write it without them")
+        raise ValueError(
+            f"{shown(value)} has control characters, or bytes that are not UTF-8; "
+            "write it without them"
+        )
     return value
 
 
 def parse_silence(value: object) -> float:
-    """How long a connection that listens may receive nothing (s); ``forever``: longer than any run."""
-    return LONGEST_S if value == "forever" else parse_positive(value)
+    """How long a connection that listens may receive nothing (s); ``forever``: longer than any
+    run.
+    """
+    if value == "forever":
+        return LONGEST_S
+    return parse_positive(value)
 
 
 def parse_file(value: object) -> str:
@@ -367,14 +496,25 @@ _version = one_of("1.2", "1.3", what="a version of TLS")
 
 
 def parse_alpn(value: object) -> str:
-    """Check names of protocols for ALPN, with commas between them (RFC 7301: 1 to 255 bytes each)."""
+    """Check names of protocols for ALPN, with commas between them (RFC 7301: 1 to 255 bytes
+    each).
+    """
     text = parse_text(value)
-    names = text.split(",")
-    if not all(name.isascii() and name.isprintable() and name == name.strip() and 1 <= len(name) <= 255 for name in names):
-        raise ValueError(f"{shown(value)} is not a list of protocols; write for example mqtt, or h2,http/1.1")
+    if not all(map(_can_be_in_alpn, text.split(","))):
+        raise ValueError(
+            f"{shown(value)} is not a list of protocols; write for example mqtt, or h2,http/1.1"
+        )
     return text
+
+
+def _can_be_in_alpn(name: str) -> bool:
+    if not 1 <= len(name) <= 255:
+        return False
+    return name.isascii() and name.isprintable() and name == name.strip()
 
 
 def parse_tls_version(value: object) -> str:
     """Parse a TLS version; TOML and Python may give a number."""
-    return _version(str(value) if isinstance(value, float) else value)
+    if isinstance(value, float):
+        return _version(str(value))
+    return _version(value)

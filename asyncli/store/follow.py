@@ -89,8 +89,8 @@ class Follower:
 
     def _read(self, connection: sqlite3.Connection) -> News:
         frame = reader.read_frame(connection)
-        phases = [one for one in frame.phases if self._phases.get(one.name) != one]
-        self._phases |= {one.name: one for one in phases}
+        phases = [phase for phase in frame.phases if self._phases.get(phase.name) != phase]
+        self._phases |= {phase.name: phase for phase in phases}
         ticks: list[tuple[float, Tick]] = []
         samples: list[Sample] = []
         if self._last is None:
@@ -110,7 +110,8 @@ class Follower:
         recent_s = last[0] - _RECENT_S
         self._rows["ticks"] = reader.row_at(connection, "ticks", recent_s)
         self._rows["samples"] = reader.row_at(connection, "samples", recent_s)
-        ramp_s = next((one.start_s for one in frame.phases if one.name == "ramp"), recent_s)
+        ramp = frame.phase("ramp")
+        ramp_s = recent_s if ramp is None else ramp.start_s
         bounds = [reader.row_at(connection, "samples", at) for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))]
         rows = connection.execute("SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid", bounds)
         history = sum_ticks(connection, self._rows["ticks"], frame.plan.connections)
@@ -126,7 +127,8 @@ class Follower:
 
 
 def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
-    plan, hold = frame.plan, next((one for one in frame.phases if one.name == "hold"), None)
+    plan = frame.plan
+    hold = frame.phase("hold")
     if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
         return plan
     last = [
@@ -177,7 +179,13 @@ def last_written_s(path: Path) -> float:
 
 def size_bytes(path: Path) -> int:
     """The disk space of the run in ``path``, with its WAL."""
-    return sum(stamp[1] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
+    size = 0
+    for file in (path, beside(path, "-wal")):
+        stamp = _stamp(file)
+        if stamp is not None:
+            _, file_size, _ = stamp
+            size += file_size
+    return size
 
 
 def _stamp(path: Path) -> tuple[float, int, int] | None:

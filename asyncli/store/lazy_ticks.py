@@ -101,7 +101,7 @@ def decode_finding(row: Sequence[Any]) -> tuple[float, Finding]:
     Raises :class:`msgspec.MsgspecError` if it is none.
     """
     t_s, *texts = row
-    found = dict(zip(Finding.__struct_fields__, texts, strict=False))
-    if "fields" in found:
-        found["fields"] = _decode_fields(found["fields"])
-    return t_s, msgspec.convert(found, Finding)
+    values = dict(zip(Finding.__struct_fields__, texts, strict=False))
+    if "fields" in values:
+        values["fields"] = _decode_fields(values["fields"])
+    return t_s, msgspec.convert(values, Finding)

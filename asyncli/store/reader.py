@@ -160,7 +160,8 @@ def _limit_reading(path: Path, connection: sqlite3.Connection) -> None:
     """Bound the reading of a hostile file, with circular pages or an endless view (https://www.sqlite.org/security.html). One of
     our rows has at least ten bytes and takes about ten SQLite instructions."""
     with contextlib.suppress(OSError):
-        size = sum(one.stat().st_size for one in (path, beside(path, "-wal")) if one.exists())
+        files = [file for file in (path, beside(path, "-wal")) if file.exists()]
+        size = sum(file.stat().st_size for file in files)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, size + _SPARE)
@@ -223,7 +224,8 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
         for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
     ]
-    require_plausible([t_s for one in phases for t_s in (one.start_s, one.end_s) if t_s is not None])
+    require_plausible([phase.start_s for phase in phases])
+    require_plausible([phase.end_s for phase in phases if phase.end_s is not None])
     return Run(
         id=text_of(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),

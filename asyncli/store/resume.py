@@ -109,11 +109,11 @@ class _Ended(msgspec.Struct):
 def _last_finding(codes: Collection[str], connection: sqlite3.Connection) -> Finding | None:
     """The last finding with one of these codes since the run was last resumed."""
     last = None
-    for one in read_findings(connection):
-        if one.code == RESUMED:
+    for finding in read_findings(connection):
+        if finding.code == RESUMED:
             last = None
-        elif one.code in codes:
-            last = one
+        elif finding.code in codes:
+            last = finding
     return last
 
 
@@ -138,15 +138,16 @@ _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_ho
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
-    if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
-        raise _nothing_left(path, _end_reason(_last_finding((STOPPED, ABORTED, GAVE_UP, NOTHING_LISTENS), connection)))
+    if frame.complete or any(phase.name in ("drain", "residue") for phase in frame.phases):
+        end = _last_finding((STOPPED, ABORTED, GAVE_UP, NOTHING_LISTENS), connection)
+        raise _nothing_left(path, _end_reason(end))
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
     last = decode_tick(row[1]) if row is not None else Tick()
     _, so_far = sum_ticks(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
     spans: list[Phase | Gap] = [*frame.phases, *frame.gaps]
-    instants = [one.start_s if one.end_s is None else one.end_s for one in spans]
+    instants = [span.start_s if span.end_s is None else span.end_s for span in spans]
     ended = _last_finding(_ENDINGS, connection)
     newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
     counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}

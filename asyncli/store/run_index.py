@@ -39,7 +39,8 @@ def read_index_entry(path: str | os.PathLike[str], whole: Collection[str] = ()) 
 def _load(connection: sqlite3.Connection, whole: Collection[str]) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _decode_light)
-    until_s = next((one.start_s + _INTO_HOLD_S for one in run.phases if one.name == "hold"), math.inf)
+    hold = run.phase("hold")
+    until_s = math.inf if hold is None else hold.start_s + _INTO_HOLD_S
     run.samples, skipped = _samples(connection, until_s, whole)
     run.findings = [*read_findings(connection), *skipped]
     return run
