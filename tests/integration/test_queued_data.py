@@ -11,7 +11,8 @@ from programs import Program, recorded, serving_by
 
 pytestmark = pytest.mark.measures
 
-REQUEST, CONNECTIONS = 6_500, 400
+# The kernel counts buffers in pieces of 1 MB: this is many of them.
+REQUEST, CONNECTIONS = 40_000, 400
 SERVER = textwrap.dedent(
     """
     import os, select, socket, sys, threading
@@ -47,4 +48,3 @@ def test_data_that_nobody_reads_is_in_the_kernels_interval(tmp_path: Path) -> No
     assert kernel is not None
     # Two ends; the data is at one of them.
     assert kernel["ci95"][1] > 4_000 + REQUEST / 2, kernel
-    assert "buffers of sockets" in kernel["method"]
