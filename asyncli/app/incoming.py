@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from asyncli.app.progress import STOPPABLE, Progress
@@ -100,12 +101,21 @@ class Incoming:
         """The command that resumes the run; "" from the drain on."""
         return self._resume if self._progress.phase is None or self._progress.is_in(*STOPPABLE) else ""
 
-    def fail(self, found: Finding) -> None:
+    def fail(self, finding: Finding) -> None:
         """End the run; the first call reports it."""
         if not self._progress.failed:
             self._progress.failed = True
-            self._recorder.finding(found)
+            self._recorder.finding(finding)
             self._progress.ticked.set()
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """Fail the run if a task beside its phases failed, as it would lack its numbers."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            why = f"{type(error).__name__}: {error}"
+            self.fail(generator.asyncli_failed(task.get_name(), why, self.resume))
 
     def check_silence(self) -> None:
         """Fail the run if the generator is silent. Called every half second of a wait."""
