@@ -96,8 +96,9 @@ def _run(
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch, make_search
+    from asyncli.app.capacity import CapacitySearch
     from asyncli.app.results import free_name
+    from asyncli.app.search_range import make_search
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
@@ -143,7 +144,7 @@ def _run(
     if search is None or not (search.steps or search.no_listener):
         print("asyncli: interrupted during the first step; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
-    found = search.found
+    found = search.result
 
     def tell() -> None:
         with printing():
