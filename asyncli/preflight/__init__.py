@@ -15,7 +15,7 @@ from asyncli.preflight.configured import Configured, Descriptors
 from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import nginx_checks
-from asyncli.preflight.nginx_choice import KindOf, file_kind, unknown_kind
+from asyncli.preflight.nginx_ways import KindOf, file_kind, unknown_kind
 from asyncli.preflight.status_checks import status_checks
 
 

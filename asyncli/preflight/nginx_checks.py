@@ -18,8 +18,9 @@ from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.host_limits import Limits
-from asyncli.preflight.nginx_choice import KindOf, StatusAddress, listen_for, server_for, status_pages, timers_for
+from asyncli.preflight.nginx_choice import StatusAddress, listen_for, server_for, status_pages
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers
+from asyncli.preflight.nginx_ways import KindOf, timers_for
 from asyncli.preflight.patterns import Undecided
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.

@@ -21,14 +21,12 @@ from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_choice import (
     StatusAddress,
     directives_for,
-    file_kind,
     listen_for,
     server_for,
     status_pages,
-    timers_for,
-    unknown_kind,
 )
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
+from asyncli.preflight.nginx_ways import file_kind, timers_for, unknown_kind
 
 _DAY_S = 86400.0
 _CONF = """
