@@ -82,12 +82,15 @@ def _is_original_usage(arguments: Sequence[str]) -> bool:
 
 def _soak_forever(words: list[str]) -> list[str]:
     """The original usage as arguments of ``soak``."""
-    near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
-    if near and not words[0].startswith("-"):
-        raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
-    # The plan of a resumed run has its hold.
-    resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
-    return ["soak", *([] if resumed else ["--hold", "forever"]), *words]
+    first = words[0]
+    if "/" not in first and not first.startswith("-"):
+        near = difflib.get_close_matches(first, COMMANDS, n=1)
+        if near:
+            raise click.UsageError(f"no command {first!r}; did you mean {near[0]!r}?")
+    if any(word == "--resume" or word.startswith("--resume=") for word in words):
+        # The plan of a resumed run has its hold.
+        return ["soak", *words]
+    return ["soak", "--hold", "forever", *words]
 
 
 def _invoke(words: list[str]) -> int:
@@ -112,22 +115,38 @@ def run(arguments: Sequence[str]) -> int:
         print(help_wanted.format_message(), file=sys.stderr)
         return REFUSED
     except click.ClickException as error:
-        where = " ".join(["asyncli", *(word for word in words[:1] if word in COMMANDS)])
-        return _complain(f"{error.format_message()} (see '{where} --help')", REFUSED)
+        command = "asyncli"
+        if words and words[0] in COMMANDS:
+            command = f"asyncli {words[0]}"
+        return _complain(f"{error.format_message()} (see '{command} --help')", REFUSED)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except MemoryError:
-        return _complain("there is no more memory for this process; raise its limit (ulimit -v), or end others", REFUSED)
+        return _complain(
+            "there is no more memory for this process; raise its limit (ulimit -v), or end others",
+            REFUSED,
+        )
     except (OSError, SystemExit) as error:
-        # A broken pipe (`| head`), or a full disk.
-        stuck = discard_broken_output()
-        if is_broken_pipe(error):
-            return 0
-        if isinstance(error, SystemExit) or not (stuck or isinstance(error, UnwrittenError)):
+        status = _status_without_output(error)
+        if status is None:
             raise
+        return status
+
+
+def _status_without_output(error: OSError | SystemExit) -> int | None:
+    """The exit status where the output cannot be written: a broken pipe (`| head`), or a full disk.
+    None: the error is another one.
+    """
+    is_stuck = discard_broken_output()
+    if is_broken_pipe(error):
+        return 0
+    if isinstance(error, SystemExit):
+        return None
+    if is_stuck or isinstance(error, UnwrittenError):
         return _complain(unprinted("the output", error), REFUSED)
+    return None
 
 
 def _complain(text: str, status: int) -> int:

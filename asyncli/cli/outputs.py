@@ -66,7 +66,9 @@ def written_reports(files: Mapping[str, str | None], results: Results, *, kept: 
         return to_junit(results.summary)
 
     def elsewhere(flag: str) -> str:
-        return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere" if kept else OTHER_FILE
+        if kept:
+            return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere"
+        return OTHER_FILE
 
     return file_writers(files, {"--json": json, "--junit": junit, "--html": results.html}, elsewhere)
 
@@ -83,30 +85,41 @@ def file_writers(
 
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
-    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be written, before the run."""
-    from asyncli.store.reader import is_sqlite
-
+    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be
+    written, before the run.
+    """
     named = {flag: file for flag, file in files.items() if file is not None}
     for flag, file in named.items():
-        if file == "-":
-            continue
-        path = Path(file)
-        if os.path.isdir(path) or not os.access(path.absolute().parent, os.W_OK):
-            what = "is a folder" if os.path.isdir(path) else "lies in a folder that does not exist or cannot be written"
-            raise PlanError(f"{flag}: {file} {what}; name another file")
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
-        if run_file is not None and same_file(path, run_file):
-            raise PlanError(f"{flag}: {file} is the run file itself; name another file")
-        if os.path.isfile(path) and is_sqlite(path):
-            raise PlanError(f"{flag}: {file} is a SQLite file, such as a run; name another file")
-    seen: dict[str, str] = {}
+        if file != "-":
+            _require_file(flag, file, run_file)
+    flags: dict[str, str] = {}
     for flag, file in named.items():
         place = file if file == "-" else os.path.realpath(file)
-        if place in seen:
-            what = "go to standard output" if file == "-" else f"name {file}"
-            raise PlanError(f"{seen[place]} and {flag}: both {what}; name two files")
-        seen[place] = flag
+        if place in flags:
+            both = "go to standard output" if file == "-" else f"name {file}"
+            raise PlanError(f"{flags[place]} and {flag}: both {both}; name two files")
+        flags[place] = flag
+
+
+def _require_file(flag: str, file: str, run_file: Path | None) -> None:
+    from asyncli.store.reader import is_sqlite
+
+    path = Path(file)
+    if os.path.isdir(path):
+        raise PlanError(f"{flag}: {file} is a folder; name another file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise PlanError(
+            f"{flag}: {file} lies in a folder that does not exist or cannot be written; "
+            "name another file"
+        )
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise PlanError(
+            f"{flag}: {file} cannot be written; see its permissions, or name another file"
+        )
+    if run_file is not None and same_file(path, run_file):
+        raise PlanError(f"{flag}: {file} is the run file itself; name another file")
+    if os.path.isfile(path) and is_sqlite(path):
+        raise PlanError(f"{flag}: {file} is a SQLite file, such as a run; name another file")
 
 
 def require_folder(flag: str, folder: str) -> None:
@@ -118,7 +131,10 @@ def require_folder(flag: str, folder: str) -> None:
     elif os.path.lexists(path):
         raise PlanError(f"{flag}: {folder} is not a folder; name another one")
     elif not os.access(path.absolute().parent, os.W_OK):
-        raise PlanError(f"{flag}: {folder} lies in a folder that does not exist or cannot be written; name another one")
+        raise PlanError(
+            f"{flag}: {folder} lies in a folder that does not exist or cannot be written; "
+            "name another one"
+        )
 
 
 @contextlib.contextmanager
