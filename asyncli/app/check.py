@@ -26,8 +26,8 @@ from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_checks import handshake_rate
 from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
-from asyncli.preflight.nginx_config import NginxConfig
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector

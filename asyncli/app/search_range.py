@@ -36,7 +36,9 @@ async def make_search(plan: Plan, start: int, most: int | None, within: float) -
     if most is None:
         return await _widest_search(plan, start, rows, within)
     if start > most:
-        raise PlanError(f"--start: {start} is more than --most {most}; lower --start or raise --most")
+        raise PlanError(
+            f"--start: {start} is more than --most {most}; lower --start or raise --most"
+        )
     checks = await _checks(plan, most)
     if not plan.force:
         refuse(checks)

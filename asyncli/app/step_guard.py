@@ -19,7 +19,8 @@ class StepGuard(NoObserver):
     """Ends the step at the first error answer, and before this host runs out of memory and the
     kernel kills a process.
 
-    ``total``: this host's memory in bytes; None: unknown, and not guarded. ``own``: the metric of its available memory.
+    ``total``: this host's memory in bytes; None: unknown, and not guarded. ``own``: the metric of
+    its available memory.
     """
 
     def __init__(self, total: int | None, own: str, plan: Plan) -> None:

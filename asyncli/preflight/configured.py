@@ -15,8 +15,9 @@ from asyncli.collect.procfs import command_line, link, parse_listeners, readable
 from asyncli.model.products import NGINXES, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
+from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress
-from asyncli.preflight.nginx_config import NginxConfig, read_nginx
+from asyncli.preflight.nginx_config import read_nginx
 
 
 class Descriptors(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from asyncli.model.values import Target
-from asyncli.preflight.nginx_config import Listen, Location, NginxConfig, ServerBlock
+from asyncli.preflight.nginx_blocks import Listen, Location, NginxConfig, ServerBlock
 from asyncli.preflight.patterns import Undecided, matches
 
 _ANY_IPV4 = "0.0.0.0"

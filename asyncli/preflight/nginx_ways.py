@@ -1,4 +1,4 @@
-"""The ways that a request may take through an nginx: rewrites, locations, files, internal redirects.
+"""The ways of a request through an nginx: rewrites, locations, files, internal redirects.
 
 Pure, but for ``kind_of``, by which the caller looks up files. Source: ngx_http_internal_redirect,
 ngx_http_rewrite_module, ngx_http_index_module and ngx_http_try_files_module of nginx 1.22.
@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from asyncli.preflight.nginx_blocks import Content, Location, ServerBlock, Timers
 from asyncli.preflight.nginx_choice import location_for, normalised
-from asyncli.preflight.nginx_config import Content, Location, ServerBlock, Timers
 from asyncli.preflight.patterns import Undecided, substituted
 
 #: What a path is: a file, a folder, neither; None: unknown.
