@@ -24,10 +24,10 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding
 from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
-from asyncli.preflight.host_checks import handshake_rate
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
+from asyncli.preflight.rate_checks import handshake_rate
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector

@@ -11,7 +11,8 @@ from asyncli.cli.options import output_options, outputs_of, plan_from, plan_opti
 from asyncli.model.plan import Layer, Plan
 
 CONNECTIONS = "100k"
-# Of 100,000 connections with a keepalive of 60 s: a tenth of what a CPU can do (preflight/host_checks.py).
+# Of 100,000 connections with a keepalive of 60 s: a tenth of what a CPU can do
+# (preflight/rate_checks.py).
 _MOST_BEATS_PER_S = 6_450
 
 

@@ -16,8 +16,9 @@ from asyncli.model.template import OpenTemplate
 from asyncli.model.units import format_count, format_many, shown, tenth_more
 from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.host_checks import STALL_S, Verdict, limit
+from asyncli.preflight.demand import STALL_S
 from asyncli.preflight.host_limits import Limits
+from asyncli.preflight.limit import Verdict, limit
 from asyncli.preflight.nginx_blocks import Listen, NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, listen_for, server_for, status_pages
 from asyncli.preflight.nginx_timers import timer_checks

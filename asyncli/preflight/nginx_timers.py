@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.model.units import format_count, format_duration
-from asyncli.preflight.host_checks import Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
+from asyncli.preflight.demand import longest_gap_s, mean_gap_s, oldest_s
+from asyncli.preflight.limit import Verdict, limit
 from asyncli.preflight.nginx_blocks import Timers
 
 # Of a billion connections, fewer than one lives six deviations less than the mean.
