@@ -37,7 +37,8 @@ def status_checks(plan: Plan, configured: Configured) -> list[Check]:
 
 def _sessions(plan: Plan, frontends: Mapping[str, Frontend]) -> Check:
     """The limit on sessions (slim) of the frontend that serves the plan's URL, or of those that may."""
-    code, what = "haproxy_sessions", "sessions of HAProxy's frontend (slim, maxconn)"
+    code = "haproxy_sessions"
+    what = "sessions of HAProxy's frontend (slim, maxconn)"
     possible = _may_serve(plan, frontends)
     tightest = min(possible, key=lambda name: possible[name].limit - possible[name].open)
     frontend = possible[tightest]
@@ -58,11 +59,18 @@ def _may_serve(plan: Plan, frontends: Mapping[str, Frontend]) -> Mapping[str, Fr
 
     Where exactly one has sessions, these are of our poller.
     """
-    asked = [name for name, frontend in frontends.items() if frontend.open]
-    if len(frontends) == 1 or len(asked) != 1 or plan.status_url is None:
+    with_sessions = [name for name, frontend in frontends.items() if frontend.open]
+    if len(frontends) == 1 or len(with_sessions) != 1 or plan.status_url is None:
         return frontends
-    place = status_place(plan.status_url)
+    of_page = with_sessions[0]
+    if _is_at_a_target(plan.status_url, plan):
+        return {of_page: frontends[of_page]}
+    return {name: frontend for name, frontend in frontends.items() if name != of_page}
+
+
+def _is_at_a_target(status_url: str, plan: Plan) -> bool:
+    """Whether the status page is served at the address and port of a target."""
+    place = status_place(status_url)
     page = parse_url(place.url)
-    asked_at = (place.socket, 0) if place.socket else (page.host, page.port)
-    shared = any(asked_at == (target.host, target.port) for target in plan.targets)
-    return {name: frontend for name, frontend in frontends.items() if (name == asked[0]) is shared}
+    address = (place.socket, 0) if place.socket else (page.host, page.port)
+    return any(address == (target.host, target.port) for target in plan.targets)
