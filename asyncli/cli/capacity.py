@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,9 +17,14 @@ from asyncli.model.plan import Layer, Plan
 from asyncli.model.units import LONGEST_S, format_count, format_duration
 from asyncli.model.values import parse_connections
 
+if TYPE_CHECKING:
+    from asyncli.analysis.capacity import Search
+
 #: Default limits of a step. --fail-if on the same number replaces its default.
 LIMITS = ("connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s")
-_START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
+_START = "1000"
+_WITHIN = "5%"
+_KEEPALIVE_S = 20
 # Short phases are enough: there are many steps, each with the server at rest.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
 _LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fail_if", "abort", "plan_file")
@@ -80,18 +85,32 @@ def command(
         plan = msgspec.structs.replace(plan, hold_s=heard_s)
     hint = ""
     if plan.hold_s is not None and plan.hold_s < heard_s:
+        silent = format_duration(heard_s)
+        if not plan.listens:
+            silent = f"{silent}, --keepalive / 2 + --timeout"
         hint = (
-            f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent ({format_duration(heard_s)}"
-            f"{'' if plan.listens else ', --keepalive / 2 + --timeout'}): silence that begins late in a step is missed"
+            f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent "
+            f"({silent}): silence that begins late in a step is missed"
         )
-    return _run(plan, first, last, share, out=out, files={"--json": json_file, "--html": html_file}, quiet=quiet, hint=hint)
+    files = {"--json": json_file, "--html": html_file}
+    return _run(plan, first, last, share, out=out, files=files, quiet=quiet, hint=hint)
 
 
 def _run(
-    plan: Plan, start: int, most: int | None, within: float, *,
-    out: str | None, files: dict[str, str | None], quiet: bool, hint: str,
-) -> int:  # fmt: skip
-    """Search and report; return the exit status. ``most`` None: what this host can carry. ``hint``: printed before step 1."""
+    plan: Plan,
+    start: int,
+    most: int | None,
+    within: float,
+    *,
+    out: str | None,
+    files: dict[str, str | None],
+    quiet: bool,
+    hint: str,
+) -> int:
+    """Search and report; return the exit status.
+
+    ``most`` None: what this host can carry. ``hint``: printed before step 1.
+    """
     import asyncio
 
     from rich.console import Console
@@ -116,10 +135,10 @@ def _run(
 
     async def work() -> None:
         nonlocal search
-        asked = await make_search(plan, start, most, within)
-        because = f", the most that this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
-        preface = [f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections{because}"]
-        preface += [f"warning: {hint}"] if hint else []
+        search_range = await make_search(plan, start, most, within)
+        preface = [_range(start, search_range)]
+        if hint:
+            preface.append(f"warning: {hint}")
 
         def say_after_preface(line: str) -> None:
             # A search that the preflight refuses prints nothing.
@@ -129,34 +148,60 @@ def _run(
 
         with made_folder("--out", folder, new=True):
             search = CapacitySearch(
-                msgspec.structs.replace(plan, connections=asked.most), asked, folder,
+                msgspec.structs.replace(plan, connections=search_range.most),
+                search_range,
+                folder,
                 # A log gets one line per step.
-                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
-            )  # fmt: skip
+                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal),
+                say=say_after_preface,
+            )
             await search.run()
 
     def stop() -> bool:
-        if search is not None:
-            search.stop()
-        return search is not None
+        if search is None:
+            return False
+        search.stop()
+        return True
 
     finished = asyncio.run(until_stopped(work(), stop))
     if search is None or not (search.steps or search.no_listener):
-        print("asyncli: interrupted during the first step; there is nothing to report", file=sys.stderr)
+        print(
+            "asyncli: interrupted during the first step; there is nothing to report",
+            file=sys.stderr,
+        )
         return INTERRUPTED
-    found = search.result
+    result = search.result
 
     def tell() -> None:
         with printing():
             if quiet:
-                print(one_line(found), file=console.file)
+                print(one_line(result), file=console.file)
             else:
                 console.print()
-                print_document(capacity_document(found), console)
+                print_document(capacity_document(result), console)
 
-    texts = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
-    deliver(tell, *file_writers(files, texts))
-    return exit_status(found.verdict) if finished else INTERRUPTED
+    def json() -> str:
+        return to_json(result) + "\n"
+
+    def html() -> str:
+        return page(capacity_document(result))
+
+    deliver(tell, *file_writers(files, {"--json": json, "--html": html}))
+    if not finished:
+        return INTERRUPTED
+    return exit_status(result.verdict)
+
+
+def _range(start: int, search: Search) -> str:
+    first = format_count(min(start, search.most))
+    most = format_count(search.most)
+    if not search.bound:
+        return f"from {first} to at most {most} connections"
+    bound = search.bound.partition(":")[0]
+    return (
+        f"from {first} to at most {most} connections, "
+        f"the most that this host can carry ({bound})"
+    )
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:

@@ -43,16 +43,22 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
+            size = size_bytes(path)
             # A locked file is live, even if its process hangs or its disk is full.
-            size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
+            changed_s = 0.0 if is_locked(path) else now - last_written_s(path)
             run = read_index_entry(path, READ_WHOLE)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
+            whole = partial(read_run, path)
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole))
         except StoreError as broken:
+            why = str(broken)
             # Some errors lack the path.
-            unread.append(Unread(name, f"{broken}" if str(path) in str(broken) else f"{path}: {broken}"))
+            if str(path) not in why:
+                why = f"{path}: {why}"
+            unread.append(Unread(name, why))
         except OSError as closed:
-            unread.append(Unread(name, f"{path}: cannot be read ({closed.strerror}); see its permissions"))
+            why = f"{path}: cannot be read ({closed.strerror}); see its permissions"
+            unread.append(Unread(name, why))
     listing = Listing(folder, newest_first(runs), unread)
     deliver(*file_writers(files, {"--json": lambda: to_json(listing) + "\n"}))
     if json_file is None:
@@ -78,14 +84,18 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
     folders = []
     for entry in entries:
         path = root / entry.name
+        has_name_of_run = entry.name.endswith(".db")
         try:
             if entry.is_dir(follow_symlinks=False):
-                folders += [] if entry.name.startswith(".") else [path]
+                folders.append(path)
             # Only regular files: opening a pipe would block.
-            elif entry.is_file() and (entry.name.endswith(".db") or is_sqlite(path)):
+            elif entry.is_file() and (has_name_of_run or is_sqlite(path)):
                 yield path, None
         except OSError as error:
-            if entry.name.endswith(".db"):
+            if has_name_of_run:
                 yield path, error
-    for path in folders if recursive else ():
-        yield from _candidates(path, recursive)
+    if not recursive:
+        return
+    for folder in folders:
+        if not folder.name.startswith("."):
+            yield from _candidates(folder, recursive)
