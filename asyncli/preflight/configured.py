@@ -88,7 +88,7 @@ def _read_nginx(
         pid = topmost(pid, (), proc)
         title = command_line(pid, proc)
         exe = exe or link(pid, "exe", proc)
-    if not title.startswith("nginx: ") and (exe is None or Path(exe).name not in NGINXES):
+    if not _is_nginx(title, exe):
         return Configured()
     if config_path is None and pid is not None and shares_namespace(pid, "mnt", proc) is False:
         return Configured(unknown=_in_a_container())
@@ -99,6 +99,12 @@ def _read_nginx(
         return Configured(nginx=config)
     inherited, _ = read_rlimit(proc / f"{pid}/limits", "Max open files")
     return Configured(nginx=config, inherited_nofile=inherited)
+
+
+def _is_nginx(title: str, exe: str | None) -> bool:
+    if title.startswith("nginx: "):
+        return True
+    return exe is not None and Path(exe).name in NGINXES
 
 
 def _in_a_container() -> Check:

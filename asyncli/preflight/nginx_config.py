@@ -215,7 +215,6 @@ def _content(
     """
     inherited = msgspec.structs.replace(outer, try_files=(), rewrites=(), is_handled=False)
     own: dict[str, Any] = {}
-    pages: list[tuple[int, str]] = []
     for directive in block:
         match directive["directive"], directive["args"]:
             case "root", [folder]:
@@ -231,16 +230,14 @@ def _content(
                 own["try_files"] = tuple(names)
             case "autoindex", [flag]:
                 own["has_autoindex"] = flag == "on"
-            case "error_page", args:
-                pages += _error_pages(args)
             case "allow" | "deny" as rule, args if "is_denied" not in own:
                 # The first rule that applies decides.
                 own["is_denied"] = rule == "deny" and args == ["all"]
-        if directive["directive"] in _HANDLERS:
-            own["is_handled"] = True
+    own["is_handled"] = any(directive["directive"] in _HANDLERS for directive in block)
     own["rewrites"] = tuple(_rewrites(block))
+    pages = tuple(_error_pages(block))
     if pages:
-        own["error_pages"] = tuple(pages)
+        own["error_pages"] = pages
     return msgspec.structs.replace(inherited, **own)
 
 
@@ -256,11 +253,15 @@ def _rewrites(block: list[Directive]) -> Iterator[tuple[str, str, str]]:
                 yield "", "302", "return"
 
 
-def _error_pages(args: list[str]) -> Iterator[tuple[int, str]]:
-    *statuses, page = args
-    for status in statuses:
-        if status.isdigit():
-            yield int(status), page
+def _error_pages(block: list[Directive]) -> Iterator[tuple[int, str]]:
+    """(status, page) of a level."""
+    for directive in block:
+        if directive["directive"] != "error_page":
+            continue
+        *statuses, page = directive["args"]
+        for status in statuses:
+            if status.isdigit():
+                yield int(status), page
 
 
 def _settings(block: list[Directive]) -> dict[str, str]:

@@ -45,14 +45,17 @@ def offers(root: click.Group, words: list[str]) -> Iterator[str]:
     context = click.Context(root)
     names = root.list_commands(context)
     if not before and not current.startswith("-"):
-        for name in names:
-            if name.startswith(current):
-                yield f"word\t{name}\t"
+        yield from (f"word\t{name}\t" for name in names if name.startswith(current))
         return
     # Without a command, it is a soak.
     if not before or before[0] not in names:
         before.insert(0, "soak")
     _take_metavars(root.get_command(context, before[0]))
+    yield from _of_command(root, before, current)
+
+
+def _of_command(root: click.Group, before: list[str], current: str) -> Iterator[str]:
+    """The flags of a command, or the values of its flag or argument."""
     prefix = ""
     if current.startswith("--") and "=" in current:
         flag, _, current = current.partition("=")
