@@ -72,11 +72,18 @@ def command(
     """
     require_memory(page=html_file is not None)
     first = parsed("--start", parse_connections, start)
-    last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
+    last = None
+    if most is not None:
+        last = parsed("--most", parse_connections, most)
+    share = _percent(within)
     limits = values.pop("fail_if")
-    plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
+    defaults = Layer("capacity: {key}", _DEFAULTS)
+    plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, defaults), limits)
     if plan.hold_until is not None:
-        raise PlanError(f"--hold: '{values['hold']}' is an instant, but every step has a hold; write a duration such as 20s")
+        raise PlanError(
+            f"--hold: '{values['hold']}' is an instant, but every step has a hold; "
+            "write a duration such as 20s"
+        )
     if plan.hold_s is None:
         raise PlanError("--hold: 'forever' never ends; write a duration such as 20s")
     # With --silence forever no silence is too long.
@@ -194,12 +201,12 @@ def _run(
 
 def _range(start: int, search: Search) -> str:
     first = format_count(min(start, search.most))
-    most = format_count(search.most)
+    last = format_count(search.most)
     if not search.bound:
-        return f"from {first} to at most {most} connections"
+        return f"from {first} to at most {last} connections"
     bound = search.bound.partition(":")[0]
     return (
-        f"from {first} to at most {most} connections, "
+        f"from {first} to at most {last} connections, "
         f"the most that this host can carry ({bound})"
     )
 

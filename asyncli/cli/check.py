@@ -37,10 +37,22 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def say(line: str) -> None:
         click.echo(f"asyncli: {line}", err=True)
 
-    found = asyncio.run(check(plan, cluster_of(values), say, connects=probe, beats=probe))
+    cluster = cluster_of(values)
+    examined = asyncio.run(check(plan, cluster, say, connects=probe, beats=probe))
+    findings = [*examined.findings, *too_short(plan)]
+    tls = None if examined.tls is None else msgspec.to_builtins(examined.tls)
     with printing():
-        findings = [*found.findings, *too_short(plan)]
-        tls = None if found.tls is None else msgspec.to_builtins(found.tls)
-        print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, steps=found.steps)
-    closed = any(one.code == NOTHING_LISTENS for one in findings)
-    return REFUSED if refusals(found.checks) else exit_status("untested" if closed else "passed")
+        print_checks(
+            plan,
+            examined.spread,
+            examined.checks,
+            findings,
+            Console(highlight=False),
+            tls=tls,
+            steps=examined.steps,
+        )
+    if refusals(examined.checks):
+        return REFUSED
+    if any(finding.code == NOTHING_LISTENS for finding in findings):
+        return exit_status("untested")
+    return exit_status("passed")

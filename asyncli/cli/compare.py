@@ -25,7 +25,8 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     from asyncli.report.html import page
     from asyncli.report.terminal import print_document
 
-    paths, files = [Path(run) for run in runs], {"--json": json_file, "--html": html_file}
+    paths = [Path(run) for run in runs]
+    files = {"--json": json_file, "--html": html_file}
     require_comparable("RUN", len(paths))
     for place, path in enumerate(paths):
         if any(same_file(path, other) for other in paths[:place]):

@@ -56,14 +56,15 @@ def command(
         recorded = _recorded(plan_file, experiment.name)
         if quick and not recorded.quick:
             raise PlanError(f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan")
-        quick, changes = recorded.quick, recorded.plan
+        quick = recorded.quick
+        changes = recorded.plan
         experiments.plan_of(experiment, quick, changes, f"--plan: {plan_file}: ")
-    changes = changes | {key: _parsed(key, value) for key, value in values.items() if value not in (None, ())}
-    unknown = next((key for key in changes if key in values and key not in experiment.plan.__struct_fields__), None)
-    if unknown is not None:
-        raise PlanError(f"--{unknown}: not a setting of {name}; leave it out")
+    changes = changes | _given(values)
+    for key in changes:
+        if key in values and key not in experiment.plan.__struct_fields__:
+            raise PlanError(f"--{key}: not a setting of {name}; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
-    folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = Path(out) if out is not None else _new_folder(name)
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files, require_folder
 
     require_folder("--out", str(folder))
@@ -118,9 +119,10 @@ def _write(record: Record, folder: Path) -> str | None:
     try:
         folder.mkdir(exist_ok=True)
         # The record first: the page can be made from it.
-        for name, text in (("record.json", _text(record)), ("report.html", page(experiment_document(record)))):
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / name)
+        part.write_text(_text(record), encoding="utf-8")
+        part.replace(folder / "record.json")
+        part.write_text(page(experiment_document(record)), encoding="utf-8")
+        part.replace(folder / "report.html")
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
@@ -138,7 +140,7 @@ def _exit_status(record: Record) -> int:
     from asyncli.experiments.context import counted
     from asyncli.findings.experiment import stopped
 
-    if any(one.code == stopped.code for one in record.findings):
+    if any(finding.code == stopped.code for finding in record.findings):
         return INTERRUPTED
     if not record.complete:
         return INVALID
@@ -159,7 +161,22 @@ def _recorded(file: str, name: str) -> Record:
     return record
 
 
+def _new_folder(name: str) -> Path:
+    return Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the flags that were given."""
+    settings = {}
+    for key, value in values.items():
+        if value not in (None, ()):
+            settings[key] = _parsed(key, value)
+    return settings
+
+
 def _parsed(key: str, value: Any) -> Any:
-    if key in ("only", "duration", "keepalive"):
-        return list(value) if key == "only" else value
+    if key == "only":
+        return list(value)
+    if key in ("duration", "keepalive"):
+        return value
     return parsed(f"--{key}", parse_count, value)

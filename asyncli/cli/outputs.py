@@ -127,7 +127,10 @@ def require_folder(flag: str, folder: str) -> None:
     path = Path(folder)
     if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PlanError(f"{flag}: {folder} cannot be written to; see its permissions, or name another folder")
+            raise PlanError(
+                f"{flag}: {folder} cannot be written to; "
+                "see its permissions, or name another folder"
+            )
     elif os.path.lexists(path):
         raise PlanError(f"{flag}: {folder} is not a folder; name another one")
     elif not os.access(path.absolute().parent, os.W_OK):
@@ -139,19 +142,23 @@ def require_folder(flag: str, folder: str) -> None:
 
 @contextlib.contextmanager
 def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]:
-    """Create the folder before the run (``new``: it must not exist), and remove it if it stays empty."""
-    ours = not folder.exists()
+    """Create the folder before the run (``new``: it must not exist), and remove it if it stays
+    empty.
+    """
+    is_made_here = not folder.exists()
     try:
         folder.mkdir(exist_ok=not new)
     except FileExistsError:
         raise PlanError(f"{flag}: {folder} already exists; name a new folder") from None
     except OSError as error:
-        raise PlanError(f"{flag}: {folder} cannot be created ({error.strerror}); name another folder") from None
+        raise PlanError(
+            f"{flag}: {folder} cannot be created ({error.strerror}); name another folder"
+        ) from None
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            if ours:
+        if is_made_here:
+            with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
@@ -180,14 +187,20 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
     try:
         for name in names:
             if os.path.lexists(root / name) and not _is_of(root / name, run_id):
-                raise PlanError(f"{flag}: {root / name} exists and is not of this run; name another folder, or move it away")
+                raise PlanError(
+                    f"{flag}: {root / name} exists and is not of this run; "
+                    "name another folder, or move it away"
+                )
         root.mkdir(exist_ok=True)
         written = []
         for name, content in contents:
             (root / name).write_bytes(content)
             written.append(root / name)
     except OSError as error:
-        raise PlanError(f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); name another folder") from None
+        raise PlanError(
+            f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); "
+            "name another folder"
+        ) from None
     return written
 
 
@@ -197,9 +210,13 @@ def printing(what: str = "the report") -> Iterator[None]:
 
     If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it names ``what``.
     """
-    through = [outlet for stream in _streams() if (outlet := outlet_of(stream)) is not None]
+    outlets = []
+    for stream in _streams():
+        outlet = outlet_of(stream)
+        if outlet is not None:
+            outlets.append(outlet)
     try:
-        for outlet in through:
+        for outlet in outlets:
             outlet.what = what
         yield
         for stream in _streams():
@@ -212,7 +229,7 @@ def printing(what: str = "the report") -> Iterator[None]:
             raise
         raise PlanError(unprinted(error.filename or what, error)) from None
     finally:
-        for outlet in through:
+        for outlet in outlets:
             outlet.what = None
 
 
@@ -279,5 +296,6 @@ def _is_of(path: Path, run_id: str) -> bool:
         head = file.read(_HEAD_BYTES)
     if path.suffix == ".csv":
         header, _, rest = head.partition(b"\n")
-        return header.startswith(b"run_id,") and (not rest or rest.startswith(f"{run_id},".encode()))
+        has_rows_of_run = not rest or rest.startswith(f"{run_id},".encode())
+        return header.startswith(b"run_id,") and has_rows_of_run
     return f"{MARK}{run_id}".encode() in head

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from asyncli.cli.options import parsed
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.model.errors import PlanError
 from asyncli.model.units import parse_count, parse_memory
@@ -28,15 +29,12 @@ def command(run: str, connections: str, memory: str | None, json_file: str | Non
     from asyncli.report.size_report import size_document, to_json
     from asyncli.report.terminal import print_document
 
-    try:
-        wanted = parse_count(connections)
-    except ValueError as error:
-        raise PlanError(f"--connections: {error}") from None
-    try:
-        host_bytes = None if memory is None else parse_memory(memory)
-    except ValueError as error:
-        raise PlanError(f"--memory: {error}") from None
-    path, files = Path(run), {"--json": json_file, "--html": html_file}
+    wanted = parsed("--connections", parse_count, connections)
+    host_bytes = None
+    if memory is not None:
+        host_bytes = _memory(memory)
+    path = Path(run)
+    files = {"--json": json_file, "--html": html_file}
     require_files(files, path)
     results = read_results(path)
     if not any(results.records.held.values):
@@ -54,3 +52,10 @@ def command(run: str, connections: str, memory: str | None, json_file: str | Non
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
     return 0
+
+
+def _memory(text: str) -> float:
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise PlanError(f"--memory: {error}") from None

@@ -81,9 +81,9 @@ def _read_nginx(
     """The configuration of an nginx; empty for another server."""
     title = ""
     if pid is None and exe is None:
-        what = "the server's own limits"
+        subject = "the server's own limits"
         detail = "its process is not known, so they were not read"
-        return Configured(unknown=Check("server", what, "unknown", detail=detail))
+        return Configured(unknown=Check("server", subject, "unknown", detail=detail))
     if pid is not None:
         pid = topmost(pid, (), proc)
         title = command_line(pid, proc)

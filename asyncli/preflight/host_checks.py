@@ -110,10 +110,10 @@ def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    what = "open files of all programs (fs.file-max)"
+    subject = "open files of all programs (fs.file-max)"
     if limits.file_max is None or limits.files_open is None:
         source = "/proc/sys/fs/file-max or file-nr"
-        yield limit("file_max", what, "files", None, None, source=source)
+        yield limit("file_max", subject, "files", None, None, source=source)
         return
     of_connections = plan.connections * ends(spread)
     need = limits.files_open + of_connections + spread.workers * OWN_DESCRIPTORS
@@ -124,7 +124,7 @@ def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     short: Verdict = "warn" if limits.superuser else "short"
     yield limit(
         "file_max",
-        what,
+        subject,
         "files",
         limits.file_max,
         need,
@@ -254,11 +254,11 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     count = limits.conntrack_count
     if have is None or count is None:
         return  # the module is not loaded, so there is nothing to exceed
-    what = "tracked connections (nf_conntrack_max)"
+    subject = "tracked connections (nf_conntrack_max)"
     # TIME_WAIT sockets stay tracked for two minutes: if they have no entries, nothing is tracked.
     if count == 0 and limits.tcp_tw:
         detail = "the module is loaded but tracks nothing: sockets in TIME_WAIT have no entry"
-        yield Check("conntrack", what, "ok", have, None, "entries", detail)
+        yield Check("conntrack", subject, "ok", have, None, "entries", detail)
         return
     need = count + plan.connections
     now = format_count(count)
@@ -266,7 +266,7 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     # A loaded module may track nothing.
     yield limit(
         "conntrack",
-        what,
+        subject,
         "entries",
         have,
         need,

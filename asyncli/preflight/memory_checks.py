@@ -46,12 +46,12 @@ def _server_bytes(plan: Plan) -> int:
 
 
 def host_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    what = "memory available on this host, without the server"
+    subject = "memory available on this host, without the server"
     if spread.local:
-        what = "memory available, for a server as light as nginx"
+        subject = "memory available, for a server as light as nginx"
     need = predicted_bytes(plan, spread)
     detail = _prediction_here(plan, spread)
-    yield _memory_check(plan, "memory", what, limits.memory_available, need, detail)
+    yield _memory_check(plan, "memory", subject, limits.memory_available, need, detail)
 
 
 def server_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
@@ -75,8 +75,8 @@ def cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]
         f"limit {most}, {used} in use; a server outside this cgroup does not count; "
         f"{_prediction_here(plan, spread)}"
     )
-    what = "memory left in the cgroup"
-    check = _memory_check(plan, "cgroup_memory", what, have, need, detail)
+    subject = "memory left in the cgroup"
+    check = _memory_check(plan, "cgroup_memory", subject, have, need, detail)
     if check.verdict == "ok":
         yield check
         return
@@ -90,16 +90,16 @@ def cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]
 
 
 def _memory_check(
-    plan: Plan, code: str, what: str, have: int | None, need: int, detail: str
+    plan: Plan, code: str, subject: str, have: int | None, need: int, detail: str
 ) -> Check:
     if have is None:
-        return limit(code, what, "bytes", None, need, source="MemAvailable of /proc/meminfo")
+        return limit(code, subject, "bytes", None, need, source="MemAvailable of /proc/meminfo")
     if need <= have * _COMFORTABLE:
-        return Check(code, what, "ok", have, need, "bytes", detail)
+        return Check(code, subject, "ok", have, need, "bytes", detail)
     verdict: Verdict = "short" if need > have else "warn"
     fits = max(1, int(plan.connections * have * _COMFORTABLE / need))
     remedy = f"-c {fits}, or free some memory"
-    return Check(code, what, verdict, have, need, "bytes", detail, remedy)
+    return Check(code, subject, verdict, have, need, "bytes", detail, remedy)
 
 
 def _prediction_here(plan: Plan, spread: Spread) -> str:

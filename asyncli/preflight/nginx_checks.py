@@ -197,9 +197,9 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     else:
         verdict = "ok"
         remedy = ""
-    what = "nginx's connection slots (workers x worker_connections)"
+    subject = "nginx's connection slots (workers x worker_connections)"
     return Check(
-        "nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy
+        "nginx_worker_connections", subject, verdict, have, need, "slots", detail, remedy
     )
 
 
@@ -228,15 +228,15 @@ def _descriptors(config: NginxConfig, workers: int, plan: Plan, inherited: int |
 
 def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) -> Check:
     code = "nginx_reuseport"
-    what = "even spread over nginx's workers (reuseport)"
+    subject = "even spread over nginx's workers (reuseport)"
     if listen.reuseport:
-        return Check(code, what, "ok", detail="on")
+        return Check(code, subject, "ok", detail="on")
     if workers == 1:
-        return Check(code, what, "ok", detail="one worker")
+        return Check(code, subject, "ok", detail="one worker")
     # Without it the first worker awake accepts, which matters only if it cannot hold all.
     if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
         detail = "off, but one worker has slots for all connections"
-        return Check(code, what, "ok", detail=detail)
+        return Check(code, subject, "ok", detail=detail)
     if listen.port:
         place = listen.place or listen.port
         restart = "and a restart (a reload may not suffice)"
@@ -244,7 +244,7 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
     else:
         remedy = "more worker_connections in nginx.conf: a Unix socket has no reuseport"
     detail = "off: one worker may take most connections and run out of slots while others idle"
-    return Check(code, what, "warn", detail=detail, remedy=remedy)
+    return Check(code, subject, "warn", detail=detail, remedy=remedy)
 
 
 def _backlog(listen: Listen, workers: int, plan: Plan, limits: Limits) -> Check:
@@ -288,25 +288,25 @@ def _of_backlog(
 
 def _status(config: NginxConfig, plan: Plan, limits: Limits, configured: Configured) -> Check:
     code = "nginx_stub_status"
-    what = "nginx's count of connections (stub_status)"
+    subject = "nginx's count of connections (stub_status)"
     if plan.status_url is not None:
-        return Check(code, what, "ok", detail=f"--status-url {masked_login(plan.status_url)}")
+        return Check(code, subject, "ok", detail=f"--status-url {masked_login(plan.status_url)}")
     for page in status_pages(config, plan.targets):
         if page not in configured.silent_pages:
             detail = "it is read only with --status-url, so it is not compared with asyncli's"
-            return Check(code, what, "warn", detail=detail, remedy=_status_flags(page))
+            return Check(code, subject, "warn", detail=detail, remedy=_status_flags(page))
     for page in configured.silent_pages:
         detail = f"{page.url} did not answer, so it is not compared with asyncli's"
         allow = "its location may need allow 127.0.0.1;"
         remedy = f"{_curl(page)} shows why ({allow}); then {_status_flags(page)}"
-        return Check(code, what, "warn", detail=detail, remedy=remedy)
+        return Check(code, subject, "warn", detail=detail, remedy=remedy)
     port = _free_port(config)
     location = "location = /nginx_status { stub_status; access_log off; }"
     block = f"server {{ listen 127.0.0.1:{port}; {location} }}"
     reload_it = f"{limits.sudo}nginx -c {shlex.quote(config.path)} -s reload"
     return Check(
         code,
-        what,
+        subject,
         "warn",
         detail=f"{config.path} has no such page, so it is not compared with asyncli's",
         remedy=f"in http {{ }} of {config.path}: {block} then {reload_it} "

@@ -85,9 +85,16 @@ def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
         detail = "0 turns keep-alive off"
     elif have < need:
         short, detail = _closed(plan, have, detail)
-    what = "keepalive_timeout against the longest gap between heartbeats"
+    subject = "keepalive_timeout against the longest gap between heartbeats"
     return limit(
-        "nginx_keepalive_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy
+        "nginx_keepalive_timeout",
+        subject,
+        "s",
+        have,
+        need,
+        short=short,
+        detail=detail,
+        remedy=remedy,
     )
 
 
@@ -131,7 +138,7 @@ def _longest_pause(plan: Plan) -> tuple[float, str]:
 
 def _closed(plan: Plan, have: float, detail: str, *, first: bool = False) -> tuple[Verdict, str]:
     """The verdict on a timer of ``have`` s that starts at each answer (``first``: only at the
-    connect), and ``detail`` with what it closes.
+    connect), and ``detail`` with subject it closes.
     """
     gap = longest_gap_s(plan)
     if have == gap:
@@ -240,5 +247,5 @@ def _keepalive_time(have: float, plan: Plan) -> Check:
     if have > _age_to_reach(plan):
         verdict = "ok"
         remedy = ""
-    what = "keepalive_time against the age of the oldest connection"
-    return Check("nginx_keepalive_time", what, verdict, have, age, "s", detail, remedy)
+    subject = "keepalive_time against the age of the oldest connection"
+    return Check("nginx_keepalive_time", subject, verdict, have, age, "s", detail, remedy)

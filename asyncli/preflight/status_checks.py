@@ -31,27 +31,27 @@ def status_checks(plan: Plan, configured: Configured) -> list[Check]:
         return []
     product = configured.product
     detail = "it is read only with --status-url, so it is not compared with asyncli's, nor are its limits"
-    what = f"{product}'s count of connections (status page)"
-    return [Check("status_page", what, "warn", detail=detail, remedy=_HOW_TO_ADD[product])]
+    subject = f"{product}'s count of connections (status page)"
+    return [Check("status_page", subject, "warn", detail=detail, remedy=_HOW_TO_ADD[product])]
 
 
 def _sessions(plan: Plan, frontends: Mapping[str, Frontend]) -> Check:
     """The limit on sessions (slim) of the frontend that serves the plan's URL, or of those that may."""
     code = "haproxy_sessions"
-    what = "sessions of HAProxy's frontend (slim, maxconn)"
+    subject = "sessions of HAProxy's frontend (slim, maxconn)"
     possible = _may_serve(plan, frontends)
     tightest = min(possible, key=lambda name: possible[name].limit - possible[name].open)
     frontend = possible[tightest]
     need = plan.connections + frontend.open
     detail = f"frontend {tightest}, with {format_count(frontend.open)} open now"
     if need <= frontend.limit:
-        return Check(code, what, "ok", frontend.limit, need, "sessions", detail)
+        return Check(code, subject, "ok", frontend.limit, need, "sessions", detail)
     if len(possible) > 1:
         detail += "; its status page does not tell whether the URL leads to this one"
     detail += "; beyond it connects wait in its listen queue"
     remedy = f"maxconn {need} in the frontend {tightest} of haproxy.cfg, and at least as much in global"
     # More URLs may lead to more frontends, and a page may be another server's: no certain failure.
-    return Check(code, what, "warn", frontend.limit, need, "sessions", detail, remedy)
+    return Check(code, subject, "warn", frontend.limit, need, "sessions", detail, remedy)
 
 
 def _may_serve(plan: Plan, frontends: Mapping[str, Frontend]) -> Mapping[str, Frontend]:
