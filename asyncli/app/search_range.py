@@ -13,7 +13,7 @@ from asyncli.model.data_file import read_data
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
-from asyncli.model.units import format_many
+from asyncli.model.units import format_count, format_many
 from asyncli.model.values import MOST_CONNECTIONS
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.host_checks import host_checks
@@ -54,6 +54,19 @@ async def _widest_search(plan: Plan, start: int, rows: int, within: float) -> Se
         return Search(min(start, most), most, within)
     finding = checks_to_findings([shortage])[0]
     return Search(min(start, most), most, within, finding.evidence, finding.remedy)
+
+
+def in_words(search: Search, start: int) -> str:
+    """The range of a search that was asked to begin at ``start``."""
+    first = format_count(min(start, search.most))
+    last = format_count(search.most)
+    if not search.bound:
+        return f"from {first} to at most {last} connections"
+    bound = search.bound.partition(":")[0]
+    return (
+        f"from {first} to at most {last} connections, "
+        f"the most that this host can carry ({bound})"
+    )
 
 
 def sized(plan: Plan, count: int) -> Plan:

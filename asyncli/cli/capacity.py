@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -14,11 +14,8 @@ from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import Layer, Plan
-from asyncli.model.units import LONGEST_S, format_count, format_duration
+from asyncli.model.units import LONGEST_S, format_duration
 from asyncli.model.values import parse_connections
-
-if TYPE_CHECKING:
-    from asyncli.analysis.capacity import Search
 
 #: Default limits of a step. --fail-if on the same number replaces its default.
 LIMITS = ("connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s")
@@ -124,7 +121,7 @@ def _run(
 
     from asyncli.app.capacity import CapacitySearch
     from asyncli.app.results import free_name
-    from asyncli.app.search_range import make_search
+    from asyncli.app.search_range import in_words, make_search
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
@@ -143,7 +140,7 @@ def _run(
     async def work() -> None:
         nonlocal search
         search_range = await make_search(plan, start, most, within)
-        preface = [_range(start, search_range)]
+        preface = [in_words(search_range, start)]
         if hint:
             preface.append(f"warning: {hint}")
 
@@ -197,18 +194,6 @@ def _run(
     if not finished:
         return INTERRUPTED
     return exit_status(result.verdict)
-
-
-def _range(start: int, search: Search) -> str:
-    first = format_count(min(start, search.most))
-    last = format_count(search.most)
-    if not search.bound:
-        return f"from {first} to at most {last} connections"
-    bound = search.bound.partition(":")[0]
-    return (
-        f"from {first} to at most {last} connections, "
-        f"the most that this host can carry ({bound})"
-    )
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
