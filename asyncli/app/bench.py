@@ -1,6 +1,7 @@
-"""One bench: probe the host, start the generator, run until all requests are sent or the time is up, count.
+"""One bench: probe the host, start the generator, wait until it has sent all or time is up, count.
 
-The counterpart of soak.py, on the same generator, collector and limits. It writes no file and installs no signal handler.
+The counterpart of soak.py, on the same generator, collector and limits. It writes no file and
+installs no signal handler.
 """
 
 from __future__ import annotations
@@ -24,11 +25,25 @@ from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.engine.generator import Generator
 from asyncli.engine.probe import TlsFacts, probe
-from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
+from asyncli.engine.shard import (
+    Failed,
+    LoadShard,
+    Ticked,
+    Up,
+    WorkerLost,
+    WorkerSilent,
+    build_load_shard,
+)
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
 from asyncli.environment import probe_host, read_environment
 from asyncli.findings.bench import requests_unaccounted
-from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
+from asyncli.findings.generator import (
+    asyncli_failed,
+    generator_failed,
+    generator_silent,
+    worker_lost,
+    worker_silent,
+)
 from asyncli.findings.server import address_dropped
 from asyncli.model.benchplan import BenchPlan, BenchRun
 from asyncli.model.records import Asked, Ended, Finding, Sample, Tick
@@ -38,7 +53,7 @@ from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
 
 _LEAD_S = 0.1
-# A second process halves each connection's CPU; with fewer connections per process it gains nothing.
+# A second process halves each connection's CPU; with fewer connections each it gains nothing.
 _CONNECTIONS_WORTH_A_PROCESS = 4
 # How late the last tick may come after the end of the time.
 _PATIENCE_S = 10.0
@@ -47,8 +62,8 @@ _PATIENCE_S = 10.0
 class Bench:
     """One run of ``plan``. ``on_tick`` gets (seconds since the start, tick) once a second.
 
-    ``label``: the lab server's name. ``wait_for_server_s``: how long to wait for a server on this host to listen; ``say`` gets a
-    message about it.
+    ``label``: the lab server's name. ``wait_for_server_s``: how long to wait for a server on this
+    host to listen; ``say`` gets a message about it.
     """
 
     def __init__(
@@ -186,7 +201,9 @@ class Bench:
                 self._silent_turns += 1
                 if self._silent_turns > SILENT_TURNS:
                     self._fail(generator_silent(SILENT_TURNS / 2, False, None))
-                done, _ = await asyncio.wait({stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    {stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED
+                )
             if over in done:
                 return
             if stopped in done:
@@ -203,20 +220,21 @@ class Bench:
             async for message in generator.messages():
                 self._handle(message)
         except Exception as error:  # a bug of ours must not look like a server that does not answer
-            self._fail(asyncli_failed("the reader of ticks", f"{type(error).__name__}: {error}", None))
+            why = f"{type(error).__name__}: {error}"
+            self._fail(asyncli_failed("the reader of ticks", why, None))
             raise
 
     def _handle(self, message: Up) -> None:
         match message:
             case Ticked(tick=tick):
                 self._tick(tick)
-            case WorkerLost():
-                self._fail(worker_lost(message.worker, message.pid, None, None, message.how), over=False)
-            case WorkerSilent():
+            case WorkerLost(worker=worker, pid=pid, how=how):
+                self._fail(worker_lost(worker, pid, None, None, how), over=False)
+            case WorkerSilent(worker=worker, pid=pid, silent_s=silent_s):
                 # Its share of the requests would never be sent.
-                self._fail(worker_silent(message.worker, message.pid, None, None, message.silent_s))
-            case Failed():
-                self._fail(generator_failed(message.why, None))
+                self._fail(worker_silent(worker, pid, None, None, silent_s))
+            case Failed(why=why):
+                self._fail(generator_failed(why, None))
 
     def _tick(self, tick: Tick) -> None:
         assert self._shard is not None
@@ -309,7 +327,9 @@ def _elapsed_s(plan: BenchPlan, asked: Asked, ended: Ended) -> float:
 
 
 def require_limits(plan: BenchPlan, where: str = "--fail-if") -> None:
-    """Raise :class:`~asyncli.model.errors.PlanError` for an invalid limit of ``plan``, written ``where``."""
+    """Raise :class:`~asyncli.model.errors.PlanError` for an invalid limit of ``plan``, written
+    ``where``.
+    """
     require(plan.fail_if, BenchResult, where)
 
 

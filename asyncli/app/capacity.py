@@ -1,8 +1,10 @@
-"""The search for the number of connections that a server holds, from plan to bracket. Start at :meth:`CapacitySearch.run`.
+"""The search for the number of connections that a server holds, from plan to bracket.
 
-Each step is an ordinary soak with its own run file. It starts with the server at rest, so that the memory is that of its own
-connections, a failed step spoils no other, and 'asyncli report' can read each later. It installs no signal handler and does not
-touch the terminal.
+Start at :meth:`CapacitySearch.run`.
+
+Each step is an ordinary soak with its own run file. It starts with the server at rest, so that the
+memory is that of its own connections, a failed step spoils no other, and 'asyncli report' can read
+each later. It installs no signal handler and does not touch the terminal.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from asyncli.analysis.capacity import (
 )  # fmt: skip
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
+from asyncli.app.decisive_step import decisive_step
 from asyncli.app.results import read_results
 from asyncli.app.search_range import sized
 from asyncli.app.settle import Rest
@@ -63,16 +66,30 @@ from asyncli.model.records import Check, Environment, Finding
 from asyncli.model.topology import place_of
 from asyncli.model.units import format_count, format_duration
 from asyncli.preflight import checks_to_findings, refuse
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit, with_own_limit
+from asyncli.report.capacity_report import (
+    SCHEMA,
+    Capacity,
+    Step,
+    step_line,
+    step_of,
+    with_lifetime_limit,
+    with_own_limit,
+)
 from asyncli.report.livestate import LiveObserver
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
 
-#: Checks of what ends connections at any count. Other limits of the server are what the search looks for.
-_TIMER_CHECKS = frozenset({
-    "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
-})  # fmt: skip
+#: Checks of what ends connections at any count. Other limits of the server are what the search
+#: looks for.
+_TIMER_CHECKS = frozenset(
+    {
+        "nginx_keepalive_timeout",
+        "nginx_client_header_timeout",
+        "nginx_keepalive_requests",
+        "nginx_keepalive_time",
+    }
+)
 # Findings of what a flag, or root, would show more of the server in every step.
 _SHOWS_MORE = frozenset({needs_root.code, probe_refused.code, *OF_ANOTHER})
 # Checks of whether the server's own counts are read.
@@ -80,10 +97,12 @@ _PAGE_CHECKS = frozenset({"nginx_stub_status", "status_page"})
 
 
 class CapacitySearch:
-    """A search within ``search`` by soaks of ``plan``, with their run files in ``folder``, which must exist.
+    """A search within ``search`` by soaks of ``plan``, with their run files in ``folder``, which
+    must exist.
 
-    ``stop()`` drains the current step and ends the search; cancelling the task ends it at once. ``make_observer`` makes the
-    observer of a step, and ``say`` gets a line at each step's start and end.
+    ``stop()`` drains the current step and ends the search; cancelling the task ends it at once.
+    ``make_observer`` makes the observer of a step, and ``say`` gets a line at each step's start and
+    end.
     """
 
     def __init__(
@@ -120,13 +139,16 @@ class CapacitySearch:
         self._zero = time.monotonic()
 
     def stop(self) -> None:
-        """Drain the current step and end; safe to repeat, callable from a signal handler of the loop."""
+        """Drain the current step and end; safe to repeat, callable from a signal handler."""
         self._stopping = True
         if self._soak is not None:
             self._soak.stop()
 
     async def run(self) -> None:
-        """Run steps until the answer is known. Raises :class:`AsyncliError` if the first step cannot start."""
+        """Run steps until the answer is known.
+
+        Raises :class:`AsyncliError` if the first step cannot start.
+        """
         is_local = await self._examine()
         if self.no_listener is not None:
             return
@@ -171,7 +193,10 @@ class CapacitySearch:
         self._end(str(error), listens=isinstance(error, PeerError) and rest.listens())
 
     def _end(self, why: str, *, listens: bool) -> None:
-        """End the search because the server serves no further step. ``listens``: nothing shows that it ended."""
+        """End the search because the server serves no further step.
+
+        ``listens``: nothing shows that it ended.
+        """
         self._gone = why
         self._absence = "silent" if listens else "ended"
 
@@ -224,7 +249,7 @@ class CapacitySearch:
         self, word: Verdict, steps: Sequence[Step], known: Bracket
     ) -> list[Bottleneck]:
         """Those of the decisive step, or the check of this host that bounds the search."""
-        step = _decisive_step(word, steps, known)
+        step = decisive_step(word, steps, known)
         if step is not None and step.gave_way:
             return step.gave_way
         if word != "invalid":
@@ -285,7 +310,8 @@ class CapacitySearch:
             return is_local
         refuse(filter(_holds_at_any_count, examined.checks))
         if is_local:
-            places = {(one.address, one.port) for one in examined.spread.destinations}
+            destinations = examined.spread.destinations
+            places = {(destination.address, destination.port) for destination in destinations}
             self.no_listener = nothing_listens(places, None, "no step was started")
             if self.no_listener is not None:
                 self._findings.append(self.no_listener)
@@ -295,7 +321,8 @@ class CapacitySearch:
         number = len(self.steps) + 1
         plan = self._plan_of_step(number, count)
         path = self.folder / f"{number:02}-{count}.db"
-        lasts_s = round(plan.baseline_s + plan.schedule.end_s + (plan.hold_s or 0.0) + plan.residue_s)
+        before_s = plan.baseline_s + plan.schedule.end_s
+        lasts_s = round(before_s + (plan.hold_s or 0.0) + plan.residue_s)
         connections = f"{format_count(count)} connections"
         self._say(f"step {number}: {connections}, {format_duration(lasts_s)} if all are held")
         await self._soak_step(plan, path)
@@ -346,32 +373,6 @@ class _StepForecast(NamedTuple):
     forecast: Forecast
 
 
-def _decisive_step(word: Verdict, steps: Sequence[Step], known: Bracket) -> Step | None:
-    """The step that explains the verdict best."""
-    if steps and steps[-1].outcome == "ours":
-        return steps[-1]
-    failed = [step for step in steps if step.outcome == "failed"]
-    at_bracket = [step for step in failed if step.asked == known.failed]
-    if word == "failed":
-        return _best_explained(failed) or _largest(at_bracket)
-    return at_bracket[-1] if at_bracket else None
-
-
-def _best_explained(failed: Sequence[Step]) -> Step | None:
-    """Of the steps of a search that found no number: the one that explains best why."""
-    timed = [step for step in failed if step.tried.timed]
-    explained = [step for step in failed if step.is_explained]
-    not_chance = [step for step in failed if not step.tried.chance]
-    return _largest(timed or explained or not_chance)
-
-
-def _largest(steps: Sequence[Step]) -> Step | None:
-    """The last of the largest, which lost the most connections."""
-    if not steps:
-        return None
-    return sorted(steps, key=lambda step: step.asked)[-1]
-
-
 def _holds_at_any_count(check: Check) -> bool:
     """Whether no smaller count would pass this check either."""
     return not check.code.startswith("nginx_") or check.code in _TIMER_CHECKS
@@ -382,7 +383,7 @@ _LARGEST_SEED = 2**63 - 1
 
 
 def same_in_each_step(plan: Plan) -> str:
-    """The flag whose template names each client, but the same ones in each step; "" if there is none."""
+    """The flag whose template names the same clients in each step; "" if there is none."""
     fields = msgspec.structs.asdict(plan)
     for field, template in plan_templates(fields, ()):
         if field == "mqtt_id" and "random" not in template.names:

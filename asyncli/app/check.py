@@ -1,4 +1,4 @@
-"""Checks whether a plan can succeed: the client hosts, the server and its sampler, against every limit."""
+"""Checks whether a plan can succeed: client hosts, server and sampler, against every limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def make_sampler(plan: Plan, options: SamplerOptions, *, local: bool) -> Sampler
     return AgentCollector(plan, options)
 
 
-async def plan_spread(plan: Plan, cluster: Cluster | None, say: Callable[[str], None]) -> tuple[Limits, Spread]:
+async def plan_spread(
+    plan: Plan, cluster: Cluster | None, say: Callable[[str], None]
+) -> tuple[Limits, Spread]:
     """The limits of this host, and the plan spread over the hosts that open the connections."""
     if cluster is None:
         return await probe_host(plan)
@@ -191,15 +193,18 @@ async def check(
     try:
         # No lease: another session may hold the agent.
         await sampler.open(hold=False)
-        examined = await examine(plan, spread, sampler, cluster, data, connects=connects, beats=beats)
+        examined = await examine(
+            plan, spread, sampler, cluster, data, connects=connects, beats=beats
+        )
         missing = None
         if examined.spread.local and cluster is None and not plan.force:
-            places = {(one.address, one.port) for one in spread.destinations}
+            destinations = spread.destinations
+            places = {(destination.address, destination.port) for destination in destinations}
             missing = nothing_listens(places, None, "a soak will not start")
         if missing is not None:
             # A server that does not run has no processes to know.
             unknown = server_processes_unknown.code
-            findings = [missing, *(found for found in findings if found.code != unknown)]
+            findings = [missing, *(finding for finding in findings if finding.code != unknown)]
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

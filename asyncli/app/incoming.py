@@ -15,8 +15,9 @@ from asyncli.model.records import Deaths, Finding, Sample, Tick
 
 # After this many failed attempts without a success the ramp ends.
 _MOST_FAILURES = 100
-# Half seconds without a tick until the generator counts as silent. Ticks come once a second, up to 0.7 s late if a worker is
-# slow. Counted in turns of our own loop, so that a loop that hung does not blame the generator.
+# Half seconds without a tick until the generator counts as silent. Ticks come once a second, up to
+# 0.7 s late if a worker is slow. Counted in turns of our own loop, so that a loop that hung does
+# not blame the generator.
 SILENT_TURNS = 20
 
 
@@ -39,7 +40,10 @@ def _finding_of_worker(
 
 
 class Incoming:
-    """``resume``: the command that resumes the run. ``on_host_finding`` is called after each finding about a host."""
+    """``resume``: the command that resumes the run.
+
+    ``on_host_finding`` is called after each finding about a host.
+    """
 
     def __init__(
         self,
@@ -110,10 +114,15 @@ class Incoming:
 
     def _finding_of_dropped(self, dropped: Destination) -> Finding:
         """An address was given up: the only one of its target, or one of several."""
-        of_target = [one for one in self._destinations if one.target == dropped.target]
-        if len(of_target) > 1:
+        others = []
+        siblings = 0
+        for destination in self._destinations:
+            if destination.target == dropped.target:
+                siblings += 1
+            else:
+                others.append(show(destination))
+        if siblings > 1:
             return address_dropped(show(dropped))
-        others = [show(one) for one in self._destinations if one.target != dropped.target]
         return address_dead(show(dropped), others)
 
     @property

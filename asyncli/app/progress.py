@@ -20,8 +20,9 @@ class Progress:
     def __init__(self, plan: Plan, path: Path) -> None:
         self.plan = plan
         self.path = path
-        #: On time.monotonic(): the zero of the run's clock, and of the generator's seconds (0: not started).
+        #: The zero of the run's clock, on time.monotonic().
         self.zero_s = time.monotonic()
+        #: The zero of the generator's seconds, on time.monotonic(); 0: not started.
         self.t0_s = 0.0
         self.phase: Phase | None = None
         #: A resumed run is reopening its connections.

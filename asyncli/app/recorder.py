@@ -25,7 +25,9 @@ _LONGEST_WHY = 200
 
 
 class NoObserver:
-    """Gets the records of a running soak and ignores them; other observers are a screen, a log, a notebook's output."""
+    """Gets the records of a running soak and ignores them; other observers are a screen, a log, a
+    notebook's output.
+    """
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
@@ -35,7 +37,9 @@ class NoObserver:
         """The plan, once the length of a hold that ends by the wall clock is known."""
 
     def resumed(self, so_far: Tick) -> None:
-        """An interrupted run continues with these counts; ``planned`` then gives the end of its hold."""
+        """An interrupted run continues with these counts; ``planned`` then gives the end of its
+        hold.
+        """
 
 
 Observer: TypeAlias = "NoObserver | LiveObserver"

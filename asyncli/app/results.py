@@ -76,7 +76,9 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a run."""
+    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a
+    run.
+    """
     return Results(Path(path), read_run(path))
 
 

@@ -27,12 +27,14 @@ from asyncli.store.writer import RunWriter
 
 T = TypeVar("T")
 
-# Leases of a killed session (an agent, hosts of a cluster) expire within 15 s; its run may be resumed before that.
+# Leases of a killed session (an agent, hosts of a cluster) expire within 15 s; its run may be
+# resumed before that.
 _LEASES_EXPIRE_S = 25.0
 
 
 class Resumption:
-    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold."""
+    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold.
+    """
 
     def __init__(self, before: Interrupted) -> None:
         self.before = before
@@ -54,7 +56,8 @@ class Resumption:
 
     def set_clock(self, progress: Progress) -> None:
         """Set the run's clock by the wall clock; it never goes back."""
-        progress.zero_s -= max(time.time() - self.before.run.started_wall_s, self.before.last_s + 1.0)
+        since_start_s = time.time() - self.before.run.started_wall_s
+        progress.zero_s -= max(since_start_s, self.before.last_s + 1.0)
         progress.reopening = self.in_hold
 
     def require_same(self, data: Data | None) -> None:
@@ -84,7 +87,8 @@ class Resumption:
     # -- the run file, and the gap in it
 
     def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
-        """Continue the run file: its held connections are lost by the generator, and a gap begins."""
+        """Continue the run file: its held connections are lost by the generator, and a gap begins.
+        """
         before = self.before
         now = datetime.datetime.now(datetime.UTC).isoformat()
         resumed_at = [*before.run.environment.get("resumed", ()), now]

@@ -31,8 +31,8 @@ _OTHERS_SHARE = 0.01
 class Rest:
     """Waits until the server has as few connections as before the first step.
 
-    It uses the server's own count, from a status page or an agent; else its host's sockets, until they are as few as before or
-    stop falling.
+    It uses the server's own count, from a status page or an agent; else its host's sockets, until
+    they are as few as before or stop falling.
     """
 
     def __init__(self, plan: Plan, *, local: bool) -> None:
@@ -71,7 +71,7 @@ class Rest:
             await self.close()
 
     async def _wait(self, ours: int, stopped: Callable[[], bool]) -> str:
-        most = self._before + _OTHERS + _OTHERS_SHARE * ours
+        allowed = self._before + _OTHERS + _OTHERS_SHARE * ours
         latest = time.monotonic() + REST_S
         fewest = math.inf
         fell_at = time.monotonic()
@@ -82,7 +82,7 @@ class Rest:
                 fewest = still_open
                 fell_at = time.monotonic()
             has_settled = not self._counts and time.monotonic() - fell_at >= _SETTLED_S
-            if listens and still_open is not None and (still_open <= most or has_settled):
+            if listens and still_open is not None and (still_open <= allowed or has_settled):
                 return ""
             if time.monotonic() >= latest:
                 return self._why_not(listens=listens, still_open=still_open)
@@ -104,7 +104,9 @@ class Rest:
         return f"the server counts {count} connections more than at the start, {waited}"
 
     async def _open(self) -> float | None:
-        """The server's own count of connections, else its host's sockets; None while the page does not answer."""
+        """The server's own count of connections, else its host's sockets; None while the page does
+        not answer.
+        """
         if self._link is not None:
             try:
                 hello = await self._link.hello(measure=False)

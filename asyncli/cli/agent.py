@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 @click.option("--tls-cert", metavar="FILE", help="Use TLS with this certificate (PEM, followed by its chain).")
 @click.option("--tls-key", metavar="FILE", help="Key of the certificate.  [default: in the certificate's file]")
 def command(**values: Any) -> int:
-    """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for Prometheus (/metrics).
+    """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for
+    Prometheus (/metrics).
 
-    It reads the status page, processes, kernel and limits once a second, keeps ten minutes of samples, and changes nothing.
-    Ctrl-C or SIGTERM ends it.
+    It reads the status page, processes, kernel and limits once a second, keeps ten minutes of
+    samples, and changes nothing. Ctrl-C or SIGTERM ends it.
     """
     host, port = _address(values.pop("listen"))
     token_file = values.pop("token_file")
@@ -206,7 +207,10 @@ def _plan(values: dict[str, Any]) -> Plan:
 
 
 def _loopback(host: str) -> bool:
-    """Whether ``host`` is loopback only. Raises :class:`HostError` for a name that does not resolve."""
+    """Whether ``host`` is loopback only.
+
+    Raises :class:`HostError` for a name that does not resolve.
+    """
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

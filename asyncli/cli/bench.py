@@ -49,10 +49,12 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and CPU.
+    """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and
+    CPU.
 
-    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant when
-    it was due, so that a server's stalls are counted. Several URLs share the connections. Ctrl-C ends the bench and reports.
+    Latency is recorded for every request: in a closed loop from its write (or its connect), with
+    --rate from the instant when it was due, so that a server's stalls are counted. Several URLs
+    share the connections. Ctrl-C ends the bench and reports.
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     keys = (*KEYS, *HEADER_FILE)

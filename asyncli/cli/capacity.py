@@ -61,11 +61,13 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Find how many connections the server at URL holds, and the bottleneck beyond that: the server, this host or the network.
+    """Find how many connections the server at URL holds, and the bottleneck beyond that: the
+    server, this host or the network.
 
-    Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles until one is not held; then
-    the gap is halved. The first Ctrl-C drains and reports, the second stops at once. Exit status: 0 with an answer, 3 if
-    nothing answered, 4 if this host was the limit, 99 if not even one connection is held or the search ended early.
+    Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles
+    until one is not held; then the gap is halved. The first Ctrl-C drains and reports, the second
+    stops at once. Exit status: 0 with an answer, 3 if nothing answered, 4 if this host was the
+    limit, 99 if not even one connection is held or the search ended early.
     """
     require_memory(page=html_file is not None)
     first = parsed("--start", parse_connections, start)

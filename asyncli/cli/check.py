@@ -18,10 +18,12 @@ from asyncli.model.records import NOTHING_LISTENS
 @cluster_options
 @click.option("--probe", is_flag=True, help="Connect once, do the handshakes, send a heartbeat, and show the answers.")
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
-    """Check every limit of this host and of the server against the plan, and print the command that fixes each shortfall.
+    """Check every limit of this host and of the server against the plan, and print the command that
+    fixes each shortfall.
 
-    Without --probe it sends nothing to the target, but it tries the status page of an nginx on this host. Exit status: 2 if a
-    soak would be refused or the probe fails, 3 if nothing listens at a URL on this host, else 0.
+    Without --probe it sends nothing to the target, but it tries the status page of an nginx on this
+    host. Exit status: 2 if a soak would be refused or the probe fails, 3 if nothing listens at a
+    URL on this host, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio

@@ -18,7 +18,8 @@ from asyncli.model.errors import PlanError
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
     """Report the differences between runs, with 95 % intervals, and which of them are real.
 
-    Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
+    Each run is compared with the first: two builds of a server, two configurations. The exit status
+    is 0 whatever differs.
     """
     from asyncli.app.results import compare_results
     from asyncli.report.comparison_report import comparison_document, require_comparable, to_json

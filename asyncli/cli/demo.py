@@ -17,7 +17,9 @@ _MOST_BEATS_PER_S = 6_450
 
 
 def keepalive_s(plan: Plan) -> float:
-    """A minute; less in a short hold, so that each connection has a heartbeat in its first half, if the CPUs allow."""
+    """A minute; less in a short hold, so that each connection has a heartbeat in its first half, if
+    the CPUs allow.
+    """
     # The mean pause is half of 1 + keepalive/2 seconds.
     return min(60.0, max(2.0, plan.hold_s or 60.0, 4 * plan.connections / _MOST_BEATS_PER_S - 2))
 
@@ -30,9 +32,10 @@ def keepalive_s(plan: Plan) -> float:
 def command(server: str | None, tls: bool, **values: Any) -> int:
     """Start a private nginx, hold 100,000 connections on it, and print what one more costs.
 
-    It needs no configuration and leaves nothing behind. Without an nginx that has stub_status it starts the built-in server,
-    and says so with every number. Other servers hold fewer where they are one process. Without -k a hold of less than a minute
-    gets a keepalive as short as itself, so that each connection has a heartbeat in it, if the CPUs allow.
+    It needs no configuration and leaves nothing behind. Without an nginx that has stub_status it
+    starts the built-in server, and says so with every number. Other servers hold fewer where they
+    are one process. Without -k a hold of less than a minute gets a keepalive as short as itself, so
+    that each connection has a heartbeat in it, if the CPUs allow.
     """
     require_memory(page=values["html_file"] is not None)
     from asyncli import lab

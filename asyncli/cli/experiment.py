@@ -42,9 +42,11 @@ def command(
 ) -> int:
     """Start the servers, measure them in turn, and check the claims of the experiment's source.
 
-    A server that is not installed is skipped, with a finding. Ctrl-C ends the experiment and keeps what was measured.
+    A server that is not installed is skipped, with a finding. Ctrl-C ends the experiment and keeps
+    what was measured.
 
-    Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
+    Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended
+    early, 130 stopped.
     """
     import asyncio
 

@@ -19,10 +19,12 @@ from asyncli.model.exit_status import LISTED
 @click.command(name="explain")
 @click.argument("words", nargs=-1, metavar="[TERM]")
 def command(words: Sequence[str]) -> int:
-    """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the plan. Without TERM, list them.
+    """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the
+    plan. Without TERM, list them.
 
-    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the preflight is explained by the
-    paragraph that names it. Case, plural and numbers do not matter: "at 2,000" is "at N".
+    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the
+    preflight is explained by the paragraph that names it. Case, plural and numbers do not matter:
+    "at 2,000" is "at N".
     """
     term = " ".join(words)
     known = terms() | {"exit": LISTED, "exit status": LISTED}
@@ -102,7 +104,9 @@ def _of_key(term: str) -> list[str]:
 
 
 def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
-    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first word."""
+    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first
+    word.
+    """
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import about
 

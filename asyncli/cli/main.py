@@ -65,8 +65,8 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=LISTED)
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
-    """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and measure what one more
-    costs: in the server, in the kernel and in total, with an error bar.
+    """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and
+    measure what one more costs: in the server, in the kernel and in total, with an error bar.
 
     \b
     asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C
@@ -76,7 +76,9 @@ def cli() -> None:
 
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
-    """Whether it is ``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, --help or --version."""
+    """Whether it is ``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, --help or
+    --version.
+    """
     return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 

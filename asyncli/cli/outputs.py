@@ -1,7 +1,9 @@
-"""Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``, ``--csv DIR``; and printing.
+"""Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``,
+``--csv DIR``; and printing.
 
-A file that the user named is overwritten. In a folder that the user named, only exports of the same run are replaced. A broken
-pipe (`| head`) is no error and changes no exit status; any other failure to write (a full disk) is an error.
+A file that the user named is overwritten. In a folder that the user named, only exports of the same
+run are replaced. A broken pipe (`| head`) is no error and changes no exit status; any other failure
+to write (a full disk) is an error.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ class Outputs(NamedTuple):
 
 
 def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
-    """Writers of the report's files (see :attr:`Outputs.files`). ``kept``: the run is in its file, whatever fails here."""
+    """Writers of the report's files (see :attr:`Outputs.files`).
+
+    ``kept``: the run is in its file, whatever fails here.
+    """
 
     def json() -> str:
         from asyncli.report.jsonout import to_json
@@ -76,7 +81,10 @@ def written_reports(files: Mapping[str, str | None], results: Results, *, kept: 
 def file_writers(
     files: Mapping[str, str | None], texts: Mapping[str, Callable[[], str]], mend: Callable[[str], str] = lambda _: OTHER_FILE
 ) -> list[Callable[[], None]]:
-    """A writer for each file that is not None. ``texts`` make the contents by flag; ``mend``: see :func:`write_file`."""
+    """A writer for each file that is not None.
+
+    ``texts`` make the contents by flag; ``mend``: see :func:`write_file`.
+    """
 
     def write(flag: str, file: str) -> None:
         write_file(flag, file, texts[flag](), mend(flag))
@@ -123,7 +131,9 @@ def _require_file(flag: str, file: str, run_file: Path | None) -> None:
 
 
 def require_folder(flag: str, folder: str) -> None:
-    """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written to."""
+    """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written
+    to.
+    """
     path = Path(folder)
     if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):
@@ -163,7 +173,10 @@ def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]
 
 
 def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
-    """Write ``text`` to the file, or to standard output ("-"). Raises :class:`PlanError` with ``mend`` on failure."""
+    """Write ``text`` to the file, or to standard output ("-").
+
+    Raises :class:`PlanError` with ``mend`` on failure.
+    """
     if file == "-":
         if sys.stdout is None:
             raise PlanError(f"{flag}: standard output is closed; {mend}")
@@ -181,7 +194,8 @@ def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
 def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], names: Iterable[str], run_id: str) -> list[Path]:
     """Write files (name, content) into the folder, created if missing; return the paths.
 
-    Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an export of the run ``run_id``.
+    Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an
+    export of the run ``run_id``.
     """
     root = Path(folder)
     try:
@@ -206,9 +220,11 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
 
 @contextlib.contextmanager
 def printing(what: str = "the report") -> Iterator[None]:
-    """Print within this context. A broken pipe is no error; raises :class:`PlanError` for any other failure.
+    """Print within this context. A broken pipe is no error; raises :class:`PlanError` for any other
+    failure.
 
-    If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it names ``what``.
+    If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it
+    names ``what``.
     """
     outlets = []
     for stream in _streams():
@@ -239,7 +255,9 @@ def unprinted(what: str, error: OSError) -> str:
 
 
 def deliver(*parts: Callable[[], None]) -> None:
-    """Call each of ``parts``, which print or write, even if an earlier one fails; then raise their PlanErrors as one."""
+    """Call each of ``parts``, which print or write, even if an earlier one fails; then raise their
+    PlanErrors as one.
+    """
     errors = []
     for part in parts:
         try:
@@ -257,7 +275,9 @@ def is_broken_pipe(error: BaseException) -> bool:
 
 
 def discard_broken_output() -> bool:
-    """Redirect standard output and standard error to /dev/null if they cannot be written; return whether one could not."""
+    """Redirect standard output and standard error to /dev/null if they cannot be written; return
+    whether one could not.
+    """
     stuck = False
     for stream in _streams():
         try:
@@ -289,7 +309,9 @@ def same_file(path: Path, other: Path) -> bool:
 
 
 def _is_of(path: Path, run_id: str) -> bool:
-    """Whether a file is an export of this run: a table with its rows (or none), or a figure with its id."""
+    """Whether a file is an export of this run: a table with its rows (or none), or a figure with
+    its id.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:

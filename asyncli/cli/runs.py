@@ -20,7 +20,9 @@ from asyncli.model.errors import PlanError, StoreError
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
 @click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
-    """List the run files of a folder (default: the current one), newest first, then broken files with the reason."""
+    """List the run files of a folder (default: the current one), newest first, then broken files
+    with the reason.
+    """
     root = Path(folder)
     if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
@@ -70,7 +72,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
 
 
 def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | None]]:
-    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if any.
+    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if
+    any.
 
     Hidden folders and symbolic links to folders, which could form a cycle, are skipped.
     """

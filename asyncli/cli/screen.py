@@ -56,7 +56,10 @@ class Screen(LiveObserver):
 
 
 def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:
-    """A function that prints progress lines. A terminal that is gone ends the output, not the run."""
+    """A function that prints progress lines.
+
+    A terminal that is gone ends the output, not the run.
+    """
 
     def say(line: str) -> None:
         if quiet:

@@ -75,14 +75,16 @@ async def until_stopped(
     return True
 
 
-# A report takes a second, that of a night some. Docker and systemd wait for 10 s and more until they kill.
+# A report takes a second, that of a night some. Docker and systemd wait for 10 s and more until
+# they kill.
 _LATE_S = 5.0
 
 
 def _late(_number: int, _frame: FrameType | None) -> None:
     Signals.count += 1
     Signals.late = True
-    # A command of --on-finish, or a file that nobody reads, may take for ever; the run is in its file.
+    # A command of --on-finish, or a file that nobody reads, may take for ever; the run is in its
+    # file.
     ending = threading.Timer(_LATE_S, os._exit, (INTERRUPTED,))
     ending.daemon = True
     ending.start()

@@ -20,9 +20,11 @@ from asyncli.model.units import parse_count, parse_memory
 @click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
 def command(run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None) -> int:
-    """Size a fleet by a run: memory of so many connections on the server, how many hosts, and the first limits on each.
+    """Size a fleet by a run: memory of so many connections on the server, how many hosts, and the
+    first limits on each.
 
-    By the parts that the run measured, also of one that is invalid for other reasons. The exit status is 0 whatever is known.
+    By the parts that the run measured, also of one that is invalid for other reasons. The exit
+    status is 0 whatever is known.
     """
     from asyncli.app.results import read_results
     from asyncli.report.html import page

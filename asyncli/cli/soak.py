@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any) -> int:
     """Hold connections on the server at URL, and measure what one more costs.
 
-    Several URLs (ports or addresses of one server) share the connections. The first Ctrl-C drains and reports, the second
-    stops at once. 'asyncli report RUN.db' prints the report again. The exit status is the verdict's: 0 passed, 99 failed, 3 if
-    nothing listens, connects or answers, 4 if asyncli was the limit; 2 for a plan that is wrong or refused by the preflight.
+    Several URLs (ports or addresses of one server) share the connections. The first Ctrl-C drains
+    and reports, the second stops at once. 'asyncli report RUN.db' prints the report again. The exit
+    status is the verdict's: 0 passed, 99 failed, 3 if nothing listens, connects or answers, 4 if
+    asyncli was the limit; 2 for a plan that is wrong or refused by the preflight.
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     to = options.outputs_of(values)
@@ -63,7 +64,9 @@ _RESUMABLE = (*_SERVER, *_AGENT, "force", *_PRIVATE)
 
 
 def _require_same_hosts(before: Interrupted, cluster: str | None) -> None:
-    """Raise :class:`PlanError` unless the same hosts will open the connections, since a run has one cost."""
+    """Raise :class:`PlanError` unless the same hosts will open the connections, since a run has one
+    cost.
+    """
     previous = before.run.environment.get("cluster")
     if isinstance(previous, dict) and cluster is None:
         raise PlanError(

@@ -31,12 +31,14 @@ from asyncli.report.live_thresholds import unwatched
 from asyncli.report.run_report import print_report
 from asyncli.store.writer import require_free
 
-# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for one that hangs.
+# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for
+# one that hangs.
 PATIENCE_S = 60.0
 
 
 def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options: Any) -> int:
-    """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim the plan at.
+    """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
+    the plan at.
 
     ``options``: ``resume``, ``cluster`` and ``wait_for_server_s`` of
     :class:`~asyncli.app.soak.Soak`.
@@ -45,7 +47,8 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options
     if options.get("resume") is None:
         require_free(path)
     require_files(to.files, path)
-    # With a file on standard output, everything else goes to standard error; with a JSON log there, only the text does.
+    # With a file on standard output, everything else goes to standard error; with a JSON log there,
+    # only the text does.
     log = Console(stderr=to.piped, highlight=False)
     console = Console(stderr=to.piped or to.log_json, highlight=False)
     unwatched_limits = unwatched(plan)

@@ -1,8 +1,9 @@
-"""Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
+"""Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a
+sleeping ssh, a stopped pipe.
 
-A thread writes, so that a measurement never waits for a reader. In a running loop, output beyond a bound is dropped and counted.
-Outside a loop, where a report is printed, the process waits for the reader; after a signal it waits only while the reader still
-reads.
+A thread writes, so that a measurement never waits for a reader. In a running loop, output beyond a
+bound is dropped and counted. Outside a loop, where a report is printed, the process waits for the
+reader; after a signal it waits only while the reader still reads.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MOST_IN_A_LOOP = 1 << 20
 _MOST = 16 << 20
 # An interrupted command ends at once, but gives a live reader time to get its output.
 _INTERRUPTED_S = 1.0
-# A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10 s after SIGTERM.
+# A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10
+# s after SIGTERM.
 _SIGNALLED_S = 3.0
 # A write returns once all of it is read: 4 kB at a time show that a slow reader is alive.
 _LONGEST_WRITE = 4096

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 # A writer commits once a second: after this long without a commit it hangs.
 _QUIET_S = 10.0
-# A file without a lock belongs to a killed run, unless it still grows: not every file system has locks.
+# A file without a lock belongs to a killed run, unless it still grows: not every file system has
+# locks.
 _UNLOCKED_S = 3.0
 # A soak creates its file after its preflight.
 _PATIENCE_S = 30.0
@@ -35,9 +36,11 @@ _PATIENCE_S = 30.0
 @click.option("--once", is_flag=True, help="Print one status line and exit.")
 @click.option("--log-json", is_flag=True, help="Print each event as a line of JSON.")
 def command(run: str, once: bool, log_json: bool) -> int:
-    """Show a soak that runs in another terminal or in the background. Ctrl-C ends this view, not the soak.
+    """Show a soak that runs in another terminal or in the background. Ctrl-C ends this view, not
+    the soak.
 
-    With --once the exit status is 0 if the run continues or has ended, and 1 if it hangs, was killed or was moved.
+    With --once the exit status is 0 if the run continues or has ended, and 1 if it hangs, was
+    killed or was moved.
     """
     from asyncli.cli.outputs import printing
 

@@ -1,4 +1,7 @@
-"""Checks every limit against the plan, with the command that raises each low one. Sends nothing to the target."""
+"""Checks every limit against the plan, with the command that raises each low one.
+
+Sends nothing to the target.
+"""
 
 from __future__ import annotations
 

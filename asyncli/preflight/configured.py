@@ -11,7 +11,14 @@ import msgspec
 
 from asyncli.collect.holders import sockets_held
 from asyncli.collect.locate import topmost
-from asyncli.collect.procfs import command_line, link, parse_listeners, readable_stat, shares_namespace, tree
+from asyncli.collect.procfs import (
+    command_line,
+    link,
+    parse_listeners,
+    readable_stat,
+    shares_namespace,
+    tree,
+)
 from asyncli.model.products import NGINXES, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
@@ -146,6 +153,7 @@ def _listens(pid: int, proc: Path) -> bool:
     """Whether it is seen to hold a listening TCP socket."""
     inodes = set[int]()
     for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), open(proc / f"{pid}/net/{name}", encoding="ascii") as lines:
+        table = proc / f"{pid}/net/{name}"
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
             inodes |= {listener.inode for listener in parse_listeners(lines)}
     return any(sockets_held(pid, inodes, proc))

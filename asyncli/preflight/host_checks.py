@@ -1,7 +1,8 @@
 """Checks a plan against the host's limits: one :class:`Check` per limit. Pure.
 
-With "short" the run is certain to fail; with "warn" it may fail or slow down. Each has the flag or command that fixes it. The
-rules come from the kernel's documentation, and from measurements named at their use.
+With "short" the run is certain to fail; with "warn" it may fail or slow down. Each has the flag or
+command that fixes it. The rules come from the kernel's documentation, and from measurements named
+at their use.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _smaller_shares(plan: Plan, nofile: int) -> str:
     # One process opens a whole batch.
     if plan.batch > room:
         return f"--batch {max(1, room // 2)}"
-    return f"--workers {workers_needed(plan.connections, nofile, 1, plan.batch)}, or leave --workers out"
+    workers = workers_needed(plan.connections, nofile, 1, plan.batch)
+    return f"--workers {workers}, or leave --workers out"
 
 
 def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
@@ -134,7 +136,8 @@ def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     )
 
 
-# From this kernel on a connect past half of the ports takes 117 us instead of 47; before it may take milliseconds.
+# From this kernel on a connect past half of the ports takes 117 us instead of 47; before it may
+# take milliseconds.
 _FAST_PORT_SEARCH = (6, 8)
 
 

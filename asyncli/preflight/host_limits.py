@@ -1,7 +1,8 @@
-"""Reads the limits of this host: descriptors, ports, memory, queues, processes. Changes nothing but our soft descriptor limit.
+"""Reads the limits of this host: descriptors, ports, memory, queues, processes. Changes nothing but
+our soft descriptor limit.
 
-Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl and cgroup-v2.rst). A missing,
-forbidden or malformed one gives None, never an error.
+Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl
+and cgroup-v2.rst). A missing, forbidden or malformed one gives None, never an error.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-#: Stands for "unlimited" in /proc/PID/limits, "max" in cgroup v2, and cgroup v1's numbers near 2**63.
+#: Stands for "unlimited" in /proc/PID/limits, "max" in cgroup v2, and cgroup v1's numbers near
+#: 2**63.
 NO_LIMIT = 2**60
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The host's limits; None: could not be read. Sizes in bytes unless a name says pages; no limit is 2**60."""
+    """The host's limits; None: could not be read.
+
+    Sizes in bytes unless a name says pages; no limit is 2**60.
+    """
 
     #: The kernel's version, for example (6, 18).
     kernel: tuple[int, int] | None = None
@@ -51,7 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     epoll_watches: int | None = None
     memory_total: int | None = None
     memory_available: int | None = None
-    #: The tightest memory cgroup of this process: its limit, and its usage without inactive file pages.
+    #: The tightest memory cgroup of this process: its limit, and its usage without inactive file
+    #: pages.
     cgroup_memory_limit: int | None = None
     cgroup_memory_used: int | None = None
     #: The tightest pids cgroup of this process.
@@ -61,7 +67,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: CPUs that this process may use, and a cgroup's quota in CPUs (None: no quota).
     cpus: int | None = None
     cpu_quota: float | None = None
-    #: sockstat: sockets of all kinds, TCP sockets in use, in TIME_WAIT, and pages queued in TCP buffers.
+    #: sockstat: sockets of all kinds, TCP sockets in use, in TIME_WAIT, and pages queued in TCP
+    #: buffers.
     sockets_used: int | None = None
     tcp_inuse: int | None = None
     tcp_tw: int | None = None
@@ -243,7 +250,10 @@ def _count(text: str) -> int:
 
 
 def _reserved(path: Path, low: int | None, high: int | None) -> int:
-    """The number of reserved ports in low..high. The kernel merges the list, so ranges do not overlap."""
+    """The number of reserved ports in low..high.
+
+    The kernel merges the list, so ranges do not overlap.
+    """
     if low is None or high is None:
         return 0
     count = 0

@@ -29,7 +29,8 @@ from asyncli.preflight.patterns import Undecided
 _DEFAULT_BACKLOG = 511
 # At this share of free slots or less, an accept closes the clients that have been idle longest.
 _REUSE_BELOW = 1 / 16
-# reuseport's hash gives a binomial share: fewer than one in a billion are six deviations above the mean.
+# reuseport's hash gives a binomial share: fewer than one in a billion are six deviations above the
+# mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
 _WORKER_DESCRIPTORS = 32
@@ -160,7 +161,8 @@ def _capacity_checks(
     workers = config.workers if config.workers is not None else limits.cpus
     if workers is None:
         detail = "worker_processes is auto and the number of CPUs could not be read"
-        yield Check("nginx_worker_connections", "nginx's connection slots", "unknown", detail=detail)
+        subject = "nginx's connection slots"
+        yield Check("nginx_worker_connections", subject, "unknown", detail=detail)
         return
     workers = max(1, workers)
     yield _slots(config, workers, plan)
@@ -221,7 +223,8 @@ def _descriptors(config: NginxConfig, workers: int, plan: Plan, inherited: int |
         need,
         short=short,
         source="there is no worker_rlimit_nofile, and the master's limit",
-        detail=f"{source}; beyond it accept() fails with EMFILE, which only nginx's error log shows",
+        detail=f"{source}; beyond it accept() fails with EMFILE, "
+        "which only nginx's error log shows",
         remedy=f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes",
     )
 

@@ -26,7 +26,9 @@ _LOCALHOST_IPV6 = "::1"
 
 
 class StatusAddress(msgspec.Struct, frozen=True):
-    """A stub_status page: its URL with --status-url, and the Host that its server block needs; "": any."""
+    """A stub_status page: its URL with --status-url, and the Host that its server block needs; "":
+    any.
+    """
 
     url: str
     host: str = ""
@@ -180,7 +182,9 @@ def _matching(
 
 
 def location_for(locations: Sequence[Location], path: str) -> Location | Undecided | None:
-    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern is."""
+    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern
+    is.
+    """
     location, _ = _find(locations, path)
     return location
 

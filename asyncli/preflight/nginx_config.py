@@ -30,25 +30,57 @@ from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError
 _MODERN = (1, 19, 10)
 # Each is a field of :class:`Timers`, with _s.
 _TIMES = ("keepalive_timeout", "client_header_timeout", "send_timeout", "keepalive_time")
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
+_UNITS = {
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+    "M": 2592000.0,
+    "y": 31536000.0,
+}
 # Numbers, times, sizes and switches.
-_PUBLIC = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
+_PUBLIC = re.compile(
+    r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?"
+)
 # Output paths do not change how nginx serves.
 _OUTPUT_PATHS = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
-# A location or server block with one of these answers by another program, or by itself, not by files.
-_HANDLERS = frozenset({
-    "proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "stub_status", "empty_gif", "perl",
-    "content_by_lua_block", "js_content", "nchan_subscriber", "nchan_publisher", "nchan_pubsub",
-})  # fmt: skip
+# A location or server block with one of these answers by another program, or by itself, not by
+# files.
+_HANDLERS = frozenset(
+    {
+        "proxy_pass",
+        "fastcgi_pass",
+        "uwsgi_pass",
+        "scgi_pass",
+        "grpc_pass",
+        "memcached_pass",
+        "stub_status",
+        "empty_gif",
+        "perl",
+        "content_by_lua_block",
+        "js_content",
+        "nchan_subscriber",
+        "nchan_publisher",
+        "nchan_pubsub",
+    }
+)
 
 
 def read_nginx(
-    exe: str | None, config_path: str | Path | None = None, *, command_line: str = "", pid: int | None = None
+    exe: str | None,
+    config_path: str | Path | None = None,
+    *,
+    command_line: str = "",
+    pid: int | None = None,
 ) -> NginxConfig | Check:
-    """The configuration of the nginx ``exe``; an "unknown" Check with the reason if it cannot be read.
+    """The configuration of the nginx ``exe``; an "unknown" Check with the reason if it cannot be
+    read.
 
-    ``config_path`` None: ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count too. ``pid``:
-    its master, whose user must be allowed to read the files. Runs ``nginx -V`` if that is safe (asyncli/model/trust.py).
+    ``config_path`` None: ``-c`` of the master's ``command_line``, else the built-in path; ``-g``
+    directives count too. ``pid``: its master, whose user must be allowed to read the files. Runs
+    ``nginx -V`` if that is safe (asyncli/model/trust.py).
     """
     built = ""
     why_not = ""

@@ -1,6 +1,7 @@
 """Reads nginx's configuration files with their includes; crossplane parses them.
 
-Not by ``nginx -T``, which opens logs and makes directories. Both show the current files, not those that nginx read at its start.
+Not by ``nginx -T``, which opens logs and makes directories. Both show the current files, not those
+that nginx read at its start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Regular expressions of a server's configuration, which may be another user's, or an agent's.
 
-They run in RE2, whose time is bounded by the length of pattern and text (https://github.com/google/re2/wiki/WhyRE2); a
-backtracking engine may take hours for 50 characters. What RE2 does not have (references, look-around) is undecided, and so is
-every pattern on a platform without a wheel of google-re2.
+They run in RE2, whose time is bounded by the length of pattern and text
+(https://github.com/google/re2/wiki/WhyRE2); a backtracking engine may take hours for 50 characters.
+What RE2 does not have (references, look-around) is undecided, and so is every pattern on a platform
+without a wheel of google-re2.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ class Undecided(msgspec.Struct, frozen=True):
 
 
 def matches(pattern: str, text: str, *, fold: bool) -> bool | None:
-    """Whether ``pattern`` (PCRE) matches somewhere in ``text``; ``fold``: in either case. None: undecided."""
+    """Whether ``pattern`` (PCRE) matches somewhere in ``text``; ``fold``: in either case.
+
+    None: undecided.
+    """
     match = _search(pattern, text, fold=fold)
     if match is None:
         return None
@@ -76,7 +80,10 @@ def substituted(pattern: str, text: str, replacement: str) -> str | Undecided | 
 
 
 def _re2() -> Any:
-    """The module of google-re2; None without it. Other packages have a module of this name, which falls back to backtracking."""
+    """The module of google-re2; None without it.
+
+    Other packages have a module of this name, which falls back to backtracking.
+    """
     try:
         import re2
     except ImportError:

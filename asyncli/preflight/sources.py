@@ -11,7 +11,8 @@ from asyncli.model.private_values import masked_url
 from asyncli.model.units import format_count
 from asyncli.preflight.host_limits import Limits
 
-# Before Linux 6.8 connect() past half of a pair's ports first tries every second one in vain: 30 ms for 30,000 (engine/net.py).
+# Before Linux 6.8 connect() past half of a pair's ports first tries every second one in vain: 30 ms
+# for 30,000 (engine/net.py).
 HALF = 0.5
 #: The widest port range: only root may bind below 1,024.
 WIDEST = "1024 65535"

@@ -1,7 +1,9 @@
-"""TAB completion of ``asyncli``, for the bash, zsh and fish scripts beside this file; ``asyncli completion SHELL``.
+"""TAB completion of ``asyncli``, for the bash, zsh and fish scripts beside this file; ``asyncli
+completion SHELL``.
 
-A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments. It reads tab-separated lines:
-``word``, a word, its help; or ``files``, a pattern, for the shell to list. A flag's metavar says what it takes.
+A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments. It
+reads tab-separated lines: ``word``, a word, its help; or ``files``, a pattern, for the shell to
+list. A flag's metavar says what it takes.
 """
 
 from __future__ import annotations
