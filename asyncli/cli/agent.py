@@ -55,7 +55,10 @@ def command(**values: Any) -> int:
     if len(named) > 1:
         raise PlanError(f"{' and '.join(named)}: name the server once; leave out all but one")
     if not named and values["status_url"] is None:
-        raise PlanError("no server named; give its --status-url, or name its process with --server-name or --server-pidfile")
+        raise PlanError(
+            "no server named; give its --status-url, or name its process with --server-name or "
+            "--server-pidfile"
+        )
     return _run(values, host, port, token_file, certificate, key)
 
 

@@ -24,7 +24,16 @@ _WITHIN = "5%"
 _KEEPALIVE_S = 20
 # Short phases are enough: there are many steps, each with the server at rest.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
-_LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fail_if", "abort", "plan_file")
+_LEFT_OUT = (
+    "connections",
+    *_DEFAULTS,
+    "hold",
+    "plateaus",
+    "plateau_rest",
+    "fail_if",
+    "abort",
+    "plan_file",
+)
 
 
 @click.command(name="capacity", context_settings={"max_content_width": 110})
@@ -214,5 +223,7 @@ def _percent(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number <= 50:
-        raise PlanError(f"--within: {text!r} is not a precision; write a percentage from 0.1% to 50%")
+        raise PlanError(
+            f"--within: {text!r} is not a precision; write a percentage from 0.1% to 50%"
+        )
     return number / 100

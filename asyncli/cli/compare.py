@@ -39,8 +39,14 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
 
         with printing():
             print_document(comparison_document(comparison), Console(highlight=False))
-    texts = {"--json": lambda: to_json(comparison) + "\n", "--html": lambda: page(comparison_document(comparison))}
-    deliver(*file_writers(files, texts))
+
+    def json() -> str:
+        return to_json(comparison) + "\n"
+
+    def html() -> str:
+        return page(comparison_document(comparison))
+
+    deliver(*file_writers(files, {"--json": json, "--html": html}))
     if html_file not in (None, "-"):
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)

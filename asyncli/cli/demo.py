@@ -44,7 +44,8 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     # A plan needs a URL, but the lab's is known only once it runs.
     kind = lab.kind_of(server or "nginx")
     scheme = "http" if values.get("protocol") else kind.scheme
-    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.default_size, "hold": "60s"}
+    url = url_of(scheme, "127.0.0.1:1", tls)
+    asked = {"urls": [url], "connections": kind.default_size, "hold": "60s"}
     if values.get("protocol"):
         # Nothing is published to them.
         asked["silence"] = "forever"
@@ -55,8 +56,14 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     proxied = {"proxy_protocol": True} if plan.proxy_protocol else {}
     from asyncli.cli.soak_terminal import run_soak
 
-    made = lab.choose(
-        server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2, deflate=plan.ws_deflate,
-        scheme=scheme, **proxied,
-    )  # fmt: skip
-    return run_soak(plan, to, lab=made)
+    lab_server = lab.choose(
+        server,
+        connections=plan.connections,
+        keepalive_s=plan.keepalive_s,
+        tls=tls,
+        http2=plan.http2,
+        deflate=plan.ws_deflate,
+        scheme=scheme,
+        **proxied,
+    )
+    return run_soak(plan, to, lab=lab_server)

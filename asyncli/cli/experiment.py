@@ -38,7 +38,13 @@ def _names() -> str:
 @click.option("--json", "json_file", metavar="FILE", help="Also write the record to this file; '-' for standard output.")
 @click.option("--quiet", is_flag=True, help="Print only errors and the path of the record.")
 def command(
-    name: str, quick: bool, plan_file: str | None, out: str | None, json_file: str | None, quiet: bool, **values: Any
+    name: str,
+    quick: bool,
+    plan_file: str | None,
+    out: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **values: Any,
 ) -> int:
     """Start the servers, measure them in turn, and check the claims of the experiment's source.
 
@@ -57,7 +63,9 @@ def command(
     if plan_file is not None:
         recorded = _recorded(plan_file, experiment.name)
         if quick and not recorded.quick:
-            raise PlanError(f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan")
+            raise PlanError(
+                f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan"
+            )
         quick = recorded.quick
         changes = recorded.plan
         experiments.plan_of(experiment, quick, changes, f"--plan: {plan_file}: ")
@@ -67,7 +75,14 @@ def command(
             raise PlanError(f"--{key}: not a setting of {name}; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else _new_folder(name)
-    from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files, require_folder
+    from asyncli.cli.outputs import (
+        deliver,
+        file_writers,
+        made_folder,
+        printing,
+        require_files,
+        require_folder,
+    )
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
@@ -88,7 +103,8 @@ def command(
 
     async def work() -> None:
         nonlocal done
-        record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
+        say = speaker(console, quiet, "dim")
+        record = await run(experiment, plan, quick=quick, say=say, folder=folder)
         # Before anything is printed, and where a second Ctrl-C cannot interrupt it.
         done = (record, _write(record, folder))
 
@@ -128,7 +144,10 @@ def _write(record: Record, folder: Path) -> str | None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        return f"--out: {folder} cannot be written ({error.strerror}); the measurements are only printed"
+        return (
+            f"--out: {folder} cannot be written ({error.strerror}); "
+            "the measurements are only printed"
+        )
     return None
 
 
@@ -155,11 +174,16 @@ def _recorded(file: str, name: str) -> Record:
     try:
         record = record_of(Path(file).read_bytes())
     except OSError as error:
-        raise PlanError(f"--plan: {file} cannot be read ({error.strerror}); name the record.json of an experiment") from None
+        raise PlanError(
+            f"--plan: {file} cannot be read ({error.strerror}); "
+            "name the record.json of an experiment"
+        ) from None
     except ValueError as error:
         raise PlanError(f"--plan: {file} {error}") from None
     if record.experiment != name:
-        raise PlanError(f"--plan: {file} is a record of {record.experiment}, not of {name}; name one of {name}")
+        raise PlanError(
+            f"--plan: {file} is a record of {record.experiment}, not of {name}; name one of {name}"
+        )
     return record
 
 

@@ -152,9 +152,9 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
 def _form(term: str) -> str:
     """``term`` in small letters, without articles, plurals and numbers."""
     text = " ".join(term.lower().replace("_", " ").replace("²", "2").split())
-    for pattern, by in ((r"\b(?:an?|the) (?=\w)", ""), (r"\b\d[\d.,]*(?!\w)", "n"), (r"(?<=[^\Ws])s\b", "")):
-        text = re.sub(pattern, by, text)
-    return text
+    without_articles = re.sub(r"\b(?:an?|the) (?=\w)", "", text)
+    without_numbers = re.sub(r"\b\d[\d.,]*(?!\w)", "n", without_articles)
+    return re.sub(r"(?<=[^\Ws])s\b", "", without_numbers)
 
 
 def terms() -> dict[str, str]:

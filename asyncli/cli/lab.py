@@ -42,7 +42,15 @@ system's own configuration is neither read nor changed.
 @click.option("--tls", is_flag=True, help="Use TLS, with a new certificate, if the server can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, if the server can.")
 @click.option("--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can.")
-def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool, ws_deflate: bool) -> int:
+def command(
+    name: str,
+    connections: str | None,
+    keepalive: str,
+    port: str,
+    tls: bool,
+    http2: bool,
+    ws_deflate: bool,
+) -> int:
     options: dict[str, Any] = {}
     if connections is not None:
         options["connections"] = parsed("--connections", parse_count, connections)

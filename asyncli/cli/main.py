@@ -53,7 +53,10 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in ("agent", "completion") and importlib.util.find_spec("numpy") is None:
-            raise HostError(f"{cmd_name}: only asyncli-agent is here; pip uninstall asyncli-agent, then pip install asyncli")
+            raise HostError(
+                f"{cmd_name}: only asyncli-agent is here; "
+                "pip uninstall asyncli-agent, then pip install asyncli"
+            )
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 

@@ -54,7 +54,9 @@ class Outputs(NamedTuple):
         return "-" in self.files.values()
 
 
-def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
+def written_reports(
+    files: Mapping[str, str | None], results: Results, *, kept: bool = False
+) -> list[Callable[[], None]]:
     """Writers of the report's files (see :attr:`Outputs.files`).
 
     ``kept``: the run is in its file, whatever fails here.
@@ -75,11 +77,14 @@ def written_reports(files: Mapping[str, str | None], results: Results, *, kept: 
             return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere"
         return OTHER_FILE
 
-    return file_writers(files, {"--json": json, "--junit": junit, "--html": results.html}, elsewhere)
+    texts = {"--json": json, "--junit": junit, "--html": results.html}
+    return file_writers(files, texts, elsewhere)
 
 
 def file_writers(
-    files: Mapping[str, str | None], texts: Mapping[str, Callable[[], str]], mend: Callable[[str], str] = lambda _: OTHER_FILE
+    files: Mapping[str, str | None],
+    texts: Mapping[str, Callable[[], str]],
+    mend: Callable[[str], str] = lambda _: OTHER_FILE,
 ) -> list[Callable[[], None]]:
     """A writer for each file that is not None.
 
@@ -191,7 +196,13 @@ def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
         raise PlanError(f"{flag}: {file} cannot be written ({error.strerror}); {mend}") from None
 
 
-def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], names: Iterable[str], run_id: str) -> list[Path]:
+def write_folder(
+    flag: str,
+    folder: str,
+    contents: Iterable[tuple[str, bytes]],
+    names: Iterable[str],
+    run_id: str,
+) -> list[Path]:
     """Write files (name, content) into the folder, created if missing; return the paths.
 
     Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an

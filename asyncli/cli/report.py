@@ -36,7 +36,14 @@ def command(
     With a flag that names a file or a folder, write there instead and print the names of the files.
     """
     from asyncli.app.results import read_results
-    from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
+    from asyncli.cli.outputs import (
+        deliver,
+        printing,
+        require_files,
+        require_folder,
+        write_folder,
+        written_reports,
+    )
     from asyncli.store.lock import is_locked
 
     path = Path(run)

@@ -27,11 +27,22 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
     if not os.path.isdir(root):
-        raise PlanError(f"FOLDER: {folder} is not a folder; 'asyncli report {folder}' shows the run in it")
+        raise PlanError(
+            f"FOLDER: {folder} is not a folder; 'asyncli report {folder}' shows the run in it"
+        )
     files = {"--json": json_file}
     require_files(files, root)
 
-    from asyncli.report.listing import READ_WHOLE, Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.report.listing import (
+        READ_WHOLE,
+        Listed,
+        Listing,
+        Unread,
+        listed,
+        newest_first,
+        print_listing,
+        to_json,
+    )
     from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run

@@ -19,7 +19,9 @@ from asyncli.model.units import parse_count, parse_memory
 @click.option("--memory", metavar="BYTES", help="Memory of each host, such as 64G or 512MiB. [default: of the run's server host]")
 @click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
-def command(run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None) -> int:
+def command(
+    run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None
+) -> int:
     """Size a fleet by a run: memory of so many connections on the server, how many hosts, and the
     first limits on each.
 
@@ -40,7 +42,9 @@ def command(run: str, connections: str, memory: str | None, json_file: str | Non
     require_files(files, path)
     results = read_results(path)
     if not any(results.records.held.values):
-        raise PlanError(f"RUN: {run} held no connections, so nothing was measured; name a run that held some")
+        raise PlanError(
+            f"RUN: {run} held no connections, so nothing was measured; name a run that held some"
+        )
     sizing = results.sized(wanted, host_bytes)
     document = size_document(sizing, results.summary, run)
     if json_file is None and html_file is None:
@@ -48,8 +52,14 @@ def command(run: str, connections: str, memory: str | None, json_file: str | Non
 
         with printing():
             print_document(document, Console(highlight=False))
-    texts = {"--json": lambda: to_json(sizing, results.summary, run) + "\n", "--html": lambda: page(document)}
-    deliver(*file_writers(files, texts))
+
+    def json() -> str:
+        return to_json(sizing, results.summary, run) + "\n"
+
+    def html() -> str:
+        return page(document)
+
+    deliver(*file_writers(files, {"--json": json, "--html": html}))
     if html_file not in (None, "-"):
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)

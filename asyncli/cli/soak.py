@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option("--resume", metavar="RUN.db", help="Continue a killed run. It is invalid (4) unless a limit allows its losses.")
 @options.wait_option
 @options.cluster_options
-def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any) -> int:
+def command(
+    urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any
+) -> int:
     """Hold connections on the server at URL, and measure what one more costs.
 
     Several URLs (ports or addresses of one server) share the connections. The first Ctrl-C drains
@@ -57,9 +59,17 @@ _SERVER = ("server_pid", "server_pidfile", "server_name")
 _AGENT = ("agent", "agent_token_file", "agent_ca")
 #: Those that give what no run file has: secrets, and names of files whose content is sent.
 _PRIVATE = (
-    "header", "header_file", "mqtt_login_file", "send", "ws_message", "status_url", "status_header", "client_cert", "client_key",
+    "header",
+    "header_file",
+    "mqtt_login_file",
+    "send",
+    "ws_message",
+    "status_url",
+    "status_header",
+    "client_cert",
+    "client_key",
     "agent_token_file",
-)  # fmt: skip
+)
 _RESUMABLE = (*_SERVER, *_AGENT, "force", *_PRIVATE)
 
 

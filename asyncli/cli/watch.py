@@ -182,7 +182,8 @@ def _end(path: Path, news: News) -> tuple[str, str]:
     from asyncli.store.reader import read_run
 
     summary = summarise(read_run(path))
-    return one_line(summary, warnings=True), end_line(summary, path, news.began_s + summary.run.duration_s)
+    ended_s = news.began_s + summary.run.duration_s
+    return one_line(summary, warnings=True), end_line(summary, path, ended_s)
 
 
 def _why_ended(follower: Follower, news: News) -> str:
