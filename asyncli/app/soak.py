@@ -1,6 +1,6 @@
 """One soak: preflight, run file, baseline, ramp, hold, drain, residue, close.
 
-Start at :meth:`Soak.run`, then :meth:`asyncli.app.phases.Phases.run`.
+Start at :meth:`Soak.run`; :meth:`asyncli.app.phases.Phases.run` has the phases.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Soak:
             limits, spread = await self._retry(self._plan_spread)
             sampler = self._make_sampler(spread)
             try:
-                await self._run(limits, spread, sampler)
+                await self._record_run(limits, spread, sampler)
             finally:
                 await sampler.close()
         finally:
@@ -134,7 +134,7 @@ class Soak:
                 await self._cluster.close()
         return self.out
 
-    async def _run(self, limits: Limits, spread: Spread, sampler: Sampler) -> None:
+    async def _record_run(self, limits: Limits, spread: Spread, sampler: Sampler) -> None:
         """Check the plan, open the run file, measure, and close the file."""
         plan = self._progress.plan
         places = {(destination.address, destination.port) for destination in spread.destinations}
