@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.app import capacity
-from asyncli.app.capacity import CapacitySearch, _Guard, host_limit
+from asyncli.app import search_range
+from asyncli.app.capacity import CapacitySearch
+from asyncli.app.search_range import host_limit
+from asyncli.app.step_guard import StepGuard
 from asyncli.engine.spread import Spread
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.model.errors import PreflightError
@@ -31,7 +33,7 @@ def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
         return Limits(**limits), Spread((), (), 1, False, 10**9)
 
-    monkeypatch.setattr(capacity, "probe_host", probe_host)
+    monkeypatch.setattr(search_range, "probe_host", probe_host)
     monkeypatch.setattr(Spread, "capacity", 10**9)
 
 
@@ -68,7 +70,7 @@ async def test_where_nothing_listens_no_step_is_begun(tmp_path: Path) -> None:
         plan = msgspec.structs.replace(PLAN, urls=(f"http://127.0.0.1:{port}/",))
         search = CapacitySearch(plan, Search(100, 400, 0.5), tmp_path)
         await search.run()
-    found = search.found
+    found = search.result
     assert (found.verdict, exit_status(found.verdict), found.steps, list(tmp_path.iterdir())) == ("untested", 3, [], [])
     assert [(one.code, "--wait-for-server" in one.remedy) for one in found.findings] == [(NOTHING_LISTENS, False)]
 
@@ -82,7 +84,7 @@ async def test_a_server_that_never_accepts_is_untested_after_one_step(tmp_path: 
         urls = (f"http://127.0.0.1:{listener.getsockname()[1]}/",)
         search = CapacitySearch(msgspec.structs.replace(PLAN, urls=urls, **SHORT), Search(20, 400, 0.5), tmp_path)
         await search.run()
-    assert (search.found.verdict, len(search.steps), search.steps[0].answered) == ("untested", 1, 0)
+    assert (search.result.verdict, len(search.steps), search.steps[0].answered) == ("untested", 1, 0)
 
 
 async def test_a_server_that_ends_each_when_it_is_old_has_no_capacity(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ async def test_a_server_that_ends_each_when_it_is_old_has_no_capacity(tmp_path: 
         plan = {"urls": urls, **SHORT, "hold_s": 0.8, "batch": 1, "abort": True, "fail_if": ("lost > 0",)}
         search = CapacitySearch(msgspec.structs.replace(PLAN, **plan), Search(1, 8, 0.5), tmp_path)
         await search.run()
-    found = search.found
+    found = search.result
     assert (found.verdict, exit_status(found.verdict), found.bracket) == ("failed", 99, Bracket(0, 1))
     assert [(one.asked, one.outcome, one.lost > 0) for one in found.steps] == [(1, "failed", True)]
 
@@ -105,7 +107,7 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
         plan = msgspec.structs.replace(PLAN, urls=(server.url,), server_pid=server.pid, **SHORT)
         search = CapacitySearch(plan, Search(10, 10, 0.5, "too few descriptors", "raise them"), tmp_path)
         await search.run()
-    found = search.found
+    found = search.result
     assert (found.verdict, found.bracket.held) == ("invalid", 10)
     assert [(one.side, one.code, one.remedy) for one in found.gave_way] == [("host", "preflight", "raise them")]
 
@@ -113,9 +115,9 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
 def test_a_step_ends_at_an_error_answer_and_before_this_host_has_no_memory() -> None:
     said: list[str] = []
 
-    def a_guard(total: int | None) -> _Guard:
+    def a_guard(total: int | None) -> StepGuard:
         plan = msgspec.structs.replace(PLAN, fail_if=("heartbeats.by_status.404 > 1%",))
-        guard = _Guard(total, HOST_AVAILABLE_BYTES, plan)
+        guard = StepGuard(total, HOST_AVAILABLE_BYTES, plan)
         guard.stop = said.append
         return guard
 

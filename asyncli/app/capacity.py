@@ -1,23 +1,24 @@
-"""The search for the number of connections that a server holds, from plan to bracket. Start at :meth:`CapacitySearch.run`.
+"""The search for the number of connections that a server holds, from plan to bracket.
 
-Each step is an ordinary soak with its own run file. It starts with the server at rest, so that the memory is that of its own
-connections, a failed step spoils no other, and 'asyncli report' can read each later. It installs no signal handler and does not
-touch the terminal.
+Start at :meth:`CapacitySearch.run`.
+
+Each step is an ordinary soak with its own run file. It starts with the server at rest, so that the
+memory is that of its own connections, a failed step spoils no other, and 'asyncli report' can read
+each later. It installs no signal handler and does not touch the terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.bottleneck import Bottleneck, memory_floor
+from asyncli.analysis.bottleneck import Bottleneck
 from asyncli.analysis.capacity import (
     FEW,
     RULE,
@@ -26,6 +27,7 @@ from asyncli.analysis.capacity import (
     Prediction,
     Search,
     Tried,
+    Verdict,
     bracket,
     moved_limit,
     next_count,
@@ -34,12 +36,13 @@ from asyncli.analysis.capacity import (
     verdict,
 )  # fmt: skip
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.totals import errors
 from asyncli.app.check import check
-from asyncli.app.recorder import NoObserver
+from asyncli.app.decisive_step import decisive_step
 from asyncli.app.results import read_results
+from asyncli.app.search_range import sized
 from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
+from asyncli.app.step_guard import StepGuard
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
 from asyncli.findings.bottleneck import words_of
@@ -54,40 +57,52 @@ from asyncli.findings.capacity import (
 )
 from asyncli.findings.probes import needs_root, probe_refused
 from asyncli.findings.server import OF_ANOTHER
-from asyncli.findings.tls import by_reason
 from asyncli.model.consistency import flag_of, plan_templates
-from asyncli.model.data_file import read_data
-from asyncli.model.errors import AsyncliError, EngineError, PeerError, PlanError, StoreError
+from asyncli.model.errors import AsyncliError, EngineError, PeerError, StoreError
 from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.private_values import masked_url
-from asyncli.model.records import Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.model.records import Check, Environment, Finding
 from asyncli.model.topology import place_of
-from asyncli.model.units import format_bytes, format_count, format_duration, format_many
-from asyncli.model.values import MOST_CONNECTIONS
-from asyncli.preflight import checks_to_findings, refusals, refuse
-from asyncli.preflight.host_checks import host_checks
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit, with_own_limit
+from asyncli.model.units import format_count, format_duration
+from asyncli.preflight import checks_to_findings, refuse
+from asyncli.report.capacity_report import (
+    SCHEMA,
+    Capacity,
+    Step,
+    step_line,
+    step_of,
+    with_lifetime_limit,
+    with_own_limit,
+)
 from asyncli.report.livestate import LiveObserver
-from asyncli.report.summary import Summary
-from asyncli.report.thresholds import parse
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
 
-#: Checks of what ends connections at any count. Other limits of the server are what the search looks for.
-_TIMER_CHECKS = frozenset({
-    "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
-})  # fmt: skip
+#: Checks of what ends connections at any count. Other limits of the server are what the search
+#: looks for.
+_TIMER_CHECKS = frozenset(
+    {
+        "nginx_keepalive_timeout",
+        "nginx_client_header_timeout",
+        "nginx_keepalive_requests",
+        "nginx_keepalive_time",
+    }
+)
+# Findings of what a flag, or root, would show more of the server in every step.
+_SHOWS_MORE = frozenset({needs_root.code, probe_refused.code, *OF_ANOTHER})
 # Checks of whether the server's own counts are read.
 _PAGE_CHECKS = frozenset({"nginx_stub_status", "status_page"})
 
 
 class CapacitySearch:
-    """A search within ``search`` by soaks of ``plan``, with their run files in ``folder``, which must exist.
+    """A search within ``search`` by soaks of ``plan``, with their run files in ``folder``, which
+    must exist.
 
-    ``stop()`` drains the current step and ends the search; cancelling the task ends it at once. ``make_observer`` makes the
-    observer of a step, and ``say`` gets a line at each step's start and end.
+    ``stop()`` drains the current step and ends the search; cancelling the task ends it at once.
+    ``make_observer`` makes the observer of a step, and ``say`` gets a line at each step's start and
+    end.
     """
 
     def __init__(
@@ -99,13 +114,16 @@ class CapacitySearch:
         make_observer: Callable[[Plan], LiveObserver] = LiveObserver,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.plan, self.search, self.folder = plan, search, folder
+        self.plan = plan
+        self.search = search
+        self.folder = folder
         self.steps: list[Step] = []
-        self._make_observer, self._say = make_observer, say
+        self._make_observer = make_observer
+        self._say = say
         self._soak: Soak | None = None
         self._stopping = False
         self._findings: list[Finding] = []
-        self._forecasts: list[tuple[int, bool, Forecast]] = []
+        self._forecasts: list[_StepForecast] = []
         self._environment: Environment = {}
         self._server = "the server"
         #: Why the server served no further step ("": it did), and how.
@@ -121,23 +139,26 @@ class CapacitySearch:
         self._zero = time.monotonic()
 
     def stop(self) -> None:
-        """Drain the current step and end; safe to repeat, callable from a signal handler of the loop."""
+        """Drain the current step and end; safe to repeat, callable from a signal handler."""
         self._stopping = True
         if self._soak is not None:
             self._soak.stop()
 
     async def run(self) -> None:
-        """Run steps until the answer is known. Raises :class:`AsyncliError` if the first step cannot start."""
-        local = await self._examine()
+        """Run steps until the answer is known.
+
+        Raises :class:`AsyncliError` if the first step cannot start.
+        """
+        is_local = await self._examine()
         if self.no_listener is not None:
             return
-        rest = await Rest.now(self.plan, local=local)
-        while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
-            if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
-                if not rest.listens():
-                    self._end(why, listens=False)
-                    return
-                self._findings.append(not_at_rest(why))
+        rest = await Rest.now(self.plan, local=is_local)
+        while True:
+            count = next_count(self.search, self._tried)
+            if count is None:
+                return
+            if self.steps and not await self._server_rests(rest):
+                return
             if self._stopping:
                 return
             try:
@@ -145,44 +166,55 @@ class CapacitySearch:
             except AsyncliError as error:
                 if not self.steps:
                     raise
-                if isinstance(error, StoreError | EngineError):
-                    self._broken = str(error)
-                else:
-                    # The server answered before: its process or its status page is gone.
-                    self._end(str(error), listens=isinstance(error, PeerError) and rest.listens())
+                self._end_with(error, rest)
                 return
 
+    @property
+    def _tried(self) -> list[Tried]:
+        return [step.tried for step in self.steps]
+
+    async def _server_rests(self, rest: Rest) -> bool:
+        """Wait until the server is at rest. False, and the end, if it listens no more."""
+        why = await rest.wait(self.steps[-1].asked, lambda: self._stopping)
+        if not why:
+            return True
+        if rest.listens():
+            self._findings.append(not_at_rest(why))
+            return True
+        self._end(why, listens=False)
+        return False
+
+    def _end_with(self, error: AsyncliError, rest: Rest) -> None:
+        """End the search because a step could not run."""
+        if isinstance(error, StoreError | EngineError):
+            self._broken = str(error)
+            return
+        # The server answered before: its process or its status page is gone.
+        self._end(str(error), listens=isinstance(error, PeerError) and rest.listens())
+
     def _end(self, why: str, *, listens: bool) -> None:
-        """End the search because the server serves no further step. ``listens``: nothing shows that it ended."""
+        """End the search because the server serves no further step.
+
+        ``listens``: nothing shows that it ended.
+        """
         self._gone = why
         self._absence = "silent" if listens else "ended"
 
     @property
-    def found(self) -> Capacity:
+    def result(self) -> Capacity:
         """The result so far."""
-        tried = [one.tried for one in self.steps]
+        tried = self._tried
         known = bracket(tried)
-        word, why = verdict(self.search, tried, gone=self._absence, broken=self._broken, stopped=self._stopping)
-        if word in ("held", "found") and (before := served_before(tried, self.plan.protocol)):
-            why = "; ".join((*([why] if why else []), not_a_fresh_broker(before)))
-        steps = with_lifetime_limit(self.steps) if word == "failed" else self.steps
-        failed = [one for one in steps if one.outcome == "failed"]
-        decisive = [one for one in failed if one.asked == known.failed]
+        word, why = verdict(
+            self.search, tried, gone=self._absence, broken=self._broken, stopped=self._stopping
+        )
+        steps = self.steps
         if word == "failed":
-            # The largest step lost the most connections, so it explains best.
-            timed, explained = [one for one in failed if one.tried.timed], [one for one in failed if one.is_explained]
-            sure = [one for one in failed if not one.tried.chance]
-            decisive = sorted(timed or explained or sure or decisive, key=lambda one: one.asked)
-        why = why if self.no_listener is None else self.no_listener.evidence
-        ours = [one for one in steps[-1:] if one.outcome == "ours"]
-        bottlenecks = (ours or decisive)[-1].gave_way if ours or decisive else []
-        if word == "invalid" and not bottlenecks:
-            words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
-            bottlenecks = [Bottleneck("host", "preflight", words.evidence, words.remedy)]
+            steps = with_lifetime_limit(steps)
         return Capacity(
             schema=SCHEMA,
             verdict=word,
-            why=why,
+            why=self._reason(word, why),
             started=self._began.strftime("%Y-%m-%dT%H:%M:%SZ"),
             duration_s=time.monotonic() - self._zero,
             folder=str(self.folder),
@@ -191,7 +223,7 @@ class CapacitySearch:
             bracket=known,
             rule=RULE,
             limits=list(self.plan.fail_if),
-            gave_way=bottlenecks,
+            gave_way=self._bottlenecks(word, steps, known),
             forecast=self._prediction(known),
             steps=steps,
             findings=[*self._findings, *self._doubts(tried, known)],
@@ -200,113 +232,150 @@ class CapacitySearch:
             environment=self._environment,
         )
 
+    def _reason(self, word: Verdict, why: str) -> str:
+        """Why the search has this verdict. ``why``: by its steps alone."""
+        if self.no_listener is not None:
+            return self.no_listener.evidence
+        if word not in ("held", "found"):
+            return why
+        before = served_before(self._tried, self.plan.protocol)
+        if not before:
+            return why
+        if not why:
+            return not_a_fresh_broker(before)
+        return f"{why}; {not_a_fresh_broker(before)}"
+
+    def _bottlenecks(
+        self, word: Verdict, steps: Sequence[Step], known: Bracket
+    ) -> list[Bottleneck]:
+        """Those of the decisive step, or the check of this host that bounds the search."""
+        step = decisive_step(word, steps, known)
+        if step is not None and step.gave_way:
+            return step.gave_way
+        if word != "invalid":
+            return []
+        words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
+        return [Bottleneck("host", "preflight", words.evidence, words.remedy)]
+
     def _doubts(self, tried: Sequence[Tried], known: Bracket) -> Iterator[Finding]:
         """Findings on how the search ended, and on steps that depend on earlier ones."""
         if self._absence == "ended":
             yield server_gone(self._gone)
         elif self._absence == "silent":
             yield server_silent(self._gone)
-        if len(tried) > 1 and (flag := same_in_each_step(self.plan)):
+        flag = same_in_each_step(self.plan)
+        if flag and len(tried) > 1:
             yield same_clients(flag)
         moved = moved_limit(tried)
         if moved is not None:
-            refused, more = moved
-            yield limit_moved(refused.asked, refused.served, more.served)
+            refused, served_more = moved
+            yield limit_moved(refused.asked, refused.served, served_more.served)
             return
-        if before := served_before(tried, self.plan.protocol):
+        before = served_before(tried, self.plan.protocol)
+        if before:
             yield broker_served_before(known.held, before)
 
     def _prediction(self, known: Bracket) -> Prediction | None:
         """The forecast of the largest held step that has one, else of the largest step."""
-        if not any(one.tested for one in self.steps):
+        if not any(step.tested for step in self.steps):
             return None
-        best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
-        predictions = (prediction(one, known, self.search.within) for _, _, one in best)
-        return next((one for one in predictions if one is not None), None)
+        best_first = sorted(
+            self._forecasts, key=lambda step: (step.is_held, step.asked), reverse=True
+        )
+        for step in best_first:
+            predicted = prediction(step.forecast, known, self.search.within)
+            if predicted is not None:
+                return predicted
+        return None
 
     async def _examine(self) -> bool:
-        """Check what no smaller count would fix: limits of this host and timers of the server. Returns whether the server is on
-        this host. Raises :class:`AsyncliError` if a check fails."""
+        """Check what no smaller count would fix: limits of this host and timers of the server.
+
+        Returns whether the server is on this host. Raises :class:`AsyncliError` if a check fails.
+        """
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        found = await check(plan, connects=True, beats=False)
-        spread, self._tls = found.spread, found.tls
-        # A flag or root would show more of the server, in every step.
-        self._findings += [one for one in found.findings if one.code in (needs_root.code, probe_refused.code, *OF_ANOTHER)]
-        self._findings += checks_to_findings(one for one in found.checks if one.code in _PAGE_CHECKS)
-        place: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
+        examined = await check(plan, connects=True, beats=False)
+        is_local = examined.spread.local
+        self._tls = examined.tls
+        for finding in examined.findings:
+            if finding.code in _SHOWS_MORE:
+                self._findings.append(finding)
+        of_pages = [check for check in examined.checks if check.code in _PAGE_CHECKS]
+        self._findings += checks_to_findings(of_pages)
+        place: dict[str, object] = {"local": is_local, "agent": None if plan.agent is None else {}}
         self._own = place_of(place).of_ours(HOST_AVAILABLE_BYTES)
-        if not self.plan.force:
-            refuse([one for one in found.checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
-            if spread.local:
-                places = {(one.address, one.port) for one in spread.destinations}
-                self.no_listener = nothing_listens(places, None, "no step was started")
-                self._findings += [] if self.no_listener is None else [self.no_listener]
-        return spread.local
+        if self.plan.force:
+            return is_local
+        refuse(filter(_holds_at_any_count, examined.checks))
+        if is_local:
+            destinations = examined.spread.destinations
+            places = {(destination.address, destination.port) for destination in destinations}
+            self.no_listener = nothing_listens(places, None, "no step was started")
+            if self.no_listener is not None:
+                self._findings.append(self.no_listener)
+        return is_local
 
     async def _step(self, count: int, rest: Rest) -> None:
-        # Forced: the preflight would refuse the very counts that the search looks for.
-        plan = msgspec.structs.replace(sized(self.plan, count), force=True)
-        if count <= FEW and (aged_s := max((one.ended_s for one in self.steps), default=0.0)):
-            # These connections must get as old as those that ended, and answer then.
-            plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
-        # The field {random} is made from the seed: clients of each step have identities of their own.
-        plan = msgspec.structs.replace(plan, seed=(plan.seed + number - 1) & _LARGEST_SEED)
+        plan = self._plan_of_step(number, count)
         path = self.folder / f"{number:02}-{count}.db"
-        lasts_s = round(plan.baseline_s + plan.schedule.end_s + (plan.hold_s or 0.0) + plan.residue_s)
-        self._say(f"step {number}: {format_count(count)} connections, {format_duration(lasts_s)} if all are held")
-        with self._make_observer(plan) as observer:
-            guard = _Guard(self._memory, self._own, plan)
-            self._soak = soak = Soak(plan, path, observer=observer, guard=guard, tls=self._tls)
-            observer.stop = guard.stop = soak.stop
-            observer.failed = soak.observer_failed
-            if self._stopping:
-                soak.stop()
-            await soak.run()
+        before_s = plan.baseline_s + plan.schedule.end_s
+        lasts_s = round(before_s + (plan.hold_s or 0.0) + plan.residue_s)
+        connections = f"{format_count(count)} connections"
+        self._say(f"step {number}: {connections}, {format_duration(lasts_s)} if all are held")
+        await self._soak_step(plan, path)
         results = await asyncio.to_thread(read_results, path)
         analyses = await asyncio.to_thread(lambda: results.analyses)
         step = step_of(results.records, analyses, results.summary, path.name)
         if not step.tested and self.steps and step.outcome == "failed":
             # The server has gone, so the step says nothing about this count.
             step.outcome = "stopped"
-            refused = step.gave_way[0].code == "refused"
-            self._end(f"nothing answered in the step of {format_count(count)}", listens=rest.listens() and not refused)
+            is_refused = step.gave_way[0].code == "refused"
+            listens = not is_refused and rest.listens()
+            self._end(f"nothing answered in the step of {format_count(count)}", listens=listens)
         self.steps = with_own_limit([*self.steps, step])
-        self._environment, self._server = results.records.environment, step.server
-        self._forecasts.append((count, step.outcome == "held", analyses.prediction))
+        self._environment = results.records.environment
+        self._server = step.server
+        is_held = step.outcome == "held"
+        self._forecasts.append(_StepForecast(count, is_held, analyses.prediction))
         self._say(step_line(self.steps[-1]))
 
+    def _plan_of_step(self, number: int, count: int) -> Plan:
+        # Forced: the preflight would refuse the very counts that the search looks for. The field
+        # {random} is made from the seed: clients of each step have identities of their own.
+        seed = (self.plan.seed + number - 1) & _LARGEST_SEED
+        plan = msgspec.structs.replace(sized(self.plan, count), force=True, seed=seed)
+        aged_s = max((step.ended_s for step in self.steps), default=0.0)
+        if count > FEW or not aged_s:
+            return plan
+        # These connections must get as old as those that ended, and answer then.
+        old_s = aged_s + plan.keepalive_s / 2 + plan.timeout_s
+        return msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, old_s))
 
-class _Guard(NoObserver):
-    """Ends the step at the first error answer, and before this host runs out of memory and the kernel kills a process.
+    async def _soak_step(self, plan: Plan, path: Path) -> None:
+        with self._make_observer(plan) as observer:
+            guard = StepGuard(self._memory, self._own, plan)
+            soak = Soak(plan, path, observer=observer, guard=guard, tls=self._tls)
+            self._soak = soak
+            observer.stop = soak.stop
+            observer.failed = soak.observer_failed
+            guard.stop = soak.stop
+            if self._stopping:
+                soak.stop()
+            await soak.run()
 
-    ``total``: this host's memory in bytes; None: unknown, and not guarded. ``own``: the metric of its available memory.
-    """
 
-    def __init__(self, total: int | None, own: str, plan: Plan) -> None:
-        self.stop: Callable[[str], None] = lambda _: None
-        self._total, self._own = total, own
-        self._limited = [parse(text, Summary).key for text in plan.fail_if]
-        self._before: float | None = None
-        self._ramping = False
+class _StepForecast(NamedTuple):
+    asked: int
+    is_held: bool
+    forecast: Forecast
 
-    def phase(self, phase: Phase) -> None:
-        self._ramping |= phase.name == "ramp"
 
-    def tick(self, t_s: float, tick: Tick) -> None:
-        if wrong := errors(tick, self._limited):
-            self.stop(f"heartbeats were answered with errors: {by_reason(wrong)}")
-
-    def sample(self, sample: Sample) -> None:
-        free = sample.values.get(self._own)
-        if free is None or self._total is None:
-            return
-        if not self._ramping:
-            self._before = free
-        elif self._before is not None and free < memory_floor(self._total, self._before):
-            self.stop(f"this host has {format_bytes(free)} of memory left")
+def _holds_at_any_count(check: Check) -> bool:
+    """Whether no smaller count would pass this check either."""
+    return not check.code.startswith("nginx_") or check.code in _TIMER_CHECKS
 
 
 # A signed number of 64 bits, as in a run file.
@@ -314,67 +383,9 @@ _LARGEST_SEED = 2**63 - 1
 
 
 def same_in_each_step(plan: Plan) -> str:
-    """The flag whose template names each client, but the same ones in each step; "" if there is none."""
+    """The flag whose template names the same clients in each step; "" if there is none."""
     fields = msgspec.structs.asdict(plan)
     for field, template in plan_templates(fields, ()):
         if field == "mqtt_id" and "random" not in template.names:
             return flag_of(field)
     return ""
-
-
-# The preflight predicts to two digits.
-_TWO_DIGITS = 1.02
-_MEMORY = ("memory", "cgroup_memory")
-
-
-async def make_search(plan: Plan, start: int, most: int | None, within: float) -> Search:
-    """The range of the search; ``most`` None: as many as this host can carry. Raises
-    :class:`~asyncli.model.errors.PreflightError` if this host cannot carry ``most``."""
-    rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
-    if rows is not None and rows.rows < max(start, most or 0):
-        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; lower --start and --most to at most that")
-    if most is None:
-        limit, check = await host_limit(plan)
-        if rows is not None and rows.rows < limit:
-            return Search(start, rows.rows, within)
-        why = checks_to_findings([] if check is None else [check])
-        return Search(min(start, limit), limit, within, *((why[0].evidence, why[0].remedy) if why else ()))
-    if start > most:
-        raise PlanError(f"--start: {start} is more than --most {most}; lower --start or raise --most")
-    checks = await _checks(plan, most)
-    if not plan.force:
-        refuse(checks)
-    return Search(start, most, within)
-
-
-def sized(plan: Plan, count: int) -> Plan:
-    return msgspec.structs.replace(plan, connections=count, batch=min(plan.batch, count))
-
-
-async def _checks(plan: Plan, count: int) -> list[Check]:
-    limits, spread = await probe_host(sized(plan, count))
-    return host_checks(sized(plan, count), spread, limits)
-
-
-async def host_limit(plan: Plan) -> tuple[int, Check | None]:
-    """The most connections that this host's preflight allows, to two digits, and the check that forbids more, else None.
-
-    A memory warning counts as short. Raises :class:`PreflightError` if this host cannot carry even one connection.
-    """
-
-    async def short(count: int) -> Check | None:
-        checks = await _checks(plan, count)
-        return next(iter([*refusals(checks), *(one for one in checks if one.verdict == "warn" and one.code in _MEMORY)]), None)
-
-    if await short(MOST_CONNECTIONS) is None:
-        return MOST_CONNECTIONS, None
-    low, high, why = 1, MOST_CONNECTIONS, await short(1)
-    if why is not None:
-        refuse([msgspec.structs.replace(why, verdict="short")])
-    while high > max(low * _TWO_DIGITS, low + 1):
-        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-        found = await short(middle)
-        low, high, why = (middle, high, why) if found is None else (low, middle, found)
-    # Rounded down to two digits.
-    step = int(10 ** max(0, len(str(low)) - 2))
-    return low // step * step, why

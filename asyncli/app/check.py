@@ -1,4 +1,4 @@
-"""Checks whether a plan can succeed: the client hosts, the server and its sampler, against every limit."""
+"""Checks whether a plan can succeed: client hosts, server and sampler, against every limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding
 from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
-from asyncli.preflight.host_checks import handshake_rate
 from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
+from asyncli.preflight.rate_checks import handshake_rate
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -44,14 +45,21 @@ def make_sampler(plan: Plan, options: SamplerOptions, *, local: bool) -> Sampler
     return AgentCollector(plan, options)
 
 
-async def plan_spread(plan: Plan, cluster: Cluster | None, say: Callable[[str], None]) -> tuple[Limits, Spread]:
+async def plan_spread(
+    plan: Plan, cluster: Cluster | None, say: Callable[[str], None]
+) -> tuple[Limits, Spread]:
     """The limits of this host, and the plan spread over the hosts that open the connections."""
-    return await (probe_host(plan) if cluster is None else cluster.find_hosts(plan, say))
+    if cluster is None:
+        return await probe_host(plan)
+    return await cluster.find_hosts(plan, say)
 
 
 class Examined(NamedTuple):
-    """The result of :func:`examine`. ``spread``: corrected by the sampler. ``server``: with its directives. ``tls``, ``steps``:
-    of the first connection, as in :class:`~asyncli.engine.probe.Probed`; empty without one."""
+    """The result of :func:`examine`.
+
+    ``spread``: corrected by the sampler. ``server``: with its directives. ``tls``, ``steps``: of
+    the first connection, as in :class:`~asyncli.engine.probe.Probed`; empty without one.
+    """
 
     spread: Spread
     checks: list[Check]
@@ -65,41 +73,94 @@ async def examine(
     plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, data: Data | None, *,
     connects: bool, beats: bool = False,
 ) -> Examined:  # fmt: skip
-    """Check ``plan`` with an open ``sampler``. ``connects``: make one connection to the target, with its handshakes; ``beats``:
-    and send a heartbeat. ``data``: the contents of ``plan.data``."""
+    """Check ``plan`` with an open ``sampler``.
+
+    ``connects``: make one connection to the target, with its handshakes; ``beats``: and send a
+    heartbeat. ``data``: the contents of ``plan.data``.
+    """
     if not plan.has_ports and not sampler.local:
-        raise PlanError(f"--connect-to and --agent: {plan.connect_to} is on this host, but the agent is not; leave one out")
+        raise PlanError(
+            f"--connect-to and --agent: {plan.connect_to} is on this host, but the agent is not; "
+            "leave one out"
+        )
     spread = msgspec.structs.replace(spread, local=sampler.local)
-    if cluster is not None and not isinstance(sampler, Collector):
-        cluster.watched_by_agent(sampler.boot)
-    hosts, found = (None, []) if cluster is None else (cluster.checks, cluster.findings)
-    far, configured, server = None, Configured(), sampler.server
-    judged = plan
-    if not isinstance(sampler, Collector):
-        far, configured, status_url = sampler.read_far()
-        judged = msgspec.structs.replace(plan, status_url=status_url)
-    elif spread.local:
-        configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path, pids=server.pids)
-        if configured.nginx is not None and plan.status_url is None:
-            silent = [page for page in status_pages(configured.nginx, plan.targets) if not await _answers(page, plan)]
-            configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))
-    if isinstance(sampler, Collector):
-        configured = msgspec.structs.replace(configured, frontends=sampler.frontends)
+    hosts = None
+    of_cluster: list[Finding] = []
+    if cluster is not None:
+        if not isinstance(sampler, Collector):
+            cluster.watched_by_agent(sampler.boot)
+        hosts = cluster.checks
+        of_cluster = cluster.findings
+    of_server = await _read_server(plan, sampler)
     limits = await asyncio.to_thread(read_limits)
-    checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls, steps, news = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
+    checks = preflight.examine(
+        of_server.plan, spread, limits, of_server.configured, far=of_server.far, hosts=hosts
+    )
+    tls = None
+    steps: dict[str, list[tuple[str, float]]] = {}
+    of_probe: list[Finding] = []
+    if connects:
+        tls, steps, of_probe = await asyncio.to_thread(probe, plan, spread, data, beats=beats)
     # Without its certificate verified, a handshake is a single one.
     if tls is not None and cluster is None and tls.verified is not plan.insecure:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
-    if configured.nginx is not None:
-        (first, *_) = plan.targets
-        address = next((one.address for one in spread.destinations if one.target == 0), first.host)
-        server = msgspec.structs.replace(server, directives=directives_for(configured.nginx, first, address))
-    return Examined(spread, checks, [*found, *news], server, tls, steps)
+    server = sampler.server
+    if of_server.configured.nginx is not None:
+        directives = _directives(of_server.configured.nginx, plan, spread)
+        server = msgspec.structs.replace(server, directives=directives)
+    return Examined(spread, checks, [*of_cluster, *of_probe], server, tls, steps)
+
+
+class _Server(NamedTuple):
+    """What is known of the server before the first connect.
+
+    ``plan``: with the status page that its agent reads. ``far``: the limits of its host, if that is
+    another one.
+    """
+
+    plan: Plan
+    configured: Configured
+    far: Limits | None = None
+
+
+async def _read_server(plan: Plan, sampler: Sampler) -> _Server:
+    if not isinstance(sampler, Collector):
+        far, configured, status_url = sampler.read_far()
+        return _Server(msgspec.structs.replace(plan, status_url=status_url), configured, far)
+    configured = Configured()
+    if sampler.local:
+        configured = await _read_configured(plan, sampler.server)
+    return _Server(plan, msgspec.structs.replace(configured, frontends=sampler.frontends))
+
+
+async def _read_configured(plan: Plan, server: ServerFacts) -> Configured:
+    """The configuration of a server on this host, and which of its status pages do not answer."""
+    configured = await asyncio.to_thread(
+        read_configured, server.pid, server.exe, server.config_path, pids=server.pids
+    )
+    if configured.nginx is None or plan.status_url is not None:
+        return configured
+    silent_pages = []
+    for page in status_pages(configured.nginx, plan.targets):
+        if not await _answers(page, plan):
+            silent_pages.append(page)
+    return msgspec.structs.replace(configured, silent_pages=tuple(silent_pages))
+
+
+def _directives(nginx: NginxConfig, plan: Plan, spread: Spread) -> dict[str, str]:
+    """The directives that apply to the plan's first target."""
+    target = plan.targets[0]
+    address = target.host
+    for destination in spread.destinations:
+        if destination.target == 0:
+            address = destination.address
+            break
+    return directives_for(nginx, target, address)
 
 
 async def _answers(page: StatusAddress, plan: Plan) -> bool:
-    reader = StatusReader(page.url, plan.tls_options, [f"Host: {page.host}"] if page.host else ())
+    headers = [f"Host: {page.host}"] if page.host else []
+    reader = StatusReader(page.url, plan.tls_options, headers)
     try:
         await reader.read()
     except PeerError:
@@ -110,9 +171,17 @@ async def _answers(page: StatusAddress, plan: Plan) -> bool:
 
 
 async def check(
-    plan: Plan, cluster: Cluster | None = None, say: Callable[[str], None] = lambda _: None, *, connects: bool, beats: bool
+    plan: Plan,
+    cluster: Cluster | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    connects: bool,
+    beats: bool,
 ) -> Examined:
-    """The result of ``asyncli check``. ``connects`` and ``beats``: see :func:`examine`. ``say`` gets a line for each wait."""
+    """The result of ``asyncli check``.
+
+    ``connects`` and ``beats``: see :func:`examine`. ``say`` gets a line for each wait.
+    """
     findings: list[Finding] = []
     data = await asyncio.to_thread(read_data, plan)
     try:
@@ -124,11 +193,18 @@ async def check(
     try:
         # No lease: another session may hold the agent.
         await sampler.open(hold=False)
-        examined = await examine(plan, spread, sampler, cluster, data, connects=connects, beats=beats)
-        places = {(one.address, one.port) for one in spread.destinations}
-        here = examined.spread.local and cluster is None and not plan.force
-        if here and (missing := nothing_listens(places, None, "a soak will not start")):
-            findings = [missing, *(one for one in findings if one.code != server_processes_unknown.code)]
+        examined = await examine(
+            plan, spread, sampler, cluster, data, connects=connects, beats=beats
+        )
+        missing = None
+        if examined.spread.local and cluster is None and not plan.force:
+            destinations = spread.destinations
+            places = {(destination.address, destination.port) for destination in destinations}
+            missing = nothing_listens(places, None, "a soak will not start")
+        if missing is not None:
+            # A server that does not run has no processes to know.
+            unknown = server_processes_unknown.code
+            findings = [missing, *(finding for finding in findings if finding.code != unknown)]
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -47,14 +48,22 @@ class Phases:
         resumption: Resumption | None,
         started_wall_s: float,
     ) -> None:
-        self._progress, self._recorder, self._incoming = progress, recorder, incoming
-        self._shard, self._generator, self._sampler = shard, generator, sampler
-        self._resumption, self._started_wall_s = resumption, started_wall_s
+        self._progress = progress
+        self._recorder = recorder
+        self._incoming = incoming
+        self._shard = shard
+        self._generator = generator
+        self._sampler = sampler
+        self._resumption = resumption
+        self._started_wall_s = started_wall_s
 
     async def run(self) -> None:
-        """Run the phases from the baseline, already entered, to the residue. A run resumed in its hold continues there."""
-        progress, incoming, sample = self._progress, self._incoming, self._sampler.sample_now
-        await sample()
+        """Run the phases from the baseline, already entered, to the residue.
+
+        A run resumed in its hold continues there.
+        """
+        progress = self._progress
+        await self._sample()
         if progress.reopening and self._resumption is not None:
             await self._reopen(self._resumption)
             if progress.reopening:
@@ -62,16 +71,11 @@ class Phases:
                 return
         else:
             await self._wait(progress.plan.baseline_s)
-            await sample()
+            await self._sample()
             await self._ramp()
-            if incoming.nothing_connected:
-                self._recorder.finding(gave_up(*progress.where(), incoming.failures))
-            elif not progress.failed:
-                self._set_hold()
-                self.enter("hold")
-        if not incoming.nothing_connected:
-            await self._wait(progress.plan.hold_s if self._resumption is None else self._resumption.left_s)
-        await sample()
+            self._begin_hold()
+        await self._hold()
+        await self._sample()
         if progress.failed:
             # A run without a drain can be resumed.
             return
@@ -79,11 +83,15 @@ class Phases:
         self._generator.drain()
         await self._wait_for_drain()
         self.enter("residue")
-        await sample()
-        if not incoming.nothing_connected:
+        await self._sample()
+        if not self._incoming.nothing_connected:
             await self._wait(progress.plan.residue_s, even_if_stopped=True)
-        await sample()
+        await self._sample()
         self._leave(progress.now_s())
+
+    async def _sample(self) -> None:
+        """Sample at a phase's edge, which the collector's own seconds may miss."""
+        await self._sampler.sample_now()
 
     async def _ramp(self) -> None:
         progress = self._progress
@@ -94,6 +102,22 @@ class Phases:
             # Stopped in the baseline: open nothing.
             self._generator.drain()
         await self._wait_for_ramp()
+
+    def _begin_hold(self) -> None:
+        if self._incoming.nothing_connected:
+            where = self._progress.where()
+            self._recorder.finding(gave_up(*where, self._incoming.failures))
+        elif not self._progress.failed:
+            self._set_hold()
+            self.enter("hold")
+
+    async def _hold(self) -> None:
+        if self._incoming.nothing_connected:
+            return
+        if self._resumption is None:
+            await self._wait(self._progress.plan.hold_s)
+        else:
+            await self._wait(self._resumption.left_s)
 
     async def _reopen(self, resumption: Resumption) -> None:
         """Reopen the connections of a resumed run, which ends the gap."""
@@ -109,14 +133,18 @@ class Phases:
             resumption.continue_hold(progress, self._recorder, self._incoming.last.held)
 
     def _set_hold(self) -> None:
-        """Set the length of a hold that ends by the wall clock. A later change of that clock does not alter it."""
-        progress, until = self._progress, self._progress.plan.hold_until
+        """Set the length of a hold that ends by the wall clock. A later change of that clock does
+        not alter it.
+        """
+        progress = self._progress
+        until = progress.plan.hold_until
         if until is None:
             return
         now_s = time.time()
         # The first such time of day after the run's start, even if the ramp took longer.
         hold_s = instant_of(until, min(self._started_wall_s, now_s)) - now_s
-        progress.plan = plan = msgspec.structs.replace(progress.plan, hold_s=max(0.0, hold_s))
+        plan = msgspec.structs.replace(progress.plan, hold_s=max(0.0, hold_s))
+        progress.plan = plan
         if self._recorder.writer is not None:
             self._recorder.writer.plan(plan_document(plan))
             self._recorder.writer.environment({HOLD_ENDS: now_s + max(0.0, hold_s)})
@@ -134,20 +162,24 @@ class Phases:
         self._recorder.phase(Phase(name, start_s))
 
     def _leave(self, at_s: float) -> None:
-        if self._progress.phase is not None:
-            self._recorder.phase(msgspec.structs.replace(self._progress.phase, end_s=at_s))
+        phase = self._progress.phase
+        if phase is not None:
+            self._recorder.phase(msgspec.structs.replace(phase, end_s=at_s))
 
     # -- waiting
 
     async def _wait(self, seconds: float | None, even_if_stopped: bool = False) -> None:
         """Wait ``seconds`` (None: for ever), or until the run is stopped or fails."""
         progress = self._progress
-        deadline_s = None if seconds is None else time.monotonic() + seconds
+        deadline_s = math.inf if seconds is None else time.monotonic() + seconds
         while not progress.failed and (even_if_stopped or not progress.stopped.is_set()):
-            left_s = 0.5 if deadline_s is None else min(0.5, deadline_s - time.monotonic())
+            left_s = min(0.5, deadline_s - time.monotonic())
             if left_s <= 0:
                 return
-            await (asyncio.sleep(left_s) if even_if_stopped else wait_for(progress.stopped, left_s))
+            if even_if_stopped:
+                await asyncio.sleep(left_s)
+            else:
+                await wait_for(progress.stopped, left_s)
             self._incoming.check_silence()
 
     async def _next_tick(self) -> None:
@@ -156,24 +188,37 @@ class Phases:
         self._incoming.check_silence()
 
     async def _wait_for_ramp(self) -> None:
-        progress, incoming, shard = self._progress, self._incoming, self._shard
-        latest_s = progress.t0_s + shard.ramp.end_s * 2 + shard.attempt_s + _RAMP_SLACK_S
-        last_rest_s = progress.t0_s + shard.ramp.end_s
-        while not (progress.stopped.is_set() or progress.failed or incoming.nothing_connected):
+        progress = self._progress
+        ramp_s = self._shard.ramp.end_s
+        last_rest_s = progress.t0_s + ramp_s
+        latest_s = progress.t0_s + ramp_s * 2 + self._shard.attempt_s + _RAMP_SLACK_S
+        while not progress.stopped.is_set() and not progress.failed:
+            if self._incoming.nothing_connected:
+                return
             now_s = time.monotonic()
-            if now_s >= latest_s or (incoming.last.ramped >= shard.workers and now_s >= last_rest_s):
+            has_ramped = self._incoming.last.ramped >= self._shard.workers
+            if now_s >= latest_s or (has_ramped and now_s >= last_rest_s):
                 return
             await self._next_tick()
 
     async def _wait_for_drain(self) -> None:
-        plan, incoming, workers = self._progress.plan, self._incoming, self._shard.workers
-        patience_s = max(plan.timeout_s, plan.connect_timeout_s, self._generator.drain_s)
-        # A protocol with a goodbye awaits its answer, after that to the last heartbeat.
-        patience_s += plan.timeout_s if plan.upgrades else 0.0
-        patience_s += plan.connections * _DRAIN_S_PER_CONNECTION + _DRAIN_SLACK_S
+        patience_s = self._drain_patience_s()
         latest_s = time.monotonic() + patience_s
-        while not self._progress.failed and incoming.last.drained < workers and time.monotonic() < latest_s:
+        while not self._progress.failed and not self._is_drained and time.monotonic() < latest_s:
             await self._next_tick()
-        if incoming.last.drained < workers:
-            silent = [{"worker": one.worker, "pid": one.pid} for one in incoming.silent]
+        if not self._is_drained:
+            incoming = self._incoming
+            silent = [{"worker": worker.worker, "pid": worker.pid} for worker in incoming.silent]
             incoming.fail(drain_unfinished(patience_s, silent, incoming.resume))
+
+    @property
+    def _is_drained(self) -> bool:
+        return self._incoming.last.drained >= self._shard.workers
+
+    def _drain_patience_s(self) -> float:
+        plan = self._progress.plan
+        patience_s = max(plan.timeout_s, plan.connect_timeout_s, self._generator.drain_s)
+        if plan.upgrades:
+            # A protocol with a goodbye awaits its answer, after that to the last heartbeat.
+            patience_s += plan.timeout_s
+        return patience_s + plan.connections * _DRAIN_S_PER_CONNECTION + _DRAIN_SLACK_S

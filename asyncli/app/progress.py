@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from asyncli.model.plan import Plan
-from asyncli.model.records import Phase
+from asyncli.model.records import Phase, PhaseName
 
 #: The phases that a stop ends; from the drain on, stopping changes nothing.
 STOPPABLE = ("baseline", "ramp", "hold")
@@ -18,9 +18,11 @@ class Progress:
     """``plan`` changes once, when a hold that ends by the wall clock begins."""
 
     def __init__(self, plan: Plan, path: Path) -> None:
-        self.plan, self.path = plan, path
-        #: On time.monotonic(): the zero of the run's clock, and of the generator's seconds (0: not started).
+        self.plan = plan
+        self.path = path
+        #: The zero of the run's clock, on time.monotonic().
         self.zero_s = time.monotonic()
+        #: The zero of the generator's seconds, on time.monotonic(); 0: not started.
         self.t0_s = 0.0
         self.phase: Phase | None = None
         #: A resumed run is reopening its connections.
@@ -40,13 +42,28 @@ class Progress:
         return self.phase is not None and self.phase.name in phases
 
     def where(self) -> tuple[str | None, float, float | None]:
-        """(The phase, or "resume" while a resumed run reopens its connections; its time so far (s); its planned time (s))."""
-        if self.reopening or self.phase is None:
-            return "resume" if self.reopening else None, 0.0, None
+        """(The phase, or "resume" while a resumed run reopens its connections; its time so far (s);
+        its planned time (s)).
+        """
+        if self.reopening:
+            return "resume", 0.0, None
+        if self.phase is None:
+            return None, 0.0, None
         name = self.phase.name
-        lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
-        since_s = self.now_s() - self.phase.start_s - (self.gaps_s if name == "hold" else 0.0)
-        return name, max(0.0, since_s), lasts.get(name)
+        since_s = self.now_s() - self.phase.start_s
+        if name == "hold":
+            since_s -= self.gaps_s
+        return name, max(0.0, since_s), self._lasts_s(name)
+
+    def _lasts_s(self, phase: PhaseName) -> float | None:
+        """How long a phase is planned to last (s); None: unknown, or until stopped."""
+        if phase == "baseline":
+            return self.plan.baseline_s
+        if phase == "ramp":
+            return self.plan.schedule.end_s
+        if phase == "hold":
+            return self.plan.hold_s
+        return None
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
@@ -12,6 +14,7 @@ from asyncli.model.plan import Plan, plan_document
 from asyncli.model.private_values import secret_texts
 from asyncli.model.quotation import Quotation
 from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.store.private_file import write_private
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -22,7 +25,9 @@ _LONGEST_WHY = 200
 
 
 class NoObserver:
-    """Gets the records of a running soak and ignores them; other observers are a screen, a log, a notebook's output."""
+    """Gets the records of a running soak and ignores them; other observers are a screen, a log, a
+    notebook's output.
+    """
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
@@ -32,7 +37,9 @@ class NoObserver:
         """The plan, once the length of a hold that ends by the wall clock is known."""
 
     def resumed(self, so_far: Tick) -> None:
-        """An interrupted run continues with these counts; ``planned`` then gives the end of its hold."""
+        """An interrupted run continues with these counts; ``planned`` then gives the end of its
+        hold.
+        """
 
 
 Observer: TypeAlias = "NoObserver | LiveObserver"
@@ -43,10 +50,28 @@ class Recorder:
 
     def __init__(self, observers: Iterable[Observer], progress: Progress) -> None:
         self.writer: RunWriter | None = None
-        self._observers, self._progress = [*observers], progress
+        self._observers = list(observers)
+        self._progress = progress
         self._early: list[Finding] = []
         self._refused_sample = False
         self._quotation = Quotation(secret_texts(plan_document(progress.plan)))
+
+    def create(self, environment: dict[str, Any]) -> None:
+        """Create the run file, with the plan's secrets beside it, and start to write."""
+        started = datetime.datetime.now(datetime.UTC)
+        environment["wall_start"] = started.isoformat()
+        run_id = uuid.uuid4().hex[:12]
+        document = plan_document(self._progress.plan)
+        path = self._progress.path
+        writer = RunWriter.create(
+            path,
+            run_id=run_id,
+            started_wall_s=started.timestamp(),
+            plan_document=document,
+            environment=environment,
+        )
+        write_private(path, run_id, document)
+        self.open(writer)
 
     def open(self, writer: RunWriter) -> None:
         """Start to write, earlier findings first."""
@@ -69,15 +94,22 @@ class Recorder:
         self.show(lambda observer: observer.tick(t_s, tick))
 
     def sample(self, sample: Sample) -> None:
-        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= min(MOST, greatest(name))}:
-            if not self._refused_sample:
-                self._refused_sample = True
-                self.finding(sample_refused(*next(iter(odd.items()))))
-            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
+        sample = self._without_impossible(sample)
         if self.writer is not None:
             self.writer.sample(sample)
             self._check_writer(self.writer)
         self.show(lambda observer: observer.sample(sample))
+
+    def _without_impossible(self, sample: Sample) -> Sample:
+        """The sample without values that no host can have; the first of a run is a finding."""
+        possible = {}
+        for name, value in sample.values.items():
+            if 0 <= value <= min(MOST, greatest(name)):
+                possible[name] = value
+            elif not self._refused_sample:
+                self._refused_sample = True
+                self.finding(sample_refused(name, value))
+        return Sample(sample.t_s, possible)
 
     def _hide_secrets(self, counts: ProtocolCounts) -> None:
         """Hide what the server's texts repeat of our secrets."""
@@ -92,7 +124,7 @@ class Recorder:
     def _check_writer(self, writer: RunWriter) -> None:
         """Show findings about the run file. A file that was moved or deleted ends the run."""
         for finding in writer.news():
-            self.show(lambda observer, new=finding: observer.finding(new))  # type: ignore[misc]
+            self.show_finding(finding)
         if writer.lost:
             self._progress.stopped.set()
 
@@ -101,10 +133,14 @@ class Recorder:
             self._early.append(finding)
             return
         self.writer.finding(self._progress.now_s(), finding)
+        self.show_finding(finding)
+
+    def show_finding(self, finding: Finding) -> None:
+        """Show a finding without recording it."""
         self.show(lambda observer: observer.finding(finding))
 
     def show(self, call: Callable[[Observer], None]) -> None:
-        for observer in [*self._observers]:
+        for observer in list(self._observers):
             try:
                 call(observer)
             except Exception as error:  # whatever the observer raises

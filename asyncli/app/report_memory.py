@@ -1,6 +1,8 @@
-"""What a report needs is imported before the run: with too little memory the run is refused, and no verdict is lost after it.
+"""What a report needs is imported before the run: with too little memory the run is refused, and no
+verdict is lost after it.
 
-NumPy and SciPy map OpenBLAS, which takes memory for each CPU, and ends the process or spins where it gets none.
+NumPy and SciPy map OpenBLAS, which takes memory for each CPU, and ends the process or spins where
+it gets none.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from asyncli.model.units import format_bytes
 # The first two with what they import: most of asyncli.
 _MODULES = ("asyncli.app.soak", "asyncli.app.results", "numpy", "scipy.special")
 _OF_A_PAGE = ("asyncli.report.figures.pictures", "matplotlib.backends.backend_svg")
-# What the run and its report take beyond the imports: threads' stacks, records, figures. Measured: 90 MB.
+# What the run and its report take beyond the imports: threads' stacks, records, figures. Measured:
+# 90 MB.
 _SPARE_BYTES = 160 << 20
 # An import takes a second, on a busy machine several.
 _PATIENCE_S = 60.0
@@ -28,8 +31,9 @@ _ARENA_MAX = -8
 
 
 def require_memory(*, page: bool = False) -> None:
-    """Raise :class:`HostError` if a limit of this process (``ulimit -v`` or ``-d``) leaves too little memory for a report;
-    ``page``: and its page."""
+    """Raise :class:`HostError` if a limit of this process (``ulimit -v`` or ``-d``) leaves too
+    little memory for a report; ``page``: and its page.
+    """
     # Runs are read on machines without it.
     import resource
 
@@ -43,7 +47,10 @@ def require_memory(*, page: bool = False) -> None:
 
 
 def import_report(*, page: bool = False) -> None:
-    """Import what a report needs; ``page``: and its page. Raises :class:`HostError` if it cannot be loaded."""
+    """Import what a report needs; ``page``: and its page.
+
+    Raises :class:`HostError` if it cannot be loaded.
+    """
     use_one_thread()
     try:
         for name in _modules(page):
@@ -56,22 +63,29 @@ def import_report(*, page: bool = False) -> None:
 
 
 def _modules(page: bool) -> tuple[str, ...]:
-    return _MODULES + (_OF_A_PAGE if page else ())
+    if page:
+        return _MODULES + _OF_A_PAGE
+    return _MODULES
 
 
 def _try_in_a_child(limit: int, modules: tuple[str, ...]) -> None:
     """The same imports in a process that may fail, or hang, in place of this one."""
     code = f"import {', '.join(modules)}, mmap; mmap.mmap(-1, {_SPARE_BYTES})"
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=for_child(), timeout=_PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        fits = done.returncode == 0
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            env=for_child(),
+            timeout=_PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        fits = ended.returncode == 0
     except (subprocess.TimeoutExpired, OSError):
         fits = False
     if not fits:
         raise HostError(
-            f"this process may have {format_bytes(limit)} of memory (ulimit -v or -d), too little for the report of a run; "
-            "raise the limit, for example: ulimit -v 1000000"
+            f"this process may have {format_bytes(limit)} of memory (ulimit -v or -d), "
+            "too little for the report of a run; raise the limit, for example: ulimit -v 1000000"
         )

@@ -46,12 +46,27 @@ class Results:
         return pictures(self.records, self.summary, self.analyses)
 
     def sized(self, connections: int, host_bytes: float | None = None) -> Sizing:
-        """The memory of so many connections on the server, on hosts of ``host_bytes`` each (None: as the run's server has)."""
-        place, known = self.records.place, self.analyses
+        """The memory of so many connections on the server, on hosts of ``host_bytes`` each.
+
+        ``host_bytes`` None: as the run's server has.
+        """
         if host_bytes is None:
-            host_bytes = place.memory_bytes if place.sides.far is None else place.sides.far.memory_bytes
-        most = max(self.records.held.values, default=0.0)
-        return size(known.costs, known.prediction, connections=connections, measured=round(most), host_bytes=host_bytes)
+            host_bytes = self._server_memory_bytes
+        most_held = max(self.records.held.values, default=0.0)
+        return size(
+            self.analyses.costs,
+            self.analyses.prediction,
+            connections=connections,
+            measured=round(most_held),
+            host_bytes=host_bytes,
+        )
+
+    @property
+    def _server_memory_bytes(self) -> float | None:
+        place = self.records.place
+        if place.sides.far is None:
+            return place.memory_bytes
+        return place.sides.far.memory_bytes
 
     def html(self) -> str:
         """The report as one offline HTML page."""
@@ -61,7 +76,9 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a run."""
+    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a
+    run.
+    """
     return Results(Path(path), read_run(path))
 
 
@@ -73,7 +90,8 @@ def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:
 def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
     """``asyncli-<time>.db`` in the current folder, with a number if that exists."""
     stem = f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path(f"{stem}{suffix}"), 1
+    path = Path(f"{stem}{suffix}")
+    number = 1
     while path.exists():
         number += 1
         path = Path(f"{stem}-{number}{suffix}")

@@ -27,12 +27,14 @@ from asyncli.store.writer import RunWriter
 
 T = TypeVar("T")
 
-# Leases of a killed session (an agent, hosts of a cluster) expire within 15 s; its run may be resumed before that.
+# Leases of a killed session (an agent, hosts of a cluster) expire within 15 s; its run may be
+# resumed before that.
 _LEASES_EXPIRE_S = 25.0
 
 
 class Resumption:
-    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold."""
+    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold.
+    """
 
     def __init__(self, before: Interrupted) -> None:
         self.before = before
@@ -54,18 +56,23 @@ class Resumption:
 
     def set_clock(self, progress: Progress) -> None:
         """Set the run's clock by the wall clock; it never goes back."""
-        progress.zero_s -= max(time.time() - self.before.run.started_wall_s, self.before.last_s + 1.0)
+        since_start_s = time.time() - self.before.run.started_wall_s
+        progress.zero_s -= max(since_start_s, self.before.last_s + 1.0)
         progress.reopening = self.in_hold
 
     def require_same(self, data: Data | None) -> None:
         """Raise :class:`PlanError` if the connections would differ from those of the run."""
-        if data is not None and self.before.run.environment.get("data") != described(data):
-            what = f"{self.before.run.plan.data} has changed since the run started"
-            raise PlanError(f"--resume: {what}; restore the file, or start another run")
+        if data is None or self.before.run.environment.get("data") == described(data):
+            return
+        raise PlanError(
+            f"--resume: {self.before.run.plan.data} has changed since the run started; "
+            "restore the file, or start another run"
+        )
 
     def remaining_plan(self, plan: Plan) -> Plan:
         """``plan`` with the rest of the hold, for the preflight."""
-        if (left_s := self.left_s) is None:
+        left_s = self.left_s
+        if left_s is None:
             return plan
         if plan.hold_until is not None:
             # Another baseline and ramp come before it.
@@ -80,53 +87,70 @@ class Resumption:
     # -- the run file, and the gap in it
 
     def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
-        """Continue the run file: its held connections are lost by the generator, and a gap begins."""
+        """Continue the run file: its held connections are lost by the generator, and a gap begins.
+        """
         before = self.before
-        again = [*before.run.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        writer = RunWriter.resume(path, before.run.environment, recorded=before.recorded, restart=not self.in_hold)
-        writer.environment({"resumed": again})
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        resumed_at = [*before.run.environment.get("resumed", ()), now]
+        writer = RunWriter.resume(
+            path, before.run.environment, recorded=before.recorded, restart=not self.in_hold
+        )
+        writer.environment({"resumed": resumed_at})
         # An earlier asyncli recorded the secrets too.
         document = plan_document(progress.plan)
         writer.plan(document)
         write_private(path, before.run.id, document)
-        self._gap = before.run.gaps[-1] if before.run.gaps and before.run.gaps[-1].end_s is None else Gap(before.last_s)
+        self._gap = self._open_gap()
         writer.gap(self._gap)
-        so_far = Tick()
-        so_far.merge_counts(before.so_far)
+        counts = Tick()
+        counts.merge_counts(before.so_far)
         if before.held:
             lost = generator_loss(before.held, before.awaiting)
             writer.tick(before.last_s + 0.001, lost)
-            so_far.merge_counts(lost)
-        recorder.show(lambda observer: observer.resumed(so_far))
+            counts.merge_counts(lost)
+        recorder.show(lambda observer: observer.resumed(counts))
         self._resumed_s = progress.now_s()
         recorder.open(writer)
         phase = before.run.phases[-1].name if before.run.phases else None
         after_s = round(self._resumed_s - before.last_s)
-        recorder.finding(resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by))
+        recorder.finding(
+            resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by)
+        )
         self._record_server(server, recorder, writer)
 
+    def _open_gap(self) -> Gap:
+        """The gap since the last record, or that of an earlier resumption that measured nothing."""
+        gaps = self.before.run.gaps
+        if gaps and gaps[-1].end_s is None:
+            return gaps[-1]
+        return Gap(self.before.last_s)
+
     def _record_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
-        """Record the server. If it is another one, its numbers are kept apart from the earlier ones."""
+        """Record the server. If it is another one, its numbers are kept apart from the earlier."""
         known = self.before.run.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
-        differs = server.differences(known)
-        writer.environment({"server": server.record(None if differs else known.get("label"))})
-        if differs:
-            writer.environment({SERVER_CHANGED: self.before.last_s})
-            recorder.finding(server_changed(differs, self.in_hold))
+        differences = server.differences(known)
+        if not differences:
+            writer.environment({"server": server.record(known.get("label"))})
+            return
+        writer.environment({"server": server.record(None)})
+        writer.environment({SERVER_CHANGED: self.before.last_s})
+        recorder.finding(server_changed(differences, self.in_hold))
 
     def close_gap(self, progress: Progress, recorder: Recorder) -> None:
-        if self._gap is not None and recorder.writer is not None:
-            recorder.writer.gap(Gap(self._gap.start_s, progress.now_s()))
-            progress.reopening = False
+        if self._gap is None or recorder.writer is None:
+            return
+        recorder.writer.gap(Gap(self._gap.start_s, progress.now_s()))
+        progress.reopening = False
 
     # -- while the connections are reopened
 
     def continue_hold(self, progress: Progress, recorder: Recorder, held: int) -> None:
         """Continue the hold: all connections are open again."""
         if self._gap is not None:
-            off_s, opening_s = self._resumed_s - self._gap.start_s, progress.now_s() - self._resumed_s
+            off_s = self._resumed_s - self._gap.start_s
+            opening_s = progress.now_s() - self._resumed_s
             recorder.finding(held_again(held, off_s, opening_s))
         self.close_gap(progress, recorder)
         self.show_end(progress, recorder)
@@ -134,25 +158,36 @@ class Resumption:
             progress.gaps_s = progress.now_s() - self.hold_start_s - self.before.held_s
 
     def show_end(self, progress: Progress, recorder: Recorder, *, early: bool = False) -> None:
-        """Show the hold's end to the observers. ``early``: only an end by the wall clock, which reopening does not move."""
+        """Show the hold's end to the observers.
+
+        ``early``: only an end by the wall clock, which reopening does not move.
+        """
         if early and progress.plan.hold_until is None:
             return
+        hold_s = None
         left_s = self.left_s
-        hold_s = None if left_s is None else progress.now_s() + left_s - self.hold_start_s
+        if left_s is not None:
+            hold_s = progress.now_s() + left_s - self.hold_start_s
         plan = msgspec.structs.replace(progress.plan, hold_s=hold_s)
         recorder.show(lambda observer: observer.planned(plan))
 
 
-async def retry_while_leased(ask: Callable[[], Awaitable[T]], say: Callable[[str], None], progress: Progress) -> T:
+async def retry_while_leased(
+    ask: Callable[[], Awaitable[T]], say: Callable[[str], None], progress: Progress
+) -> T:
     """The result of ``ask``, repeated until the leases of a killed session have expired."""
-    until_s, said = time.monotonic() + _LEASES_EXPIRE_S, False
+    until_s = time.monotonic() + _LEASES_EXPIRE_S
+    was_said = False
     while True:
         try:
             return await ask()
         except HeldError as error:
             if time.monotonic() >= until_s or progress.stopped.is_set():
                 raise
-            if not said:
-                say(f"waiting up to {_LEASES_EXPIRE_S:.0f} s for the leases of a killed session to expire: {error}")
-            said = True
+            if not was_said:
+                say(
+                    f"waiting up to {_LEASES_EXPIRE_S:.0f} s for the leases of a killed session "
+                    f"to expire: {error}"
+                )
+            was_said = True
             await wait_for(progress.stopped, 1.0)

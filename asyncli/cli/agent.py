@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import stat
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,9 @@ from asyncli.model.secret_variables import TOKEN_VARIABLE
 from asyncli.model.status_place import status_place
 from asyncli.model.values import AGENT_PORT
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
 @server_options
@@ -34,13 +38,16 @@ from asyncli.model.values import AGENT_PORT
 @click.option("--tls-cert", metavar="FILE", help="Use TLS with this certificate (PEM, followed by its chain).")
 @click.option("--tls-key", metavar="FILE", help="Key of the certificate.  [default: in the certificate's file]")
 def command(**values: Any) -> int:
-    """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for Prometheus (/metrics).
+    """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for
+    Prometheus (/metrics).
 
-    It reads the status page, processes, kernel and limits once a second, keeps ten minutes of samples, and changes nothing.
-    Ctrl-C or SIGTERM ends it.
+    It reads the status page, processes, kernel and limits once a second, keeps ten minutes of
+    samples, and changes nothing. Ctrl-C or SIGTERM ends it.
     """
     host, port = _address(values.pop("listen"))
-    token_file, certificate, key = (values.pop(name) for name in ("token_file", "tls_cert", "tls_key"))
+    token_file = values.pop("token_file")
+    certificate = values.pop("tls_cert")
+    key = values.pop("tls_key")
     if key is not None and certificate is None:
         raise PlanError("--tls-key: there is no certificate; name it with --tls-cert")
     keys = ("server_pid", "server_pidfile", "server_name")
@@ -48,39 +55,50 @@ def command(**values: Any) -> int:
     if len(named) > 1:
         raise PlanError(f"{' and '.join(named)}: name the server once; leave out all but one")
     if not named and values["status_url"] is None:
-        raise PlanError("no server named; give its --status-url, or name its process with --server-name or --server-pidfile")
+        raise PlanError(
+            "no server named; give its --status-url, or name its process with --server-name or "
+            "--server-pidfile"
+        )
     return _run(values, host, port, token_file, certificate, key)
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
-        raise PlanError(f"--listen: {text!r} is not an address; write HOST:PORT, such as 10.0.0.8:{AGENT_PORT}")
+    host, _, port = text.rpartition(":")
+    if not host or not _is_port(port):
+        raise PlanError(
+            f"--listen: {text!r} is not an address; write HOST:PORT, such as 10.0.0.8:{AGENT_PORT}"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _run(values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None) -> int:
-    """Sample and serve until a signal; return 0. Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start."""
-    import asyncio
-    import ssl
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) <= 65535
 
-    from asyncli.agent.wire import read_token
-    from asyncli.model.certificates import identify, refused_because
+
+def _run(
+    values: dict[str, Any],
+    host: str,
+    port: int,
+    token_file: str | None,
+    certificate: str | None,
+    key: str | None,
+) -> int:
+    """Sample and serve until a signal; return 0.
+
+    Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start.
+    """
+    import asyncio
+
     from asyncli.preflight.host_limits import raise_nofile
 
-    token = read_token(token_file, "--token-file")
-    if token is None and not _loopback(host):
-        raise PlanError(
-            f"--listen: {host} is not loopback, so a token is required; create one (head -c 24 /dev/urandom | base64 > token) "
-            f"and name it with --token-file, or set {TOKEN_VARIABLE}"
-        )
+    token = _token(host, token_file)
     tls = None
     if certificate is not None:
-        tls = identify(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ("--tls-cert", "--tls-key"), certificate, key)
-    if token_file is not None and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        tls = _tls(certificate, key)
+    if token_file is not None and _is_readable_by_others(token_file):
         _say(f"warning: other users of this host can read {token_file}; chmod 600 {token_file}")
-    if tls is not None and certificate is not None and (why := refused_because(tls, certificate)) is not None:
-        _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it; restart the agent with another")
+    if tls is not None and certificate is not None:
+        _warn_of_certificate(tls, certificate)
     plan = _plan(values)
     if plan.insecure:
         _say("warning: --insecure: the status page's certificate is not verified")
@@ -91,6 +109,44 @@ def _run(values: dict[str, Any], host: str, port: int, token_file: str | None, c
     # The output is a log: the exit does not wait for its reader.
     Signals.late = True
     return 0
+
+
+def _token(host: str, token_file: str | None) -> str | None:
+    """The token; it may be missing on loopback only."""
+    from asyncli.agent.wire import read_token
+
+    token = read_token(token_file, "--token-file")
+    if token is None and not _loopback(host):
+        raise PlanError(
+            f"--listen: {host} is not loopback, so a token is required; "
+            "create one (head -c 24 /dev/urandom | base64 > token) "
+            f"and name it with --token-file, or set {TOKEN_VARIABLE}"
+        )
+    return token
+
+
+def _tls(certificate: str, key: str | None) -> SSLContext:
+    import ssl
+
+    from asyncli.model.certificates import identify
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    return identify(context, ("--tls-cert", "--tls-key"), certificate, key)
+
+
+def _is_readable_by_others(file: str) -> bool:
+    return bool(os.stat(file).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def _warn_of_certificate(tls: SSLContext, certificate: str) -> None:
+    from asyncli.model.certificates import refused_because
+
+    why = refused_because(tls, certificate)
+    if why is not None:
+        _say(
+            f"warning: --tls-cert {certificate}: {why}; every soak will refuse it; "
+            "restart the agent with another"
+        )
 
 
 async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) -> None:
@@ -106,10 +162,11 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
     try:
         await agent.open()
         server = agent.server
-        what = server.version or server.name or "the server"
-        which = f", pid {server.pid}" if server.pid is not None else ""
-        shown = f"[{host}]" if ":" in host else host
-        _say(f"asyncli agent {__version__} samples {what}{which}, and listens at http{'s' if tls else ''}://{shown}:{agent.port}")
+        name = server.version or server.name or "the server"
+        if server.pid is not None:
+            name = f"{name}, pid {server.pid}"
+        url = _url(host, agent.port, is_secure=tls is not None)
+        _say(f"asyncli agent {__version__} samples {name}, and listens at {url}")
         for line in agent.unknown:
             _say(f"unknown here: {line}")
         running = asyncio.create_task(agent.run())
@@ -127,27 +184,48 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
     _say("asyncli agent ends")
 
 
+def _url(host: str, port: int, *, is_secure: bool) -> str:
+    scheme = "https" if is_secure else "http"
+    if ":" in host:
+        return f"{scheme}://[{host}]:{port}"
+    return f"{scheme}://{host}:{port}"
+
+
 def _plan(values: dict[str, Any]) -> Plan:
     """A plan without a target, which says what to sample."""
-    given = {key: raw for key, raw in values.items() if raw is not None}
-    fields: dict[str, Any] = {
-        field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
-    }
-    # The server listens on the status page's port.
-    page = status_place(fields["status_url"]) if "status_url" in fields else None
-    fields["urls"] = (page.url,) if page is not None and not page.socket else ()
-    require_tls(fields, {field: f"--{key.replace('_', '-')}" for key, (field, _) in KEYS.items()})
+    flags = {field: f"--{key.replace('_', '-')}" for key, (field, _) in KEYS.items()}
+    fields: dict[str, Any] = {}
+    for key, (field, parse) in KEYS.items():
+        raw = values.get(key)
+        if raw is not None:
+            fields[field] = parsed(flags[field], parse, raw)
+    fields["urls"] = ()
+    if "status_url" in fields:
+        # The server listens on the status page's port.
+        page = status_place(fields["status_url"])
+        if not page.socket:
+            fields["urls"] = (page.url,)
+    require_tls(fields, flags)
     return Plan(**fields)
 
 
 def _loopback(host: str) -> bool:
-    """Whether ``host`` is loopback only. Raises :class:`HostError` for a name that does not resolve."""
+    """Whether ``host`` is loopback only.
+
+    Raises :class:`HostError` for a name that does not resolve.
+    """
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise HostError(f"--listen: {host!r} cannot be resolved ({why}); write an address of this host") from None
-    return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
+        raise HostError(
+            f"--listen: {host!r} cannot be resolved ({why}); write an address of this host"
+        ) from None
+    for *_, place in infos:
+        address = str(place[0]).partition("%")[0]
+        if not ipaddress.ip_address(address).is_loopback:
+            return False
+    return True
 
 
 def _say(line: str) -> None:

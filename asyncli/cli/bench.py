@@ -49,14 +49,22 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and CPU.
+    """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and
+    CPU.
 
-    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant when
-    it was due, so that a server's stalls are counted. Several URLs share the connections. Ctrl-C ends the bench and reports.
+    Latency is recorded for every request: in a closed loop from its write (or its connect), with
+    --rate from the instant when it was due, so that a server's stalls are counted. Several URLs
+    share the connections. Ctrl-C ends the bench and reports.
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
-    flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
-    layers = [options.plan_layer(plan_file, (*KEYS, *HEADER_FILE), ("bench",))] if plan_file is not None else []
+    keys = (*KEYS, *HEADER_FILE)
+    flags = {}
+    for key, value in values.items():
+        if key in keys and value is not None and value != ():
+            flags[key] = value
+    layers = []
+    if plan_file is not None:
+        layers.append(options.plan_layer(plan_file, keys, ("bench",)))
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
     layers.append(Layer("--{key}", flags))
@@ -79,7 +87,10 @@ def command(
     console = Console(stderr="-" in files.values(), highlight=False)
     show = speaker(console, quiet or not console.is_terminal, "dim")
     bench = Bench(
-        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, say=speaker(console, quiet, "dim")
+        plan,
+        on_tick=lambda t_s, tick: show(tick_line(t_s, tick)),
+        wait_for_server_s=wait_s,
+        say=speaker(console, quiet, "dim"),
     )
     run: BenchRun | None = None
 
@@ -91,20 +102,31 @@ def command(
     if run is None:
         print("asyncli: interrupted; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
-    found = bench_results(run)
+    result = bench_results(run)
 
     def tell() -> None:
         with printing():
             if quiet:
-                print(one_line(found), file=console.file)
+                print(one_line(result), file=console.file)
             else:
-                print_document(bench_document(found), console)
+                print_document(bench_document(result), console)
+
+    def json() -> str:
+        return to_json(result) + "\n"
 
     def junit() -> str:
-        by_limits = all(one.severity != "error" or one.code in LIMITS for one in found.findings)
-        of = (masked_url(plan.urls[0]), found.started, found.duration_s, found.verdict == "failed" and by_limits)
-        return suite(found.verdict, (found.why, ""), found.findings, *of)
+        errors = [finding for finding in result.findings if finding.severity == "error"]
+        only_limits = all(finding.code in LIMITS for finding in errors)
+        return suite(
+            result.verdict,
+            (result.why, ""),
+            result.findings,
+            masked_url(plan.urls[0]),
+            result.started,
+            result.duration_s,
+            result.verdict == "failed" and only_limits,
+        )
 
     # A bench leaves no run file, so each part is delivered even if an earlier one fails.
-    deliver(tell, *file_writers(files, {"--json": lambda: to_json(found) + "\n", "--junit": junit}))
-    return exit_status(found.verdict)
+    deliver(tell, *file_writers(files, {"--json": json, "--junit": junit}))
+    return exit_status(result.verdict)

@@ -14,15 +14,26 @@ from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import Layer, Plan
-from asyncli.model.units import LONGEST_S, format_count, format_duration
+from asyncli.model.units import LONGEST_S, format_duration
 from asyncli.model.values import parse_connections
 
 #: Default limits of a step. --fail-if on the same number replaces its default.
 LIMITS = ("connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s")
-_START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
+_START = "1000"
+_WITHIN = "5%"
+_KEEPALIVE_S = 20
 # Short phases are enough: there are many steps, each with the server at rest.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
-_LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fail_if", "abort", "plan_file")
+_LEFT_OUT = (
+    "connections",
+    *_DEFAULTS,
+    "hold",
+    "plateaus",
+    "plateau_rest",
+    "fail_if",
+    "abort",
+    "plan_file",
+)
 
 
 @click.command(name="capacity", context_settings={"max_content_width": 110})
@@ -59,19 +70,28 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Find how many connections the server at URL holds, and the bottleneck beyond that: the server, this host or the network.
+    """Find how many connections the server at URL holds, and the bottleneck beyond that: the
+    server, this host or the network.
 
-    Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles until one is not held; then
-    the gap is halved. The first Ctrl-C drains and reports, the second stops at once. Exit status: 0 with an answer, 3 if
-    nothing answered, 4 if this host was the limit, 99 if not even one connection is held or the search ended early.
+    Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles
+    until one is not held; then the gap is halved. The first Ctrl-C drains and reports, the second
+    stops at once. Exit status: 0 with an answer, 3 if nothing answered, 4 if this host was the
+    limit, 99 if not even one connection is held or the search ended early.
     """
     require_memory(page=html_file is not None)
     first = parsed("--start", parse_connections, start)
-    last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
+    last = None
+    if most is not None:
+        last = parsed("--most", parse_connections, most)
+    share = _percent(within)
     limits = values.pop("fail_if")
-    plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
+    defaults = Layer("capacity: {key}", _DEFAULTS)
+    plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, defaults), limits)
     if plan.hold_until is not None:
-        raise PlanError(f"--hold: '{values['hold']}' is an instant, but every step has a hold; write a duration such as 20s")
+        raise PlanError(
+            f"--hold: '{values['hold']}' is an instant, but every step has a hold; "
+            "write a duration such as 20s"
+        )
     if plan.hold_s is None:
         raise PlanError("--hold: 'forever' never ends; write a duration such as 20s")
     # With --silence forever no silence is too long.
@@ -80,24 +100,39 @@ def command(
         plan = msgspec.structs.replace(plan, hold_s=heard_s)
     hint = ""
     if plan.hold_s is not None and plan.hold_s < heard_s:
+        silent = format_duration(heard_s)
+        if not plan.listens:
+            silent = f"{silent}, --keepalive / 2 + --timeout"
         hint = (
-            f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent ({format_duration(heard_s)}"
-            f"{'' if plan.listens else ', --keepalive / 2 + --timeout'}): silence that begins late in a step is missed"
+            f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent "
+            f"({silent}): silence that begins late in a step is missed"
         )
-    return _run(plan, first, last, share, out=out, files={"--json": json_file, "--html": html_file}, quiet=quiet, hint=hint)
+    files = {"--json": json_file, "--html": html_file}
+    return _run(plan, first, last, share, out=out, files=files, quiet=quiet, hint=hint)
 
 
 def _run(
-    plan: Plan, start: int, most: int | None, within: float, *,
-    out: str | None, files: dict[str, str | None], quiet: bool, hint: str,
-) -> int:  # fmt: skip
-    """Search and report; return the exit status. ``most`` None: what this host can carry. ``hint``: printed before step 1."""
+    plan: Plan,
+    start: int,
+    most: int | None,
+    within: float,
+    *,
+    out: str | None,
+    files: dict[str, str | None],
+    quiet: bool,
+    hint: str,
+) -> int:
+    """Search and report; return the exit status.
+
+    ``most`` None: what this host can carry. ``hint``: printed before step 1.
+    """
     import asyncio
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch, make_search
+    from asyncli.app.capacity import CapacitySearch
     from asyncli.app.results import free_name
+    from asyncli.app.search_range import in_words, make_search
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
@@ -115,10 +150,10 @@ def _run(
 
     async def work() -> None:
         nonlocal search
-        asked = await make_search(plan, start, most, within)
-        because = f", the most that this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
-        preface = [f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections{because}"]
-        preface += [f"warning: {hint}"] if hint else []
+        search_range = await make_search(plan, start, most, within)
+        preface = [in_words(search_range, start)]
+        if hint:
+            preface.append(f"warning: {hint}")
 
         def say_after_preface(line: str) -> None:
             # A search that the preflight refuses prints nothing.
@@ -128,34 +163,48 @@ def _run(
 
         with made_folder("--out", folder, new=True):
             search = CapacitySearch(
-                msgspec.structs.replace(plan, connections=asked.most), asked, folder,
+                msgspec.structs.replace(plan, connections=search_range.most),
+                search_range,
+                folder,
                 # A log gets one line per step.
-                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
-            )  # fmt: skip
+                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal),
+                say=say_after_preface,
+            )
             await search.run()
 
     def stop() -> bool:
-        if search is not None:
-            search.stop()
-        return search is not None
+        if search is None:
+            return False
+        search.stop()
+        return True
 
     finished = asyncio.run(until_stopped(work(), stop))
     if search is None or not (search.steps or search.no_listener):
-        print("asyncli: interrupted during the first step; there is nothing to report", file=sys.stderr)
+        print(
+            "asyncli: interrupted during the first step; there is nothing to report",
+            file=sys.stderr,
+        )
         return INTERRUPTED
-    found = search.found
+    result = search.result
 
     def tell() -> None:
         with printing():
             if quiet:
-                print(one_line(found), file=console.file)
+                print(one_line(result), file=console.file)
             else:
                 console.print()
-                print_document(capacity_document(found), console)
+                print_document(capacity_document(result), console)
 
-    texts = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
-    deliver(tell, *file_writers(files, texts))
-    return exit_status(found.verdict) if finished else INTERRUPTED
+    def json() -> str:
+        return to_json(result) + "\n"
+
+    def html() -> str:
+        return page(capacity_document(result))
+
+    deliver(tell, *file_writers(files, {"--json": json, "--html": html}))
+    if not finished:
+        return INTERRUPTED
+    return exit_status(result.verdict)
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
@@ -174,5 +223,7 @@ def _percent(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number <= 50:
-        raise PlanError(f"--within: {text!r} is not a precision; write a percentage from 0.1% to 50%")
+        raise PlanError(
+            f"--within: {text!r} is not a precision; write a percentage from 0.1% to 50%"
+        )
     return number / 100

@@ -18,10 +18,12 @@ from asyncli.model.records import NOTHING_LISTENS
 @cluster_options
 @click.option("--probe", is_flag=True, help="Connect once, do the handshakes, send a heartbeat, and show the answers.")
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
-    """Check every limit of this host and of the server against the plan, and print the command that fixes each shortfall.
+    """Check every limit of this host and of the server against the plan, and print the command that
+    fixes each shortfall.
 
-    Without --probe it sends nothing to the target, but it tries the status page of an nginx on this host. Exit status: 2 if a
-    soak would be refused or the probe fails, 3 if nothing listens at a URL on this host, else 0.
+    Without --probe it sends nothing to the target, but it tries the status page of an nginx on this
+    host. Exit status: 2 if a soak would be refused or the probe fails, 3 if nothing listens at a
+    URL on this host, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio
@@ -37,10 +39,22 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def say(line: str) -> None:
         click.echo(f"asyncli: {line}", err=True)
 
-    found = asyncio.run(check(plan, cluster_of(values), say, connects=probe, beats=probe))
+    cluster = cluster_of(values)
+    examined = asyncio.run(check(plan, cluster, say, connects=probe, beats=probe))
+    findings = [*examined.findings, *too_short(plan)]
+    tls = None if examined.tls is None else msgspec.to_builtins(examined.tls)
     with printing():
-        findings = [*found.findings, *too_short(plan)]
-        tls = None if found.tls is None else msgspec.to_builtins(found.tls)
-        print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, steps=found.steps)
-    closed = any(one.code == NOTHING_LISTENS for one in findings)
-    return REFUSED if refusals(found.checks) else exit_status("untested" if closed else "passed")
+        print_checks(
+            plan,
+            examined.spread,
+            examined.checks,
+            findings,
+            Console(highlight=False),
+            tls=tls,
+            steps=examined.steps,
+        )
+    if refusals(examined.checks):
+        return REFUSED
+    if any(finding.code == NOTHING_LISTENS for finding in findings):
+        return exit_status("untested")
+    return exit_status("passed")

@@ -18,14 +18,16 @@ from asyncli.model.errors import PlanError
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
     """Report the differences between runs, with 95 % intervals, and which of them are real.
 
-    Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
+    Each run is compared with the first: two builds of a server, two configurations. The exit status
+    is 0 whatever differs.
     """
     from asyncli.app.results import compare_results
     from asyncli.report.comparison_report import comparison_document, require_comparable, to_json
     from asyncli.report.html import page
     from asyncli.report.terminal import print_document
 
-    paths, files = [Path(run) for run in runs], {"--json": json_file, "--html": html_file}
+    paths = [Path(run) for run in runs]
+    files = {"--json": json_file, "--html": html_file}
     require_comparable("RUN", len(paths))
     for place, path in enumerate(paths):
         if any(same_file(path, other) for other in paths[:place]):
@@ -37,8 +39,14 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
 
         with printing():
             print_document(comparison_document(comparison), Console(highlight=False))
-    texts = {"--json": lambda: to_json(comparison) + "\n", "--html": lambda: page(comparison_document(comparison))}
-    deliver(*file_writers(files, texts))
+
+    def json() -> str:
+        return to_json(comparison) + "\n"
+
+    def html() -> str:
+        return page(comparison_document(comparison))
+
+    deliver(*file_writers(files, {"--json": json, "--html": html}))
     if html_file not in (None, "-"):
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)

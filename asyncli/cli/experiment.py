@@ -38,13 +38,21 @@ def _names() -> str:
 @click.option("--json", "json_file", metavar="FILE", help="Also write the record to this file; '-' for standard output.")
 @click.option("--quiet", is_flag=True, help="Print only errors and the path of the record.")
 def command(
-    name: str, quick: bool, plan_file: str | None, out: str | None, json_file: str | None, quiet: bool, **values: Any
+    name: str,
+    quick: bool,
+    plan_file: str | None,
+    out: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **values: Any,
 ) -> int:
     """Start the servers, measure them in turn, and check the claims of the experiment's source.
 
-    A server that is not installed is skipped, with a finding. Ctrl-C ends the experiment and keeps what was measured.
+    A server that is not installed is skipped, with a finding. Ctrl-C ends the experiment and keeps
+    what was measured.
 
-    Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
+    Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended
+    early, 130 stopped.
     """
     import asyncio
 
@@ -55,16 +63,26 @@ def command(
     if plan_file is not None:
         recorded = _recorded(plan_file, experiment.name)
         if quick and not recorded.quick:
-            raise PlanError(f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan")
-        quick, changes = recorded.quick, recorded.plan
+            raise PlanError(
+                f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan"
+            )
+        quick = recorded.quick
+        changes = recorded.plan
         experiments.plan_of(experiment, quick, changes, f"--plan: {plan_file}: ")
-    changes = changes | {key: _parsed(key, value) for key, value in values.items() if value not in (None, ())}
-    unknown = next((key for key in changes if key in values and key not in experiment.plan.__struct_fields__), None)
-    if unknown is not None:
-        raise PlanError(f"--{unknown}: not a setting of {name}; leave it out")
+    changes = changes | _given(values)
+    for key in changes:
+        if key in values and key not in experiment.plan.__struct_fields__:
+            raise PlanError(f"--{key}: not a setting of {name}; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
-    folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files, require_folder
+    folder = Path(out) if out is not None else _new_folder(name)
+    from asyncli.cli.outputs import (
+        deliver,
+        file_writers,
+        made_folder,
+        printing,
+        require_files,
+        require_folder,
+    )
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
@@ -85,7 +103,8 @@ def command(
 
     async def work() -> None:
         nonlocal done
-        record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
+        say = speaker(console, quiet, "dim")
+        record = await run(experiment, plan, quick=quick, say=say, folder=folder)
         # Before anything is printed, and where a second Ctrl-C cannot interrupt it.
         done = (record, _write(record, folder))
 
@@ -118,13 +137,17 @@ def _write(record: Record, folder: Path) -> str | None:
     try:
         folder.mkdir(exist_ok=True)
         # The record first: the page can be made from it.
-        for name, text in (("record.json", _text(record)), ("report.html", page(experiment_document(record)))):
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / name)
+        part.write_text(_text(record), encoding="utf-8")
+        part.replace(folder / "record.json")
+        part.write_text(page(experiment_document(record)), encoding="utf-8")
+        part.replace(folder / "report.html")
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        return f"--out: {folder} cannot be written ({error.strerror}); the measurements are only printed"
+        return (
+            f"--out: {folder} cannot be written ({error.strerror}); "
+            "the measurements are only printed"
+        )
     return None
 
 
@@ -138,7 +161,7 @@ def _exit_status(record: Record) -> int:
     from asyncli.experiments.context import counted
     from asyncli.findings.experiment import stopped
 
-    if any(one.code == stopped.code for one in record.findings):
+    if any(finding.code == stopped.code for finding in record.findings):
         return INTERRUPTED
     if not record.complete:
         return INVALID
@@ -151,15 +174,35 @@ def _recorded(file: str, name: str) -> Record:
     try:
         record = record_of(Path(file).read_bytes())
     except OSError as error:
-        raise PlanError(f"--plan: {file} cannot be read ({error.strerror}); name the record.json of an experiment") from None
+        raise PlanError(
+            f"--plan: {file} cannot be read ({error.strerror}); "
+            "name the record.json of an experiment"
+        ) from None
     except ValueError as error:
         raise PlanError(f"--plan: {file} {error}") from None
     if record.experiment != name:
-        raise PlanError(f"--plan: {file} is a record of {record.experiment}, not of {name}; name one of {name}")
+        raise PlanError(
+            f"--plan: {file} is a record of {record.experiment}, not of {name}; name one of {name}"
+        )
     return record
 
 
+def _new_folder(name: str) -> Path:
+    return Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the flags that were given."""
+    settings = {}
+    for key, value in values.items():
+        if value not in (None, ()):
+            settings[key] = _parsed(key, value)
+    return settings
+
+
 def _parsed(key: str, value: Any) -> Any:
-    if key in ("only", "duration", "keepalive"):
-        return list(value) if key == "only" else value
+    if key == "only":
+        return list(value)
+    if key in ("duration", "keepalive"):
+        return value
     return parsed(f"--{key}", parse_count, value)

@@ -19,58 +19,108 @@ from asyncli.model.exit_status import LISTED
 @click.command(name="explain")
 @click.argument("words", nargs=-1, metavar="[TERM]")
 def command(words: Sequence[str]) -> int:
-    """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the plan. Without TERM, list them.
+    """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the
+    plan. Without TERM, list them.
 
-    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the preflight is explained by the
-    paragraph that names it. Case, plural and numbers do not matter: "at 2,000" is "at N".
+    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the
+    preflight is explained by the paragraph that names it. Case, plural and numbers do not matter:
+    "at 2,000" is "at N".
     """
-    term, known, (found, diagnoses) = " ".join(words), terms() | dict.fromkeys(("exit", "exit status"), LISTED), codes()
+    term = " ".join(words)
+    known = terms() | {"exit": LISTED, "exit status": LISTED}
+    finding_codes, diagnoses = codes()
     with printing():
         if not term:
-            for what, names in (("Terms", known), ("Findings", found), ("Causes and diagnoses", diagnoses)):
-                print(textwrap.fill(f"{what}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False))
+            _print_names("Terms", known)
+            _print_names("Findings", finding_codes)
+            _print_names("Causes and diagnoses", diagnoses)
             return 0
-        by_form = {_form(name): text for name, text in known.items()}
-        texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
-        if texts is None:
+        texts = _texts(term, {_form(name): text for name, text in known.items()})
+        if not texts:
             limits = re.findall(r"`(\w+)`", " ".join(known.values()))
-            near = _near(term, [*known, *found, *diagnoses, *limits])
+            near = _near(term, [*known, *finding_codes, *diagnoses, *limits])
             raise PlanError(f"TERM: no term {term!r}; {near}'asyncli explain' lists the terms")
-        print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
+        print(*(re.sub(r"`|\*\*", "", text) for text in texts), sep="\n\n")
     return 0
 
 
+def _print_names(kind: str, names: Iterable[str]) -> None:
+    line = f"{kind}: {', '.join(names)}."
+    print(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _texts(term: str, by_form: Mapping[str, str]) -> list[str]:
+    """What is known of the term, or of the first of its parts of which something is."""
+    for part in [term, *re.split(r"[,():]+", term)]:
+        texts = _explained(part.strip(), by_form)
+        if texts:
+            return texts
+    return []
+
+
 def _near(term: str, names: Iterable[str]) -> str:
-    """Asks for the name that ``term`` misspells, one of ``names`` or a key of the plan; "" if none is near."""
+    """Asks for the name that ``term`` misspells, one of ``names`` or a key of the plan; "" if none
+    is near.
+    """
     from asyncli.cli.soak import command as soak
 
-    by_form = {_form(name): name for name in (*names, *(one.name or "" for one in soak.params))}
-    near = difflib.get_close_matches(_form(term), by_form, n=1)
-    return f"did you mean {by_form[near[0]]!r}? " if near else ""
+    keys = [parameter.name or "" for parameter in soak.params]
+    by_form = {_form(name): name for name in (*names, *keys)}
+    for form in difflib.get_close_matches(_form(term), by_form, n=1):
+        return f"did you mean {by_form[form]!r}? "
+    return ""
 
 
 def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
-    """What is known of it: as a term of the report, then as a code; else as code in a paragraph, else as a key of the plan."""
+    """What is known of it: as a term of the report, then as a code; else as code in a paragraph,
+    else as a number, else as a key of the plan.
+    """
+    form = _form(term)
+    texts = []
+    if form in by_form:
+        texts.append(by_form[form])
+    of_code = list(_of_code(term, exact=bool(texts)))
+    if of_code:
+        texts.append("\n".join(of_code))
+    if texts:
+        return texts
+    for text in by_form.values():
+        if f"`{term}`" in text:
+            return [text]
+    return _of_number(term, by_form) or _of_key(term)
+
+
+def _of_key(term: str) -> list[str]:
+    """The help of a key of the plan."""
     from asyncli.cli.soak import command as soak
 
-    form = _form(term)
-    texts = [by_form[form]] if form in by_form else []
-    texts += filter(None, ["\n".join(_of_code(term, exact=bool(texts)))])
-    texts = texts or [one for one in by_form.values() if f"`{term}`" in one][:1] or _of_number(term, by_form)
-    flags = (one for one in soak.params if isinstance(one, click.Option) and one.name == term.lower().replace(" ", "_"))
-    return texts or [f"{one.opts[-1]} {one.metavar or ''}: {' '.join((one.help or '').split())}" for one in flags]
+    name = term.lower().replace(" ", "_")
+    texts = []
+    for option in soak.params:
+        if isinstance(option, click.Option) and option.name == name:
+            help_text = " ".join((option.help or "").split())
+            texts.append(f"{option.opts[-1]} {option.metavar or ''}: {help_text}")
+    return texts
 
 
 def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
-    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first word."""
+    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first
+    word.
+    """
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import about
 
+    if "." not in term:
+        return []
     try:
-        found = f"{term}: {about(term, Summary)}" if "." in term else ""
+        meaning = about(term, Summary)
     except ValueError:
         return []
-    return [one for one in (found, by_form.get(term.partition(".")[0])) if found and one]
+    texts = [f"{term}: {meaning}"]
+    of_first_word = by_form.get(term.partition(".")[0])
+    if of_first_word:
+        texts.append(of_first_word)
+    return texts
 
 
 def _of_code(code: str, *, exact: bool) -> Iterator[str]:
@@ -80,38 +130,52 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
     from asyncli.findings.losses import causes
 
     own = [f"{code} (a cause): {text}" for text in causes(code)]
-    for what, catalogue in (("a diagnosis", loss_causes), ("a bottleneck", bottleneck)):
-        for evidence, remedy, _ in catalogue.meanings(code) if code in catalogue.CODES else ():
-            own.append(f"{code} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy else ""))
-    # A cause such as generator_lost may match a code that contains a field.
-    entries = [one for one in findings.entries_of(code) if not (own or exact) or one.code == code]
-    # capacity names what delayed asyncli without the prefix.
-    entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{code}"]
-    yield from (f"{code} ({one.severity}): {one.meaning}" for one in entries)
+    for kind, catalogue in (("a diagnosis", loss_causes), ("a bottleneck", bottleneck)):
+        if code not in catalogue.CODES:
+            continue
+        for evidence, remedy, _ in catalogue.meanings(code):
+            text = f"{code} ({kind}): {evidence}"
+            own.append(f"{text}; remedy: {remedy}" if remedy else text)
+    entries = list(findings.entries_of(code))
+    if own or exact:
+        # A cause such as generator_lost may match a code that contains a field.
+        entries = [entry for entry in entries if entry.code == code]
+    if not entries:
+        # capacity names what delayed asyncli without the prefix.
+        delays = f"generator_saturated_{code}"
+        entries = [entry for entry in findings.CATALOGUE if entry.code == delays]
+    for entry in entries:
+        yield f"{code} ({entry.severity}): {entry.meaning}"
     yield from own
 
 
 def _form(term: str) -> str:
     """``term`` in small letters, without articles, plurals and numbers."""
     text = " ".join(term.lower().replace("_", " ").replace("²", "2").split())
-    for pattern, by in ((r"\b(?:an?|the) (?=\w)", ""), (r"\b\d[\d.,]*(?!\w)", "n"), (r"(?<=[^\Ws])s\b", "")):
-        text = re.sub(pattern, by, text)
-    return text
+    without_articles = re.sub(r"\b(?:an?|the) (?=\w)", "", text)
+    without_numbers = re.sub(r"\b\d[\d.,]*(?!\w)", "n", without_articles)
+    return re.sub(r"(?<=[^\Ws])s\b", "", without_numbers)
 
 
 def terms() -> dict[str, str]:
-    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs that have it in bold."""
+    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs
+    that have it in bold.
+    """
     from asyncli.lab.resources import document
 
-    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
-    names = {_form(name): name for name in found}
-    for text in "\n\n".join(found.values()).split("\n\n"):
-        for bold in re.findall(r"\*\*(.+?)\*\*", text, re.DOTALL):
+    method = document("method.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (.+)$", method, flags=re.MULTILINE)
+    sections = [text.strip() for text in parts[1::2]]
+    texts = dict(zip(parts[::2], sections, strict=True))
+    names = {_form(name): name for name in texts}
+    for paragraph in "\n\n".join(texts.values()).split("\n\n"):
+        for bold in re.findall(r"\*\*(.+?)\*\*", paragraph, re.DOTALL):
             name = names.setdefault(_form(bold), " ".join(bold.split()))
-            if text not in found.get(name, ""):
-                found[name] = f"{found[name]}\n\n{text}" if name in found else text
-    return found
+            if name not in texts:
+                texts[name] = paragraph
+            elif paragraph not in texts[name]:
+                texts[name] = f"{texts[name]}\n\n{paragraph}"
+    return texts
 
 
 def codes() -> tuple[list[str], list[str]]:
@@ -123,4 +187,4 @@ def codes() -> tuple[list[str], list[str]]:
     for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
         importlib.import_module(module.name)
     diagnoses = {*LOSS_WORDS, *CONNECT_WORDS, *loss_causes.CODES, *bottleneck.CODES}
-    return sorted({one.code for one in findings.CATALOGUE}), sorted(diagnoses)
+    return sorted({entry.code for entry in findings.CATALOGUE}), sorted(diagnoses)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +12,9 @@ from asyncli.cli.options import parsed, seconds_of
 from asyncli.lab import NAMES
 from asyncli.model.errors import PlanError
 from asyncli.model.units import parse_count
+
+if TYPE_CHECKING:
+    from asyncli.lab.base import LabServer
 
 _NAMES = "\n".join(f"  {name:15} {known.description}" for name, known in NAMES.items())
 _HELP = f"""Start a local server, print its address, and run it until Ctrl-C.
@@ -37,20 +42,31 @@ system's own configuration is neither read nor changed.
 @click.option("--tls", is_flag=True, help="Use TLS, with a new certificate, if the server can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, if the server can.")
 @click.option("--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can.")
-def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool, ws_deflate: bool) -> int:
-    count = None if connections is None else parsed("--connections", parse_count, connections)
+def command(
+    name: str,
+    connections: str | None,
+    keepalive: str,
+    port: str,
+    tls: bool,
+    http2: bool,
+    ws_deflate: bool,
+) -> int:
+    options: dict[str, Any] = {}
+    if connections is not None:
+        options["connections"] = parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio
 
-    asyncio.run(_serve(name, count, keepalive_s=seconds, port=int(port), tls=tls, http2=http2, deflate=ws_deflate))
+    options |= {"keepalive_s": seconds, "port": int(port)}
+    options |= {"tls": tls, "http2": http2, "deflate": ws_deflate}
+    asyncio.run(_serve(name, options))
     return 0
 
 
-async def _serve(name: str, connections: int | None, **options: Any) -> None:
+async def _serve(name: str, options: dict[str, Any]) -> None:
     import asyncio
-    import shlex
 
     from asyncli import lab
     from asyncli.cli.signals import stop_signals
@@ -58,20 +74,30 @@ async def _serve(name: str, connections: int | None, **options: Any) -> None:
     stopped = asyncio.Event()
     for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    asked = {} if connections is None else {"connections": connections}
-    async with lab.choose(name, **options, **asked) as server:
+    async with lab.choose(name, **options) as server:
         workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
         click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
         if server.also:
             click.echo(f"  also    {server.url.replace(server.scheme, server.also, 1)}")
-        flags = ""
-        # The page's address may contain shell characters.
-        for label, flag, value in (("status", "--status-url", server.status_url), ("ca", "--ca", server.authority)):
-            if value is not None:
-                click.echo(f"  {label:<7} {value}")
-                flags += f"{flag} {shlex.quote(str(value))} "
-        flags += "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
-        flags += "--http2 " * server.http2 + "--ws-deflate " * server.deflate
-        click.echo(f"  try     asyncli soak -c {server.connections} {flags}{server.url}")
+        if server.status_url is not None:
+            click.echo(f"  status  {server.status_url}")
+        if server.authority is not None:
+            click.echo(f"  ca      {server.authority}")
+        command_line = ["asyncli soak", f"-c {server.connections}", *_flags(server), server.url]
+        click.echo(f"  try     {' '.join(command_line)}")
         await stopped.wait()
+
+
+def _flags(server: LabServer) -> Iterator[str]:
+    """The flags of a soak of this server. A value may contain shell characters."""
+    if server.status_url is not None:
+        yield f"--status-url {shlex.quote(server.status_url)}"
+    if server.authority is not None:
+        yield f"--ca {shlex.quote(str(server.authority))}"
+    for key, value in server.plan_keys.items():
+        yield f"--{key} {shlex.quote(value)}"
+    if server.http2:
+        yield "--http2"
+    if server.deflate:
+        yield "--ws-deflate"

@@ -53,7 +53,10 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in ("agent", "completion") and importlib.util.find_spec("numpy") is None:
-            raise HostError(f"{cmd_name}: only asyncli-agent is here; pip uninstall asyncli-agent, then pip install asyncli")
+            raise HostError(
+                f"{cmd_name}: only asyncli-agent is here; "
+                "pip uninstall asyncli-agent, then pip install asyncli"
+            )
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
@@ -65,8 +68,8 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=LISTED)
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
-    """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and measure what one more
-    costs: in the server, in the kernel and in total, with an error bar.
+    """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and
+    measure what one more costs: in the server, in the kernel and in total, with an error bar.
 
     \b
     asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C
@@ -76,18 +79,23 @@ def cli() -> None:
 
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
-    """Whether it is ``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, --help or --version."""
+    """Whether it is ``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, --help or
+    --version.
+    """
     return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 
 def _soak_forever(words: list[str]) -> list[str]:
     """The original usage as arguments of ``soak``."""
-    near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
-    if near and not words[0].startswith("-"):
-        raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
-    # The plan of a resumed run has its hold.
-    resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
-    return ["soak", *([] if resumed else ["--hold", "forever"]), *words]
+    first = words[0]
+    if "/" not in first and not first.startswith("-"):
+        near = difflib.get_close_matches(first, COMMANDS, n=1)
+        if near:
+            raise click.UsageError(f"no command {first!r}; did you mean {near[0]!r}?")
+    if any(word == "--resume" or word.startswith("--resume=") for word in words):
+        # The plan of a resumed run has its hold.
+        return ["soak", *words]
+    return ["soak", "--hold", "forever", *words]
 
 
 def _invoke(words: list[str]) -> int:
@@ -112,22 +120,38 @@ def run(arguments: Sequence[str]) -> int:
         print(help_wanted.format_message(), file=sys.stderr)
         return REFUSED
     except click.ClickException as error:
-        where = " ".join(["asyncli", *(word for word in words[:1] if word in COMMANDS)])
-        return _complain(f"{error.format_message()} (see '{where} --help')", REFUSED)
+        command = "asyncli"
+        if words and words[0] in COMMANDS:
+            command = f"asyncli {words[0]}"
+        return _complain(f"{error.format_message()} (see '{command} --help')", REFUSED)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except MemoryError:
-        return _complain("there is no more memory for this process; raise its limit (ulimit -v), or end others", REFUSED)
+        return _complain(
+            "there is no more memory for this process; raise its limit (ulimit -v), or end others",
+            REFUSED,
+        )
     except (OSError, SystemExit) as error:
-        # A broken pipe (`| head`), or a full disk.
-        stuck = discard_broken_output()
-        if is_broken_pipe(error):
-            return 0
-        if isinstance(error, SystemExit) or not (stuck or isinstance(error, UnwrittenError)):
+        status = _status_without_output(error)
+        if status is None:
             raise
+        return status
+
+
+def _status_without_output(error: OSError | SystemExit) -> int | None:
+    """The exit status where the output cannot be written: a broken pipe (`| head`), or a full disk.
+    None: the error is another one.
+    """
+    is_stuck = discard_broken_output()
+    if is_broken_pipe(error):
+        return 0
+    if isinstance(error, SystemExit):
+        return None
+    if is_stuck or isinstance(error, UnwrittenError):
         return _complain(unprinted("the output", error), REFUSED)
+    return None
 
 
 def _complain(text: str, status: int) -> int:

@@ -31,16 +31,19 @@ P = TypeVar("P", "Plan", "BenchPlan")
 
 def with_environment_headers(plan: P) -> P:
     """``plan`` with the headers of $ASYNCLI_HEADERS added. Raises :class:`PlanError`."""
-    more: tuple[str, ...]
+    variable = f"${HEADERS_VARIABLE}"
+    added: tuple[str, ...]
     try:
-        more = headers_in(secret(HEADERS_VARIABLE))
-        headers = with_one_host((*plan.headers, *more))
+        added = headers_in(secret(HEADERS_VARIABLE))
+        headers = with_one_host((*plan.headers, *added))
     except ValueError as error:
-        raise PlanError(f"${HEADERS_VARIABLE}: {error}") from None
-    fields, where = {"headers": more}, {"headers": f"${HEADERS_VARIABLE}"}
+        raise PlanError(f"{variable}: {error}") from None
+    fields = {"headers": added}
+    where = {"headers": variable}
     if isinstance(plan, Plan):
         require_fields(fields, where)
-        require_headers(plan.protocol, more, f"${HEADERS_VARIABLE}", pings=plan.h2_heartbeat != "head" and not plan.streams)
+        pings = plan.h2_heartbeat != "head" and not plan.streams
+        require_headers(plan.protocol, added, variable, pings=pings)
     else:
         require_alike(fields, where)
     return msgspec.structs.replace(plan, headers=headers)
@@ -141,20 +144,26 @@ def _with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
     return add
 
 
-server_options, connect_options, header_options, trust_options, tls_options = map(
-    _with_options, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS, _TRUST_OPTIONS, _TLS_OPTIONS)
-)
+server_options = _with_options(_SERVER_OPTIONS)
+connect_options = _with_options(_CONNECT_OPTIONS)
+header_options = _with_options(_HEADER_OPTIONS)
+trust_options = _with_options(_TRUST_OPTIONS)
+tls_options = _with_options(_TLS_OPTIONS)
 
 
 def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Callable[[F], F]:
-    """A decorator that adds the flags of a plan, except those in ``without``. ``connections``: the default of -c."""
+    """A decorator that adds the flags of a plan, except those in ``without``.
+
+    ``connections``: the default of -c.
+    """
     text = f"Connections to hold: 5000, 100k, 1M.  [default: {connections}]"
+    count = click.option("-c", "--connections", metavar="N", help=text)
 
     def add(function: F) -> F:
-        function = _with_options((click.option("-c", "--connections", metavar="N", help=text), *_PLAN_OPTIONS))(function)
+        function = _with_options((count, *_PLAN_OPTIONS))(function)
         if without:
             given: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]
-            given[:] = [one for one in given if one.name not in without]
+            given[:] = [parameter for parameter in given if parameter.name not in without]
         return function
 
     return add
@@ -174,7 +183,9 @@ def parsed(flag: str, parse: Callable[[object], T], text: object) -> T:
 
 def seconds_of(flag: str, text: str | None) -> float:
     """The seconds that a flag gives; 0 without it. Raises :class:`PlanError`."""
-    return 0.0 if text is None else parsed(flag, parse_duration, text)
+    if text is None:
+        return 0.0
+    return parsed(flag, parse_duration, text)
 
 
 _OUTPUT_OPTIONS: tuple[Option, ...] = (
@@ -213,28 +224,54 @@ cluster_options = _with_options(_CLUSTER_OPTIONS)
 
 
 def cluster_of(values: dict[str, Any]) -> Cluster | None:
-    """The cluster of the flags; None: this host alone. Raises :class:`PlanError`, and HostError if Dask is missing."""
-    address, ca, cert, key, hosts = (values.get(name) for name in CLUSTER)
+    """The cluster of the flags; None: this host alone.
+
+    Raises :class:`PlanError`, and HostError if Dask is missing.
+    """
+    address = values.get("cluster")
     if address is None:
-        if given := [f"--{name.replace('_', '-')}" for name in CLUSTER if values.get(name) is not None]:
-            raise PlanError(f"{given[0]}: has no effect without --cluster; add --cluster tcp://scheduler:8786")
+        for name in CLUSTER:
+            if values.get(name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise PlanError(
+                    f"{flag}: has no effect without --cluster; add --cluster tcp://scheduler:8786"
+                )
         return None
     from asyncli.cluster.link import Cluster
 
-    return Cluster.at(address, ca=ca, cert=cert, key=key, hosts=hosts)
+    return Cluster.at(
+        address,
+        ca=values.get("cluster_ca"),
+        cert=values.get("cluster_cert"),
+        key=values.get("cluster_key"),
+        hosts=values.get("cluster_hosts"),
+    )
 
 
-def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:
-    """The plan of the flags. Flags override the plan file, which overrides ``defaults``. Raises :class:`PlanError`."""
+def plan_from(
+    values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None
+) -> Plan:
+    """The plan of the flags. Flags override the plan file, which overrides ``defaults``.
+
+    Raises :class:`PlanError`.
+    """
     keys = {*KEYS, *SECRET_FILES, "ramp"}
-    layers = [defaults] if defaults is not None else []
-    if (file := values.get("plan_file")) is not None:
-        layers.append(plan_layer(str(file), keys, SOAKS))
-    flags = {key: value for key, value in values.items() if key in keys and value is not None and value != ()}
-    # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
+    layers = []
+    if defaults is not None:
+        layers.append(defaults)
+    plan_file = values.get("plan_file")
+    if plan_file is not None:
+        layers.append(plan_layer(str(plan_file), keys, SOAKS))
+    flags = {}
+    for key, value in values.items():
+        if key in keys and value is not None and value != ():
+            flags[key] = value
     layers.append(Layer("--{key}", flags))
-    plan = build_plan([*layers, *([Layer("URL", {"urls": list(urls)})] if urls else [])])
-    plan = with_environment_headers(plan)
+    of_urls = []
+    if urls:
+        # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
+        of_urls.append(Layer("URL", {"urls": list(urls)}))
+    plan = with_environment_headers(build_plan([*layers, *of_urls]))
     if plan.fail_if or plan.abort:
         from asyncli.report.live_thresholds import require_limits
 
@@ -244,13 +281,22 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
 
 def limits_in(layers: Sequence[Layer]) -> str:
     """Where the limits that count were written: ``--fail-if``, ``a.toml: fail_if``."""
-    return next((one.locate("fail_if") for one in reversed(layers) if "fail_if" in one.values), "--fail-if")
+    for layer in reversed(layers):
+        if "fail_if" in layer.values:
+            return layer.locate("fail_if")
+    return "--fail-if"
 
 
 def plan_layer(name: str, keys: Iterable[str], built_in: Sequence[str]) -> Layer:
-    """The plan file ``name``, a path or one of the command's plans ``built_in``. Raises :class:`PlanError`."""
+    """The plan file ``name``, a path or one of the command's plans ``built_in``.
+
+    Raises :class:`PlanError`.
+    """
+    flags: list[str] = []
     context = click.get_current_context(silent=True)
-    flags = [flag for one in (context.command.params if context is not None else ()) for flag in one.opts]
+    if context is not None:
+        for parameter in context.command.params:
+            flags += parameter.opts
     return read_plan_file(_plan_path(name, built_in), keys, built_in, flags)
 
 

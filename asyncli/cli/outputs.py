@@ -1,7 +1,9 @@
-"""Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``, ``--csv DIR``; and printing.
+"""Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``,
+``--csv DIR``; and printing.
 
-A file that the user named is overwritten. In a folder that the user named, only exports of the same run are replaced. A broken
-pipe (`| head`) is no error and changes no exit status; any other failure to write (a full disk) is an error.
+A file that the user named is overwritten. In a folder that the user named, only exports of the same
+run are replaced. A broken pipe (`| head`) is no error and changes no exit status; any other failure
+to write (a full disk) is an error.
 """
 
 from __future__ import annotations
@@ -52,8 +54,13 @@ class Outputs(NamedTuple):
         return "-" in self.files.values()
 
 
-def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
-    """Writers of the report's files (see :attr:`Outputs.files`). ``kept``: the run is in its file, whatever fails here."""
+def written_reports(
+    files: Mapping[str, str | None], results: Results, *, kept: bool = False
+) -> list[Callable[[], None]]:
+    """Writers of the report's files (see :attr:`Outputs.files`).
+
+    ``kept``: the run is in its file, whatever fails here.
+    """
 
     def json() -> str:
         from asyncli.report.jsonout import to_json
@@ -66,15 +73,23 @@ def written_reports(files: Mapping[str, str | None], results: Results, *, kept: 
         return to_junit(results.summary)
 
     def elsewhere(flag: str) -> str:
-        return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere" if kept else OTHER_FILE
+        if kept:
+            return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere"
+        return OTHER_FILE
 
-    return file_writers(files, {"--json": json, "--junit": junit, "--html": results.html}, elsewhere)
+    texts = {"--json": json, "--junit": junit, "--html": results.html}
+    return file_writers(files, texts, elsewhere)
 
 
 def file_writers(
-    files: Mapping[str, str | None], texts: Mapping[str, Callable[[], str]], mend: Callable[[str], str] = lambda _: OTHER_FILE
+    files: Mapping[str, str | None],
+    texts: Mapping[str, Callable[[], str]],
+    mend: Callable[[str], str] = lambda _: OTHER_FILE,
 ) -> list[Callable[[], None]]:
-    """A writer for each file that is not None. ``texts`` make the contents by flag; ``mend``: see :func:`write_file`."""
+    """A writer for each file that is not None.
+
+    ``texts`` make the contents by flag; ``mend``: see :func:`write_file`.
+    """
 
     def write(flag: str, file: str) -> None:
         write_file(flag, file, texts[flag](), mend(flag))
@@ -83,64 +98,90 @@ def file_writers(
 
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
-    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be written, before the run."""
-    from asyncli.store.reader import is_sqlite
-
+    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be
+    written, before the run.
+    """
     named = {flag: file for flag, file in files.items() if file is not None}
     for flag, file in named.items():
-        if file == "-":
-            continue
-        path = Path(file)
-        if os.path.isdir(path) or not os.access(path.absolute().parent, os.W_OK):
-            what = "is a folder" if os.path.isdir(path) else "lies in a folder that does not exist or cannot be written"
-            raise PlanError(f"{flag}: {file} {what}; name another file")
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
-        if run_file is not None and same_file(path, run_file):
-            raise PlanError(f"{flag}: {file} is the run file itself; name another file")
-        if os.path.isfile(path) and is_sqlite(path):
-            raise PlanError(f"{flag}: {file} is a SQLite file, such as a run; name another file")
-    seen: dict[str, str] = {}
+        if file != "-":
+            _require_file(flag, file, run_file)
+    flags: dict[str, str] = {}
     for flag, file in named.items():
         place = file if file == "-" else os.path.realpath(file)
-        if place in seen:
-            what = "go to standard output" if file == "-" else f"name {file}"
-            raise PlanError(f"{seen[place]} and {flag}: both {what}; name two files")
-        seen[place] = flag
+        if place in flags:
+            both = "go to standard output" if file == "-" else f"name {file}"
+            raise PlanError(f"{flags[place]} and {flag}: both {both}; name two files")
+        flags[place] = flag
+
+
+def _require_file(flag: str, file: str, run_file: Path | None) -> None:
+    from asyncli.store.reader import is_sqlite
+
+    path = Path(file)
+    if os.path.isdir(path):
+        raise PlanError(f"{flag}: {file} is a folder; name another file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise PlanError(
+            f"{flag}: {file} lies in a folder that does not exist or cannot be written; "
+            "name another file"
+        )
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise PlanError(
+            f"{flag}: {file} cannot be written; see its permissions, or name another file"
+        )
+    if run_file is not None and same_file(path, run_file):
+        raise PlanError(f"{flag}: {file} is the run file itself; name another file")
+    if os.path.isfile(path) and is_sqlite(path):
+        raise PlanError(f"{flag}: {file} is a SQLite file, such as a run; name another file")
 
 
 def require_folder(flag: str, folder: str) -> None:
-    """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written to."""
+    """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written
+    to.
+    """
     path = Path(folder)
     if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PlanError(f"{flag}: {folder} cannot be written to; see its permissions, or name another folder")
+            raise PlanError(
+                f"{flag}: {folder} cannot be written to; "
+                "see its permissions, or name another folder"
+            )
     elif os.path.lexists(path):
         raise PlanError(f"{flag}: {folder} is not a folder; name another one")
     elif not os.access(path.absolute().parent, os.W_OK):
-        raise PlanError(f"{flag}: {folder} lies in a folder that does not exist or cannot be written; name another one")
+        raise PlanError(
+            f"{flag}: {folder} lies in a folder that does not exist or cannot be written; "
+            "name another one"
+        )
 
 
 @contextlib.contextmanager
 def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]:
-    """Create the folder before the run (``new``: it must not exist), and remove it if it stays empty."""
-    ours = not folder.exists()
+    """Create the folder before the run (``new``: it must not exist), and remove it if it stays
+    empty.
+    """
+    is_made_here = not folder.exists()
     try:
         folder.mkdir(exist_ok=not new)
     except FileExistsError:
         raise PlanError(f"{flag}: {folder} already exists; name a new folder") from None
     except OSError as error:
-        raise PlanError(f"{flag}: {folder} cannot be created ({error.strerror}); name another folder") from None
+        raise PlanError(
+            f"{flag}: {folder} cannot be created ({error.strerror}); name another folder"
+        ) from None
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            if ours:
+        if is_made_here:
+            with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
-    """Write ``text`` to the file, or to standard output ("-"). Raises :class:`PlanError` with ``mend`` on failure."""
+    """Write ``text`` to the file, or to standard output ("-").
+
+    Raises :class:`PlanError` with ``mend`` on failure.
+    """
     if file == "-":
         if sys.stdout is None:
             raise PlanError(f"{flag}: standard output is closed; {mend}")
@@ -155,35 +196,54 @@ def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
         raise PlanError(f"{flag}: {file} cannot be written ({error.strerror}); {mend}") from None
 
 
-def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], names: Iterable[str], run_id: str) -> list[Path]:
+def write_folder(
+    flag: str,
+    folder: str,
+    contents: Iterable[tuple[str, bytes]],
+    names: Iterable[str],
+    run_id: str,
+) -> list[Path]:
     """Write files (name, content) into the folder, created if missing; return the paths.
 
-    Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an export of the run ``run_id``.
+    Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an
+    export of the run ``run_id``.
     """
     root = Path(folder)
     try:
         for name in names:
             if os.path.lexists(root / name) and not _is_of(root / name, run_id):
-                raise PlanError(f"{flag}: {root / name} exists and is not of this run; name another folder, or move it away")
+                raise PlanError(
+                    f"{flag}: {root / name} exists and is not of this run; "
+                    "name another folder, or move it away"
+                )
         root.mkdir(exist_ok=True)
         written = []
         for name, content in contents:
             (root / name).write_bytes(content)
             written.append(root / name)
     except OSError as error:
-        raise PlanError(f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); name another folder") from None
+        raise PlanError(
+            f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); "
+            "name another folder"
+        ) from None
     return written
 
 
 @contextlib.contextmanager
 def printing(what: str = "the report") -> Iterator[None]:
-    """Print within this context. A broken pipe is no error; raises :class:`PlanError` for any other failure.
+    """Print within this context. A broken pipe is no error; raises :class:`PlanError` for any other
+    failure.
 
-    If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it names ``what``.
+    If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it
+    names ``what``.
     """
-    through = [outlet for stream in _streams() if (outlet := outlet_of(stream)) is not None]
+    outlets = []
+    for stream in _streams():
+        outlet = outlet_of(stream)
+        if outlet is not None:
+            outlets.append(outlet)
     try:
-        for outlet in through:
+        for outlet in outlets:
             outlet.what = what
         yield
         for stream in _streams():
@@ -196,7 +256,7 @@ def printing(what: str = "the report") -> Iterator[None]:
             raise
         raise PlanError(unprinted(error.filename or what, error)) from None
     finally:
-        for outlet in through:
+        for outlet in outlets:
             outlet.what = None
 
 
@@ -206,7 +266,9 @@ def unprinted(what: str, error: OSError) -> str:
 
 
 def deliver(*parts: Callable[[], None]) -> None:
-    """Call each of ``parts``, which print or write, even if an earlier one fails; then raise their PlanErrors as one."""
+    """Call each of ``parts``, which print or write, even if an earlier one fails; then raise their
+    PlanErrors as one.
+    """
     errors = []
     for part in parts:
         try:
@@ -224,7 +286,9 @@ def is_broken_pipe(error: BaseException) -> bool:
 
 
 def discard_broken_output() -> bool:
-    """Redirect standard output and standard error to /dev/null if they cannot be written; return whether one could not."""
+    """Redirect standard output and standard error to /dev/null if they cannot be written; return
+    whether one could not.
+    """
     stuck = False
     for stream in _streams():
         try:
@@ -256,12 +320,15 @@ def same_file(path: Path, other: Path) -> bool:
 
 
 def _is_of(path: Path, run_id: str) -> bool:
-    """Whether a file is an export of this run: a table with its rows (or none), or a figure with its id."""
+    """Whether a file is an export of this run: a table with its rows (or none), or a figure with
+    its id.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if path.suffix == ".csv":
         header, _, rest = head.partition(b"\n")
-        return header.startswith(b"run_id,") and (not rest or rest.startswith(f"{run_id},".encode()))
+        has_rows_of_run = not rest or rest.startswith(f"{run_id},".encode())
+        return header.startswith(b"run_id,") and has_rows_of_run
     return f"{MARK}{run_id}".encode() in head

@@ -36,10 +36,18 @@ def command(
     With a flag that names a file or a folder, write there instead and print the names of the files.
     """
     from asyncli.app.results import read_results
-    from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
+    from asyncli.cli.outputs import (
+        deliver,
+        printing,
+        require_files,
+        require_folder,
+        write_folder,
+        written_reports,
+    )
     from asyncli.store.lock import is_locked
 
-    path, files = Path(run), {"--json": json_file, "--junit": junit_file, "--html": html_file}
+    path = Path(run)
+    files = {"--json": json_file, "--junit": junit_file, "--html": html_file}
     require_files(files, path)
     for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
         if folder is not None:
@@ -57,26 +65,35 @@ def command(
     written = [Path(file) for file in files.values() if file not in (None, "-")]
 
     def write_tables() -> None:
-        if csv_folder is not None:
-            from asyncli.report.csvout import tables, to_csv
+        if csv_folder is None:
+            return
+        from asyncli.report.csvout import tables, to_csv
 
-            found = tables(results.records, results.summary, results.analyses)
-            contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in found.items())
-            written.extend(write_folder("--csv", csv_folder, contents, [f"{name}.csv" for name in found], results.records.id))
+        of_run = tables(results.records, results.summary, results.analyses)
+        contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in of_run.items())
+        names = [f"{name}.csv" for name in of_run]
+        written.extend(write_folder("--csv", csv_folder, contents, names, results.records.id))
 
     def write_plots() -> None:
-        if plots_folder is not None:
-            names = [f"{one.name}.{kind}" for one in results.pictures for kind in ("png", "svg")]
-            plots = write_folder("--plots", plots_folder, _plots(results), names, results.records.id)
-            written.extend(plots)
-            if not plots:
-                print("asyncli: --plots: this run has no figures: nothing was recorded over time", file=sys.stderr)
+        if plots_folder is None:
+            return
+        names = []
+        for picture in results.pictures:
+            names += [f"{picture.name}.png", f"{picture.name}.svg"]
+        run_id = results.records.id
+        plots = write_folder("--plots", plots_folder, _plots(results), names, run_id)
+        written.extend(plots)
+        if not plots:
+            print(
+                "asyncli: --plots: this run has no figures: nothing was recorded over time",
+                file=sys.stderr,
+            )
 
     deliver(*written_reports(files, results), write_tables, write_plots)
     # If a file goes to standard output, the names go to standard error.
     with printing():
-        for one in written:
-            print(one, file=sys.stderr if "-" in files.values() else sys.stdout)
+        for file in written:
+            print(file, file=sys.stderr if "-" in files.values() else sys.stdout)
     return 0
 
 
@@ -97,14 +114,16 @@ def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     from asyncli.report.figures.drawing import NothingToDraw, Style, file_png, file_svg
     from asyncli.report.format import count_or_unknown
 
-    run, summary = results.records, results.summary
-    note = f"{MARK}{run.id} of {run.started}: {count_or_unknown(summary.connections.held)} connections on {server_label(summary)}"
-    for one in results.pictures:
+    run = results.records
+    held = count_or_unknown(results.summary.connections.held)
+    server = server_label(results.summary)
+    note = f"{MARK}{run.id} of {run.started}: {held} connections on {server}"
+    for picture in results.pictures:
         try:
-            figure = one.draw(Style(title=one.title, note=note))
+            figure = picture.draw(Style(title=picture.title, note=note))
         except NothingToDraw:
             continue
         # write_folder() recognises the file by the run's id.
-        description = f"{MARK}{run.id}. {one.title}. {one.alt()}"
-        yield f"{one.name}.png", file_png(figure, description)
-        yield f"{one.name}.svg", file_svg(figure, one.name, description).encode()
+        description = f"{MARK}{run.id}. {picture.title}. {picture.alt()}"
+        yield f"{picture.name}.png", file_png(figure, description)
+        yield f"{picture.name}.svg", file_svg(figure, picture.name, description).encode()

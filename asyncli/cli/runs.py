@@ -20,16 +20,29 @@ from asyncli.model.errors import PlanError, StoreError
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
 @click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
-    """List the run files of a folder (default: the current one), newest first, then broken files with the reason."""
+    """List the run files of a folder (default: the current one), newest first, then broken files
+    with the reason.
+    """
     root = Path(folder)
     if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
     if not os.path.isdir(root):
-        raise PlanError(f"FOLDER: {folder} is not a folder; 'asyncli report {folder}' shows the run in it")
+        raise PlanError(
+            f"FOLDER: {folder} is not a folder; 'asyncli report {folder}' shows the run in it"
+        )
     files = {"--json": json_file}
     require_files(files, root)
 
-    from asyncli.report.listing import READ_WHOLE, Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.report.listing import (
+        READ_WHOLE,
+        Listed,
+        Listing,
+        Unread,
+        listed,
+        newest_first,
+        print_listing,
+        to_json,
+    )
     from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run
@@ -43,16 +56,22 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
+            size = size_bytes(path)
             # A locked file is live, even if its process hangs or its disk is full.
-            size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
+            changed_s = 0.0 if is_locked(path) else now - last_written_s(path)
             run = read_index_entry(path, READ_WHOLE)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
+            whole = partial(read_run, path)
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole))
         except StoreError as broken:
+            why = str(broken)
             # Some errors lack the path.
-            unread.append(Unread(name, f"{broken}" if str(path) in str(broken) else f"{path}: {broken}"))
+            if str(path) not in why:
+                why = f"{path}: {why}"
+            unread.append(Unread(name, why))
         except OSError as closed:
-            unread.append(Unread(name, f"{path}: cannot be read ({closed.strerror}); see its permissions"))
+            why = f"{path}: cannot be read ({closed.strerror}); see its permissions"
+            unread.append(Unread(name, why))
     listing = Listing(folder, newest_first(runs), unread)
     deliver(*file_writers(files, {"--json": lambda: to_json(listing) + "\n"}))
     if json_file is None:
@@ -64,7 +83,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
 
 
 def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | None]]:
-    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if any.
+    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if
+    any.
 
     Hidden folders and symbolic links to folders, which could form a cycle, are skipped.
     """
@@ -78,14 +98,18 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
     folders = []
     for entry in entries:
         path = root / entry.name
+        has_name_of_run = entry.name.endswith(".db")
         try:
             if entry.is_dir(follow_symlinks=False):
-                folders += [] if entry.name.startswith(".") else [path]
+                folders.append(path)
             # Only regular files: opening a pipe would block.
-            elif entry.is_file() and (entry.name.endswith(".db") or is_sqlite(path)):
+            elif entry.is_file() and (has_name_of_run or is_sqlite(path)):
                 yield path, None
         except OSError as error:
-            if entry.name.endswith(".db"):
+            if has_name_of_run:
                 yield path, error
-    for path in folders if recursive else ():
-        yield from _candidates(path, recursive)
+    if not recursive:
+        return
+    for folder in folders:
+        if not folder.name.startswith("."):
+            yield from _candidates(folder, recursive)

@@ -23,8 +23,12 @@ class Screen(LiveObserver):
         self._console = console
         if quiet:
             self._view = NullView()
+        elif log_json:
+            self._view = JsonView(plan, console)
+        elif console.is_terminal:
+            self._view = LiveView(plan, console)
         else:
-            self._view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(plan, console)
+            self._view = PlainView(plan, console)
 
     def __enter__(self) -> Self:
         self._view.__enter__()
@@ -40,7 +44,8 @@ class Screen(LiveObserver):
             if isinstance(self._view, JsonView):
                 self._view.print_status(self.fold.state())
                 return
-            self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
+            line = plain_line(self.fold.state())
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def show(self, at_once: bool) -> None:
         """Update the view. A terminal that is gone ends the view, not the soak."""
@@ -51,11 +56,15 @@ class Screen(LiveObserver):
 
 
 def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:
-    """A function that prints progress lines. A terminal that is gone ends the output, not the run."""
+    """A function that prints progress lines.
+
+    A terminal that is gone ends the output, not the run.
+    """
 
     def say(line: str) -> None:
-        if not quiet:
-            with contextlib.suppress(*OUTPUT_GONE):
-                console.print(line, style=style, soft_wrap=True, markup=False, emoji=False)
+        if quiet:
+            return
+        with contextlib.suppress(*OUTPUT_GONE):
+            console.print(line, style=style, soft_wrap=True, markup=False, emoji=False)
 
     return say

@@ -29,19 +29,26 @@ class Signals:
 
 def stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that stop a run."""
-    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    return (signal.SIGINT, signal.SIGTERM, *hangup)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return (signal.SIGINT, signal.SIGTERM)
+    return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool | None]) -> bool:
-    """Await ``work``; return False if it was cancelled. The first signal calls ``stop``. The second cancels, as does the first if
-    ``stop`` returns False. Signals count beyond the run: the second of all interrupts the writing of a report."""
+async def until_stopped(
+    work: Coroutine[object, object, None], stop: Callable[[], bool | None]
+) -> bool:
+    """Await ``work``; return False if it was cancelled.
+
+    The first signal calls ``stop``. The second cancels, as does the first if ``stop`` returns
+    False. Signals count beyond the run: the second of all interrupts the writing of a report.
+    """
     # Imported here because the entry point imports this module.
     import asyncio
 
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(work)
-    Signals.ran, signals = True, 0
+    Signals.ran = True
+    signals = 0
 
     def signalled() -> None:
         nonlocal signals
@@ -68,18 +75,21 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
     return True
 
 
-# A report takes a second, that of a night some. Docker and systemd wait for 10 s and more until they kill.
+# A report takes a second, that of a night some. Docker and systemd wait for 10 s and more until
+# they kill.
 _LATE_S = 5.0
 
 
 def _late(_number: int, _frame: FrameType | None) -> None:
     Signals.count += 1
     Signals.late = True
-    # A command of --on-finish, or a file that nobody reads, may take for ever; the run is in its file.
+    # A command of --on-finish, or a file that nobody reads, may take for ever; the run is in its
+    # file.
     ending = threading.Timer(_LATE_S, os._exit, (INTERRUPTED,))
     ending.daemon = True
     ending.start()
     # And C code, in which no thread of Python runs. The file must stay open.
-    faulthandler.dump_traceback_later(_LATE_S + 1.0, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    faulthandler.dump_traceback_later(_LATE_S + 1.0, exit=True, file=nowhere)
     if Signals.count > 1:
         raise KeyboardInterrupt

@@ -31,26 +31,32 @@ from asyncli.report.live_thresholds import unwatched
 from asyncli.report.run_report import print_report
 from asyncli.store.writer import require_free
 
-# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for one that hangs.
+# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for
+# one that hangs.
 PATIENCE_S = 60.0
 
 
-def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: Any) -> int:
-    """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim the plan at.
+def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options: Any) -> int:
+    """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
+    the plan at.
 
-    ``more``: ``resume``, ``cluster`` and ``wait_for_server_s`` of :class:`~asyncli.app.soak.Soak`.
+    ``options``: ``resume``, ``cluster`` and ``wait_for_server_s`` of
+    :class:`~asyncli.app.soak.Soak`.
     """
     path = Path(to.out) if to.out is not None else free_name()
-    if more.get("resume") is None:
+    if options.get("resume") is None:
         require_free(path)
     require_files(to.files, path)
-    # With a file on standard output, everything else goes to standard error; with a JSON log there, only the text does.
+    # With a file on standard output, everything else goes to standard error; with a JSON log there,
+    # only the text does.
     log = Console(stderr=to.piped, highlight=False)
     console = Console(stderr=to.piped or to.log_json, highlight=False)
-    if not to.quiet and (late := unwatched(plan)):
-        print(f"asyncli: --abort: {' and '.join(late)} can be checked only at the end", file=sys.stderr)
+    unwatched_limits = unwatched(plan)
+    if unwatched_limits and not to.quiet:
+        limits = " and ".join(unwatched_limits)
+        print(f"asyncli: --abort: {limits} can be checked only at the end", file=sys.stderr)
     import_report(page=to.html_file is not None)
-    status, results = asyncio.run(_soak(plan, path, to, log, console, lab, more))
+    status, results = asyncio.run(_soak(plan, path, to, log, console, lab, options))
     if results is None:
         return status
 
@@ -73,7 +79,13 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: A
 
 
 async def _soak(
-    plan: Plan, path: Path, to: Outputs, log: Console, console: Console, lab: LabServer | None, more: dict[str, Any]
+    plan: Plan,
+    path: Path,
+    to: Outputs,
+    log: Console,
+    console: Console,
+    lab: LabServer | None,
+    options: dict[str, Any],
 ) -> tuple[int, Results | None]:
     soak: Soak | None = None
 
@@ -83,15 +95,13 @@ async def _soak(
             target = None
             if lab is not None:
                 await stack.enter_async_context(lab)
-                plan = msgspec.structs.replace(plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid)
-                if lab.authority is not None and not plan.insecure:
-                    plan = msgspec.structs.replace(plan, ca=str(lab.authority))
+                plan = _aimed_at(plan, lab)
                 target = KnownServer(lab.label, lab.pid)
                 say = speaker(console, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, to.quiet, to.log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.print_status)
-                soak = Soak.shown_by(screen, plan, path, target=target, **more)
+                soak = Soak.shown_by(screen, plan, path, target=target, **options)
                 await soak.run()
 
     def stop() -> bool:
@@ -102,35 +112,61 @@ async def _soak(
 
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
-        what = "the first measurement; there is nothing to report"
-        if more.get("resume") is not None:
-            hosts = "" if more.get("cluster") is None else f" {more['cluster'].flags}"
-            what = f"it was resumed; 'asyncli soak --resume {path}{hosts}' continues the run"
-        print(f"asyncli: interrupted before {what}", file=sys.stderr)
+        print(f"asyncli: {_interrupted_early(path, options)}", file=sys.stderr)
         return INTERRUPTED, None
     if soak.trouble is not None:
         print(f"asyncli: {soak.trouble}", file=sys.stderr)
     results = await asyncio.to_thread(read_results, path)
-    return (exit_status(results.summary.verdict) if finished else INTERRUPTED), results
+    if not finished:
+        return INTERRUPTED, results
+    return exit_status(results.summary.verdict), results
+
+
+def _aimed_at(plan: Plan, lab: LabServer) -> Plan:
+    aimed = msgspec.structs.replace(
+        plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid
+    )
+    if lab.authority is None or plan.insecure:
+        return aimed
+    return msgspec.structs.replace(aimed, ca=str(lab.authority))
+
+
+def _interrupted_early(path: Path, options: dict[str, Any]) -> str:
+    if options.get("resume") is None:
+        return "interrupted before the first measurement; there is nothing to report"
+    command = f"asyncli soak --resume {path}"
+    cluster = options.get("cluster")
+    if cluster is not None:
+        command = f"{command} {cluster.flags}"
+    return f"interrupted before it was resumed; '{command}' continues the run"
 
 
 def _run_command(command: str, results: Results, status: int) -> None:
-    """Run the shell command of ``--on-finish``, with the summary's JSON on its standard input and the verdict in its environment.
+    """Run the shell command of ``--on-finish``, with the summary's JSON on its standard input and
+    the verdict in its environment.
 
     If it fails, print a line; the exit status of the run does not change.
     """
     summary = results.summary
     variables = {
-        "ASYNCLI_VERDICT": summary.verdict, "ASYNCLI_STATUS": str(status), "ASYNCLI_LINE": ascii_only(one_line(summary)),
+        "ASYNCLI_VERDICT": summary.verdict,
+        "ASYNCLI_STATUS": str(status),
+        "ASYNCLI_LINE": ascii_only(one_line(summary)),
         "ASYNCLI_RUN": str(results.path.absolute()),
-    }  # fmt: skip
+    }
     why = ""
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], input=to_json(summary), text=True, env=os.environ | variables, timeout=PATIENCE_S,
-            check=False, stdout=sys.stderr,
-        )  # fmt: skip
-        why = f"ended with status {done.returncode}" if done.returncode else ""
+        ended = subprocess.run(
+            ["/bin/sh", "-c", command],
+            input=to_json(summary),
+            text=True,
+            env=os.environ | variables,
+            timeout=PATIENCE_S,
+            check=False,
+            stdout=sys.stderr,
+        )
+        if ended.returncode:
+            why = f"ended with status {ended.returncode}"
     except subprocess.TimeoutExpired:
         why = f"has not ended within {PATIENCE_S:.0f} s"
     except OSError as error:

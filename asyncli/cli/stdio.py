@@ -1,8 +1,9 @@
-"""Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
+"""Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a
+sleeping ssh, a stopped pipe.
 
-A thread writes, so that a measurement never waits for a reader. In a running loop, output beyond a bound is dropped and counted.
-Outside a loop, where a report is printed, the process waits for the reader; after a signal it waits only while the reader still
-reads.
+A thread writes, so that a measurement never waits for a reader. In a running loop, output beyond a
+bound is dropped and counted. Outside a loop, where a report is printed, the process waits for the
+reader; after a signal it waits only while the reader still reads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import math
 import os
 import select
 import signal
@@ -29,7 +31,8 @@ _MOST_IN_A_LOOP = 1 << 20
 _MOST = 16 << 20
 # An interrupted command ends at once, but gives a live reader time to get its output.
 _INTERRUPTED_S = 1.0
-# A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10 s after SIGTERM.
+# A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10
+# s after SIGTERM.
 _SIGNALLED_S = 3.0
 # A write returns once all of it is read: 4 kB at a time show that a slow reader is alive.
 _LONGEST_WRITE = 4096
@@ -90,25 +93,35 @@ class Outlet(io.BufferedIOBase):
                 self._bytes += len(data)
                 self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name=f"asyncli-output-{self._fd}", daemon=True)
+                name = f"asyncli-output-{self._fd}"
+                self._thread = threading.Thread(target=self._write, name=name, daemon=True)
                 self._thread.start()
         return len(data)
 
     def flush(self) -> None:
-        # Without the lock: the interpreter flushes once more at its end, when the thread may have stopped with the lock held.
+        # Without the lock: the interpreter flushes once more at its end, when the thread may have
+        # stopped with the lock held.
         self._raise()
 
     def wait(self, patience_s: float) -> None:
-        """Wait until all is written, or nothing was read for ``patience_s``. Raises :class:`UnwrittenError`."""
+        """Wait until all is written, or nothing was read for ``patience_s``.
+
+        Raises :class:`UnwrittenError`.
+        """
         start_s = time.monotonic()
         with self._changed:
-            while self._bytes and (left_s := max(start_s, self._progress_s) + patience_s - time.monotonic()) > 0:
+            while self._bytes:
+                progress_s = max(start_s, self._progress_s)
+                left_s = progress_s + patience_s - time.monotonic()
+                if left_s <= 0:
+                    break
                 self._changed.wait(min(left_s, _POLL_S))
             self._raise()
 
     def _raise(self) -> None:
-        if self._failed is not None:
-            error, self._failed = self._failed, None
+        error = self._failed
+        if error is not None:
+            self._failed = None
             raise error
 
     def _write(self) -> None:
@@ -134,7 +147,8 @@ class Outlet(io.BufferedIOBase):
         left = memoryview(data)
         while left:
             try:
-                left = left[os.write(self._fd, left[:_LONGEST_WRITE]) :]
+                written = os.write(self._fd, left[:_LONGEST_WRITE])
+                left = left[written:]
                 self._progress_s = time.monotonic()
             except BlockingIOError:
                 # Another process made this terminal non-blocking.
@@ -150,38 +164,53 @@ def _in_a_loop() -> bool:
 def outlet_of(stream: TextIO | None) -> Outlet | None:
     """The outlet of a stream; None if it has none."""
     buffer = getattr(stream, "buffer", None)
-    return buffer if isinstance(buffer, Outlet) else None
+    if isinstance(buffer, Outlet):
+        return buffer
+    return None
 
 
 @contextlib.contextmanager
 def outlets() -> Iterator[list[Outlet]]:
-    """Replace standard output and standard error by outlets; by one outlet if both are the same file, to keep the order."""
+    """Replace standard output and standard error by outlets; by one outlet if both are the same
+    file, to keep the order.
+    """
     before = sys.stdout, sys.stderr
     made: list[Outlet] = []
-    for name in ("stdout", "stderr"):
-        stream: TextIO | None = getattr(sys, name)
-        try:
-            fd = None if stream is None else stream.fileno()
-        except (OSError, ValueError):
-            continue
-        if stream is None or fd is None:
-            continue
-        with contextlib.suppress(OSError):
-            stream.flush()
-        outlet = next((one for one in made if _same_file(one.fileno(), fd)), None)
-        if outlet is None:
-            outlet = Outlet(fd)
-            made.append(outlet)
-        setattr(sys, name, io.TextIOWrapper(outlet, stream.encoding, AS_ASCII, line_buffering=True, write_through=True))
+    sys.stdout = _through_outlet(sys.stdout, made)
+    sys.stderr = _through_outlet(sys.stderr, made)
     try:
         yield made
     finally:
         sys.stdout, sys.stderr = before
 
 
-def _same_file(one: int, other: int) -> bool:
+def _through_outlet(stream: TextIO | None, made: list[Outlet]) -> TextIO | None:
+    """The stream through one of the outlets ``made``, or a new one; itself if it is closed."""
+    if stream is None:
+        return None
     try:
-        return os.path.sameopenfile(one, other)
+        fd = stream.fileno()
+    except (OSError, ValueError):
+        return stream
+    with contextlib.suppress(OSError):
+        stream.flush()
+    return io.TextIOWrapper(  # type: ignore[type-var]
+        _outlet(fd, made), stream.encoding, AS_ASCII, line_buffering=True, write_through=True
+    )
+
+
+def _outlet(fd: int, made: list[Outlet]) -> Outlet:
+    for outlet in made:
+        if _same_file(outlet.fileno(), fd):
+            return outlet
+    outlet = Outlet(fd)
+    made.append(outlet)
+    return outlet
+
+
+def _same_file(fd: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(fd, other)
     except OSError:
         return False
 
@@ -191,21 +220,29 @@ class _EndedBySignal(BaseException):
 
 
 def await_readers(made: list[Outlet], status: int, interrupted: int) -> int:
-    """Wait for the readers and return the exit status. After a signal, wait only while the reader reads. A signal ends the wait;
-    the status is then ``interrupted`` if it is the second of a run, or if nothing ran. Raises :class:`UnwrittenError`."""
+    """Wait for the readers and return the exit status.
+
+    After a signal, wait only while the reader reads. A signal ends the wait; the status is then
+    ``interrupted`` if it is the second of a run, or if nothing ran. Raises :class:`UnwrittenError`.
+    """
 
     def signalled(_number: int, _frame: FrameType | None) -> None:
         raise _EndedBySignal
 
     before = {number: signal.signal(number, signalled) for number in stop_signals()}
-    at_once = status == interrupted or Signals.late
-    patience_s = _INTERRUPTED_S if at_once else _SIGNALLED_S if Signals.count else float("inf")
+    patience_s = math.inf
+    if status == interrupted or Signals.late:
+        patience_s = _INTERRUPTED_S
+    elif Signals.count:
+        patience_s = _SIGNALLED_S
     try:
         for outlet in made:
             outlet.wait(patience_s)
         return status
     except _EndedBySignal:
-        return status if Signals.ran and Signals.count == 0 else interrupted
+        if Signals.ran and Signals.count == 0:
+            return status
+        return interrupted
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,8 @@
-"""Reads the limits of this host: descriptors, ports, memory, queues, processes. Changes nothing but our soft descriptor limit.
+"""Reads the limits of this host: descriptors, ports, memory, queues, processes. Changes nothing but
+our soft descriptor limit.
 
-Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl and cgroup-v2.rst). A missing,
-forbidden or malformed one gives None, never an error.
+Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl
+and cgroup-v2.rst). A missing, forbidden or malformed one gives None, never an error.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-#: Stands for "unlimited" in /proc/PID/limits, "max" in cgroup v2, and cgroup v1's numbers near 2**63.
+#: Stands for "unlimited" in /proc/PID/limits, "max" in cgroup v2, and cgroup v1's numbers near
+#: 2**63.
 NO_LIMIT = 2**60
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The host's limits; None: could not be read. Sizes in bytes unless a name says pages; no limit is 2**60."""
+    """The host's limits; None: could not be read.
+
+    Sizes in bytes unless a name says pages; no limit is 2**60.
+    """
 
     #: The kernel's version, for example (6, 18).
     kernel: tuple[int, int] | None = None
@@ -51,7 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     epoll_watches: int | None = None
     memory_total: int | None = None
     memory_available: int | None = None
-    #: The tightest memory cgroup of this process: its limit, and its usage without inactive file pages.
+    #: The tightest memory cgroup of this process: its limit, and its usage without inactive file
+    #: pages.
     cgroup_memory_limit: int | None = None
     cgroup_memory_used: int | None = None
     #: The tightest pids cgroup of this process.
@@ -61,7 +67,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: CPUs that this process may use, and a cgroup's quota in CPUs (None: no quota).
     cpus: int | None = None
     cpu_quota: float | None = None
-    #: sockstat: sockets of all kinds, TCP sockets in use, in TIME_WAIT, and pages queued in TCP buffers.
+    #: sockstat: sockets of all kinds, TCP sockets in use, in TIME_WAIT, and pages queued in TCP
+    #: buffers.
     sockets_used: int | None = None
     tcp_inuse: int | None = None
     tcp_tw: int | None = None
@@ -86,7 +93,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """CPU seconds per second: the smaller of affinity and quota."""
         if self.cpus is None:
             return self.cpu_quota
-        return float(self.cpus) if self.cpu_quota is None else min(float(self.cpus), self.cpu_quota)
+        if self.cpu_quota is None:
+            return float(self.cpus)
+        return min(float(self.cpus), self.cpu_quota)
 
 
 def raise_nofile() -> None:
@@ -99,7 +108,8 @@ def raise_nofile() -> None:
 
 def read_limits(root: Path = Path("/")) -> Limits:
     """The limits of the host whose file system starts at ``root``."""
-    proc, sys = root / "proc", root / "proc/sys"
+    proc = root / "proc"
+    sys = root / "proc/sys"
     soft, hard = read_rlimit(proc / "self/limits", "Max open files")
     low, high = _pair(sys / "net/ipv4/ip_local_port_range")
     meminfo = _table(proc / "meminfo")
@@ -108,40 +118,63 @@ def read_limits(root: Path = Path("/")) -> Limits:
     memory_limit, memory_used = _tightest(_memory_groups(root, cgroups))
     pids_limit, pids_used = _tightest(_pids_groups(root, cgroups))
     sockets = _sockstat(proc / "net/sockstat")
-    uid = (status.get("Uid") or "").split()
+    processes, _ = read_rlimit(proc / "self/limits", "Max processes")
+    uids = (status.get("Uid") or "").split()
     return Limits(
         kernel=_kernel(sys / "kernel/osrelease"),
-        nofile_soft=soft, nofile_hard=hard, nproc=read_rlimit(proc / "self/limits", "Max processes")[0],
-        nr_open=_number(sys / "fs/nr_open"), file_max=_number(sys / "fs/file-max"), files_open=_number(sys / "fs/file-nr"),
-        port_low=low, port_high=high, ports_reserved=_reserved(sys / "net/ipv4/ip_local_reserved_ports", low, high),
-        tcp_tw_reuse=_number(sys / "net/ipv4/tcp_tw_reuse"), somaxconn=_number(sys / "net/core/somaxconn"),
+        nofile_soft=soft,
+        nofile_hard=hard,
+        nproc=processes,
+        nr_open=_number(sys / "fs/nr_open"),
+        file_max=_number(sys / "fs/file-max"),
+        files_open=_number(sys / "fs/file-nr"),
+        port_low=low,
+        port_high=high,
+        ports_reserved=_reserved(sys / "net/ipv4/ip_local_reserved_ports", low, high),
+        tcp_tw_reuse=_number(sys / "net/ipv4/tcp_tw_reuse"),
+        somaxconn=_number(sys / "net/core/somaxconn"),
         syn_backlog=_number(sys / "net/ipv4/tcp_max_syn_backlog"),
         conntrack_count=_number(sys / "net/netfilter/nf_conntrack_count"),
         conntrack_max=_number(sys / "net/netfilter/nf_conntrack_max"),
         tcp_mem_pages=_triple(sys / "net/ipv4/tcp_mem"),
         epoll_watches=_number(sys / "fs/epoll/max_user_watches"),
-        memory_total=_kibibytes(meminfo.get("MemTotal")), memory_available=_kibibytes(meminfo.get("MemAvailable")),
-        cgroup_memory_limit=memory_limit, cgroup_memory_used=memory_used, pids_limit=pids_limit, pids_used=pids_used,
+        memory_total=_kibibytes(meminfo.get("MemTotal")),
+        memory_available=_kibibytes(meminfo.get("MemAvailable")),
+        cgroup_memory_limit=memory_limit,
+        cgroup_memory_used=memory_used,
+        pids_limit=pids_limit,
+        pids_used=pids_used,
         threads_max=_number(sys / "kernel/threads-max"),
-        cpus=sum(last - first + 1 for first, last in _ranges(status.get("Cpus_allowed_list", ""))) or None,
+        cpus=_count(status.get("Cpus_allowed_list", "")) or None,
         cpu_quota=_cpu_quota(root, cgroups),
-        sockets_used=sockets.get("sockets.used"), tcp_inuse=sockets.get("TCP.inuse"),
-        tcp_tw=sockets.get("TCP.tw"), tcp_used_pages=sockets.get("TCP.mem"),
-        superuser=len(uid) > 1 and uid[1] == "0",
-    )  # fmt: skip
+        sockets_used=sockets.get("sockets.used"),
+        tcp_inuse=sockets.get("TCP.inuse"),
+        tcp_tw=sockets.get("TCP.tw"),
+        tcp_used_pages=sockets.get("TCP.mem"),
+        # The second is the effective one.
+        superuser=len(uids) > 1 and uids[1] == "0",
+    )
 
 
 def read_rlimit(path: Path, name: str) -> tuple[int | None, int | None]:
-    """(soft, hard) of one row of a ``/proc/PID/limits``, for example "Max open files"; (None, None) if unreadable."""
+    """(soft, hard) of one row of a ``/proc/PID/limits``, for example "Max open files"; (None, None)
+    if unreadable.
+    """
     for line in (_text(path) or "").splitlines():
-        if line.startswith(name):
-            words = line[len(name) :].split()
-            try:
-                soft, hard = (NO_LIMIT if word == "unlimited" else int(word) for word in words[:2])
-            except ValueError:
-                return None, None
-            return soft, hard
+        if not line.startswith(name):
+            continue
+        words = line.removeprefix(name).split()
+        try:
+            return _rlimit(words[0]), _rlimit(words[1])
+        except (IndexError, ValueError):
+            return None, None
     return None, None
+
+
+def _rlimit(word: str) -> int:
+    if word == "unlimited":
+        return NO_LIMIT
+    return int(word)
 
 
 def _text(path: Path) -> str | None:
@@ -152,8 +185,10 @@ def _text(path: Path) -> str | None:
 
 
 def _kernel(path: Path) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", _text(path) or "")
-    return None if found is None else (int(found[1]), int(found[2]))
+    version = re.match(r"(\d+)\.(\d+)", _text(path) or "")
+    if version is None:
+        return None
+    return int(version[1]), int(version[2])
 
 
 def _numbers(path: Path) -> list[int]:
@@ -165,28 +200,40 @@ def _numbers(path: Path) -> list[int]:
 
 def _number(path: Path) -> int | None:
     numbers = _numbers(path)
-    return min(numbers[0], NO_LIMIT) if numbers else None
+    if not numbers:
+        return None
+    return min(numbers[0], NO_LIMIT)
 
 
 def _pair(path: Path) -> tuple[int | None, int | None]:
     numbers = _numbers(path)
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)
+    if len(numbers) != 2:
+        return None, None
+    return numbers[0], numbers[1]
 
 
 def _triple(path: Path) -> tuple[int, int, int] | None:
     numbers = _numbers(path)
-    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
+    if len(numbers) != 3:
+        return None
+    return numbers[0], numbers[1], numbers[2]
 
 
 def _table(path: Path) -> dict[str, str]:
     """``Name:   value`` lines."""
-    rows = (line.partition(":") for line in (_text(path) or "").splitlines())
-    return {name.strip(): value.strip() for name, colon, value in rows if colon}
+    rows = {}
+    for line in (_text(path) or "").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            rows[name.strip()] = value.strip()
+    return rows
 
 
 def _kibibytes(value: str | None) -> int | None:
     words = (value or "").split()
-    return int(words[0]) * 1024 if words and words[0].isdigit() else None
+    if not words or not words[0].isdigit():
+        return None
+    return int(words[0]) * 1024
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -197,43 +244,59 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
             yield int(low), int(high or low)
 
 
+def _count(text: str) -> int:
+    """How many numbers ``0-3,8`` has."""
+    return sum(last - first + 1 for first, last in _ranges(text))
+
+
 def _reserved(path: Path, low: int | None, high: int | None) -> int:
-    """The number of reserved ports in low..high. The kernel merges the list, so ranges do not overlap."""
+    """The number of reserved ports in low..high.
+
+    The kernel merges the list, so ranges do not overlap.
+    """
     if low is None or high is None:
         return 0
-    return sum(max(0, min(last, high) - max(first, low) + 1) for first, last in _ranges(_text(path) or ""))
+    count = 0
+    for first, last in _ranges(_text(path) or ""):
+        count += max(0, min(last, high) - max(first, low) + 1)
+    return count
 
 
 def _sockstat(path: Path) -> dict[str, int]:
     """``TCP: inuse 5 orphan 0`` as {"TCP.inuse": 5, "TCP.orphan": 0}."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in (_text(path) or "").splitlines():
         family, _, rest = line.partition(":")
         words = rest.split()
         for name, value in zip(words[::2], words[1::2], strict=False):
             if value.isdigit():
-                found[f"{family}.{name}"] = int(value)
-    return found
+                counts[f"{family}.{name}"] = int(value)
+    return counts
 
 
 def _cgroups(path: Path) -> dict[str, str]:
     """Controller -> our path in its hierarchy; "" is the unified one (cgroup v2)."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for line in (_text(path) or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, place = rest.partition(":")
         for controller in controllers.split(","):
-            found[controller.removeprefix("name=")] = place
-    return found
+            places[controller.removeprefix("name=")] = place
+    return places
 
 
 def _folders(root: Path, cgroups: dict[str, str], controller: str) -> Iterator[tuple[Path, bool]]:
     """Each cgroup from ours up to the root, and whether it is v2.
 
-    In a container our path may not exist below the mount, or start with "..": then the mount's root is the nearest.
+    In a container our path may not exist below the mount, or start with "..": then the mount's root
+    is the nearest.
     """
-    mounts = [(root / "sys/fs/cgroup" / controller, cgroups.get(controller), False)]
-    mounts += [(root / "sys/fs/cgroup" / name, cgroups.get(""), True) for name in ("", "unified")]
+    top = root / "sys/fs/cgroup"
+    mounts = (
+        (top / controller, cgroups.get(controller), False),
+        (top, cgroups.get(""), True),
+        (top / "unified", cgroups.get(""), True),
+    )
     for mount, place, unified in mounts:
         if place is None:
             continue
@@ -248,22 +311,32 @@ def _folders(root: Path, cgroups: dict[str, str], controller: str) -> Iterator[t
 
 def _memory_groups(root: Path, cgroups: dict[str, str]) -> Iterator[tuple[int, int]]:
     for folder, unified in _folders(root, cgroups, "memory"):
-        limit = _limit(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
-        used = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
-        if limit is None or used is None:
-            continue
-        # The kernel reclaims inactive file pages on demand (Kubernetes' "working set").
-        wanted = "inactive_file" if unified else "total_inactive_file"
-        for line in (_text(folder / "memory.stat") or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name == wanted and value.isdigit():
-                used = max(0, used - int(value))
-        yield limit, used
+        if unified:
+            limit = _limit(folder / "memory.max")
+            used = _number(folder / "memory.current")
+            reclaimable = _stat(folder / "memory.stat", "inactive_file")
+        else:
+            limit = _limit(folder / "memory.limit_in_bytes")
+            used = _number(folder / "memory.usage_in_bytes")
+            reclaimable = _stat(folder / "memory.stat", "total_inactive_file")
+        if limit is not None and used is not None:
+            # The kernel reclaims inactive file pages on demand (Kubernetes' "working set").
+            yield limit, max(0, used - reclaimable)
+
+
+def _stat(path: Path, wanted: str) -> int:
+    """A number of a memory.stat; 0 without it."""
+    for line in (_text(path) or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == wanted and value.isdigit():
+            return int(value)
+    return 0
 
 
 def _pids_groups(root: Path, cgroups: dict[str, str]) -> Iterator[tuple[int, int]]:
     for folder, _ in _folders(root, cgroups, "pids"):
-        limit, used = _limit(folder / "pids.max"), _number(folder / "pids.current")
+        limit = _limit(folder / "pids.max")
+        used = _number(folder / "pids.current")
         if limit is not None and used is not None:
             yield limit, used
 
@@ -273,7 +346,9 @@ def _limit(path: Path) -> int | None:
     if (_text(path) or "").strip() == "max":
         return None
     number = _number(path)
-    return None if number is None or number >= NO_LIMIT else number
+    if number is None or number >= NO_LIMIT:
+        return None
+    return number
 
 
 def _tightest(groups: Iterator[tuple[int, int]]) -> tuple[int | None, int | None]:
@@ -287,8 +362,14 @@ def _cpu_quota(root: Path, cgroups: dict[str, str]) -> float | None:
         if unified:
             words = (_text(folder / "cpu.max") or "").split()
         else:
-            words = [(_text(folder / f"cpu.cfs_{name}_us") or "").strip() for name in ("quota", "period")]
-        # "max" and v1's -1 are no digits: no quota.
-        if len(words) == 2 and all(word.isdigit() and int(word) > 0 for word in words):
+            quota = _text(folder / "cpu.cfs_quota_us") or ""
+            period = _text(folder / "cpu.cfs_period_us") or ""
+            words = [quota.strip(), period.strip()]
+        if len(words) == 2 and all(map(_is_positive, words)):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
+
+
+def _is_positive(word: str) -> bool:
+    """Whether it is a number above 0: "max" and v1's -1 are no quota."""
+    return word.isdigit() and int(word) > 0

@@ -1,96 +1,89 @@
-"""How nginx chooses what answers a request: the listening socket, the server block, the location, and internal redirects.
+"""How nginx chooses what answers a request: the listening socket, the server block, the location.
 
-Pure, but for ``kind_of``, by which the caller looks up files. Sources: "Server names" and "How nginx processes a request"
-(nginx.org), ngx_http_core_find_location, ngx_http_find_virtual_server and ngx_http_internal_redirect of nginx 1.22.
+Sources: "Server names" and "How nginx processes a request" (nginx.org), ngx_http_core_find_location
+and ngx_http_find_virtual_server of nginx 1.22.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_address
-from typing import Literal
 from urllib.parse import unquote
 
 import msgspec
 
 from asyncli.model.values import Target
-from asyncli.preflight.nginx_config import Content, Listen, Location, NginxConfig, ServerBlock, Timers
-from asyncli.preflight.patterns import Undecided, matches, substituted
+from asyncli.preflight.nginx_blocks import Listen, Location, NginxConfig, ServerBlock
+from asyncli.preflight.patterns import Undecided, matches
 
-#: What a path is: a file, a folder, neither; None: unknown.
-Kind = Literal["file", "folder", "none"] | None
-KindOf = Callable[[str], Kind]
-#: The locations that a request passes through, the last of which answers it; empty: none, so the server block itself.
-Way = tuple[Location, ...]
-
-_WILDCARDS = {"*": "0.0.0.0", "": "0.0.0.0"}
-_ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"
-_LOCALHOST = ("127.0.0.1", "::1")
-# nginx gives up after ten internal redirects (NGX_HTTP_MAX_URI_CHANGES).
-_MOST_REDIRECTS = 10
-# Each file that cannot be looked up doubles the ways.
-_MOST_WAYS = 32
+_ANY_IPV4 = "0.0.0.0"
+_ANY_IPV6 = "::"
+_WILDCARDS = {"*": _ANY_IPV4, "": _ANY_IPV4}
+_LOCALHOST_IPV4 = "127.0.0.1"
+_LOCALHOST_IPV6 = "::1"
 
 
 class StatusAddress(msgspec.Struct, frozen=True):
-    """A stub_status page: its URL with --status-url, and the Host that its server block needs; "": any."""
+    """A stub_status page: its URL with --status-url, and the Host that its server block needs; "":
+    any.
+    """
 
     url: str
     host: str = ""
-
-
-def file_kind(path: str) -> Kind:
-    """The kind of a path on this host, as far as it may be looked up."""
-    try:
-        return "folder" if os.path.isdir(path) else "file" if os.path.lexists(os.path.realpath(path)) else "none"
-    except (OSError, ValueError):
-        return None
-
-
-def unknown_kind(path: str) -> Kind:
-    """The same for paths of another host."""
-    return None
 
 
 # -- listening sockets
 
 
 def listens_for(config: NginxConfig, address: str, port: int) -> list[Listen]:
-    """Every ``listen`` of the socket that accepts connections to ``address`` (a name, if it is not known) and ``port``; of a Unix
-    socket ``port`` is 0 and ``address`` its path. nginx prefers an address to a wildcard."""
-    every = [listen for server in config.servers for listen in server.listens if listen.port == port]
-    for place in _sockets_of(every, address, port):
-        same = [listen for listen in every if _places(listen) & {place}]
-        if same:
-            return same
+    """Every ``listen`` of the socket that accepts connections to ``address`` and ``port``.
+
+    ``address``: a name, if it is not known. Of a Unix socket ``port`` is 0 and ``address`` its
+    path. nginx prefers an address to a wildcard.
+    """
+    of_port = []
+    for server in config.servers:
+        of_port += [listen for listen in server.listens if listen.port == port]
+    for place in _sockets_of(of_port, address, port):
+        of_socket = [listen for listen in of_port if place in _places(listen)]
+        if of_socket:
+            return of_socket
     return []
 
 
 def listen_for(config: NginxConfig, address: str, port: int) -> Listen | None:
     """The listening socket, with the options that any server block sets."""
-    same = listens_for(config, address, port)
-    if not same:
+    listens = listens_for(config, address, port)
+    if not listens:
         return None
-    backlogs = [one.backlog for one in same if one.backlog is not None]
-    flags = {name: any(getattr(one, name) for one in same) for name in ("reuseport", "proxy_protocol", "ssl")}
-    return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), **flags)
+    backlogs = [listen.backlog for listen in listens if listen.backlog is not None]
+    return msgspec.structs.replace(
+        listens[0],
+        backlog=min(backlogs, default=None),
+        reuseport=any(listen.reuseport for listen in listens),
+        proxy_protocol=any(listen.proxy_protocol for listen in listens),
+        ssl=any(listen.ssl for listen in listens),
+    )
 
 
 def _sockets_of(listens: Sequence[Listen], address: str, port: int) -> list[str]:
     """The sockets that a connection may reach, the most exact one first."""
     if not port:
         return [os.path.realpath(address)]
-    both_families = any(listen.address == _ANY_IPV6 and not listen.ipv6only for listen in listens)
     exact = _normal(address)
     if exact is None:
         # An address that is not known: any socket of the port, a wildcard first.
-        others = [place for listen in listens for place in sorted(_places(listen))]
-        return [_ANY_IPV4, _ANY_IPV6, *others]
+        sockets = [_ANY_IPV4, _ANY_IPV6]
+        for listen in listens:
+            sockets += sorted(_places(listen))
+        return sockets
     if ":" in exact:
         return [exact, _ANY_IPV6]
-    return [exact, _ANY_IPV4, *([_ANY_IPV6] if both_families else [])]
+    if any(listen.address == _ANY_IPV6 and not listen.ipv6only for listen in listens):
+        return [exact, _ANY_IPV4, _ANY_IPV6]
+    return [exact, _ANY_IPV4]
 
 
 def _places(listen: Listen) -> set[str]:
@@ -98,7 +91,7 @@ def _places(listen: Listen) -> set[str]:
     if not listen.port:
         return {os.path.realpath(listen.address)}
     if listen.address.lower() == "localhost":
-        return set(_LOCALHOST)
+        return {_LOCALHOST_IPV4, _LOCALHOST_IPV6}
     address = _WILDCARDS.get(listen.address, listen.address)
     return {_normal(address) or address.lower()}
 
@@ -114,33 +107,66 @@ def _normal(address: str) -> str | None:
 # -- server blocks
 
 
-def server_for(config: NginxConfig, address: str, port: int, name: str) -> ServerBlock | Undecided | None:
-    """The server block that answers requests for the host ``name`` on this socket; None if none listens there, Undecided if a
-    pattern among the names is."""
-    same = listens_for(config, address, port)
-    blocks = [server for server in config.servers if any(listen in same for listen in server.listens)]
+def server_for(
+    config: NginxConfig, address: str, port: int, name: str
+) -> ServerBlock | Undecided | None:
+    """The server block that answers requests for the host ``name`` on this socket.
+
+    None: none listens there. Undecided: a pattern among the names is.
+    """
+    of_socket = listens_for(config, address, port)
+    blocks = []
+    default = None
+    for server in config.servers:
+        listens = [listen for listen in server.listens if listen in of_socket]
+        if listens:
+            blocks.append(server)
+        if default is None and any(listen.default for listen in listens):
+            default = server
     if not blocks:
         return None
-    named = _by_name(blocks, name.lower().removesuffix("."))
-    if named is not None:
-        return named
+    return _named(blocks, name.lower().removesuffix(".")) or default or blocks[0]
+
+
+def _named(blocks: Sequence[ServerBlock], host: str) -> ServerBlock | Undecided | None:
+    """The block with the most exact name: itself, the longest ``*.x``, the longest ``x.*``, the
+    first pattern.
+    """
+    names: list[tuple[str, ServerBlock]] = []
     for server in blocks:
-        if any(listen.default and listen in same for listen in server.listens):
-            return server
-    return blocks[0]
-
-
-def _by_name(blocks: Sequence[ServerBlock], host: str) -> ServerBlock | Undecided | None:
-    """The block with the most exact name: itself, the longest ``*.x``, the longest ``x.*``, the first pattern."""
-    names = [(name, server) for server in blocks for name in server.names]
+        names += [(name, server) for name in server.names]
     for name, server in names:
-        if host == name or (name.startswith(".") and host == name[1:]):
+        if _is_name_of(name, host):
             return server
-    before = [(name, server) for name, server in names if name.startswith((".", "*.")) and _ends_with(host, name)]
-    after = [(name, server) for name, server in names if name.endswith(".*") and host.startswith(name[:-1]) and host != name[:-1]]
-    for candidates in (before, after):
+    for matches_wildcard in (_ends_with, _begins_with):
+        candidates = [(name, server) for name, server in names if matches_wildcard(host, name)]
         if candidates:
-            return max(candidates, key=lambda pair: len(pair[0].removeprefix("*")))[1]
+            _, server = max(candidates, key=lambda named: len(named[0].removeprefix("*")))
+            return server
+    return _matching(names, host)
+
+
+def _is_name_of(name: str, host: str) -> bool:
+    """``.x`` is a name of x too."""
+    return host == name or (name.startswith(".") and host == name[1:])
+
+
+def _ends_with(host: str, name: str) -> bool:
+    """Whether ``name`` is ``.x`` or ``*.x``, and the host a.x."""
+    suffix = name.removeprefix("*")
+    return name.startswith((".", "*.")) and host.endswith(suffix) and host != suffix
+
+
+def _begins_with(host: str, name: str) -> bool:
+    """Whether ``name`` is ``x.*``, and the host x.a."""
+    prefix = name.removesuffix("*")
+    return name.endswith(".*") and host.startswith(prefix) and host != prefix
+
+
+def _matching(
+    names: Sequence[tuple[str, ServerBlock]], host: str
+) -> ServerBlock | Undecided | None:
+    """The first block of a pattern that matches."""
     for name, server in names:
         if not name.startswith("~"):
             continue
@@ -152,29 +178,27 @@ def _by_name(blocks: Sequence[ServerBlock], host: str) -> ServerBlock | Undecide
     return None
 
 
-def _ends_with(host: str, name: str) -> bool:
-    suffix = name.removeprefix("*")
-    return host.endswith(suffix) and host != suffix
-
-
 # -- locations
 
 
 def location_for(locations: Sequence[Location], path: str) -> Location | Undecided | None:
-    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern is."""
-    return _find(locations, path)[0]
+    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern
+    is.
+    """
+    location, _ = _find(locations, path)
+    return location
 
 
-def _find(locations: Sequence[Location], path: str) -> tuple[Location | Undecided | None, bool]:
-    """The location of a level and of those nested in it, and whether it ends the search: patterns of outer levels come after
-    prefixes of inner ones."""
-    longest: Location | None = None
-    for one in locations:
-        if one.modifier == "=" and one.pattern == path:
-            return one, True
-        is_prefix = one.modifier in ("", "^~") and not one.pattern.startswith("@") and path.startswith(one.pattern)
-        if is_prefix and (longest is None or len(one.pattern) > len(longest.pattern)):
-            longest = one
+def _find(
+    locations: Sequence[Location], path: str
+) -> tuple[Location | Undecided | None, bool]:
+    """The location of a level and of those nested in it, and whether it ends the search: patterns
+    of outer levels come after prefixes of inner ones.
+    """
+    for location in locations:
+        if location.modifier == "=" and location.pattern == path:
+            return location, True
+    longest = _longest_prefix(locations, path)
     chosen: Location | Undecided | None = longest
     if longest is not None:
         nested, is_final = _find(longest.locations, path)
@@ -183,53 +207,41 @@ def _find(locations: Sequence[Location], path: str) -> tuple[Location | Undecide
         chosen = nested or longest
         if longest.modifier == "^~":
             return chosen, False
-    for one in locations:
-        if one.modifier not in ("~", "~*"):
-            continue
-        is_match = matches(one.pattern, path, fold=one.modifier == "~*")
-        if is_match is None:
-            return Undecided(one.pattern), True
-        if is_match:
-            return _find(one.locations, path)[0] or one, True
+    by_pattern = _first_pattern(locations, path)
+    if isinstance(by_pattern, Location):
+        nested, _ = _find(by_pattern.locations, path)
+        return nested or by_pattern, True
+    if by_pattern is not None:
+        return by_pattern, True
     return chosen, False
 
 
-# -- the way of a request
+def _longest_prefix(locations: Sequence[Location], path: str) -> Location | None:
+    longest: Location | None = None
+    for location in locations:
+        if location.modifier not in ("", "^~") or location.pattern.startswith("@"):
+            continue
+        if not path.startswith(location.pattern):
+            continue
+        if longest is None or len(location.pattern) > len(longest.pattern):
+            longest = location
+    return longest
 
 
-def timers_for(server: ServerBlock, path: str, kind_of: KindOf) -> Timers | Undecided:
-    """The timers for a request of ``path``, after internal redirects; Undecided if they depend on what cannot be known."""
-    timers: Timers | None = None
-    for way in ways(server, path, kind_of):
-        if isinstance(way, Undecided):
-            return way
-        found = _timers_of(server, way)
-        if timers is not None and found != timers:
-            return Undecided(f"a file for {path}")
-        timers = found
-    return server.timers if timers is None else timers
+def _first_pattern(locations: Sequence[Location], path: str) -> Location | Undecided | None:
+    for location in locations:
+        if location.modifier not in ("~", "~*"):
+            continue
+        is_match = matches(location.pattern, path, fold=location.modifier == "~*")
+        if is_match is None:
+            return Undecided(location.pattern)
+        if is_match:
+            return location
+    return None
 
 
-def _timers_of(server: ServerBlock, way: Way) -> Timers:
-    """The last location's; but each location on the way ends keep-alive by its own limits (ngx_http_update_location_config)."""
-    if not way:
-        return server.timers
-    last = way[-1].timers
-    if any(one.timers.keepalive_timeout_s == 0 for one in way):
-        last = msgspec.structs.replace(last, keepalive_timeout_s=0.0)
-    fewest = min(one.timers.keepalive_requests for one in way)
-    ages = [one.timers.keepalive_time_s for one in way if one.timers.keepalive_time_s is not None]
-    return msgspec.structs.replace(last, keepalive_requests=fewest, keepalive_time_s=min(ages, default=None))
-
-
-def ways(server: ServerBlock, path: str, kind_of: KindOf) -> Iterator[Way | Undecided]:
-    """The ways that a request of ``path`` may take: one, unless the kind of a file is unknown."""
-    walk = _Walk(server, kind_of)
-    yield from walk.from_server(_normalised(path), (), is_error=False)
-
-
-def _normalised(path: str) -> str:
-    """A request's path as nginx matches it: without its query, decoded, with single slashes and no dots."""
+def normalised(path: str) -> str:
+    """A path as nginx matches it: without its query, decoded, with single slashes and no dots."""
     text = re.sub(r"/{2,}", "/", unquote(path.partition("?")[0], errors="surrogateescape"))
     parts: list[str] = []
     for part in text.split("/"):
@@ -242,239 +254,106 @@ def _normalised(path: str) -> str:
     return "/".join(parts) or "/"
 
 
-class _Walk:
-    """Follows a request through a server block."""
-
-    def __init__(self, server: ServerBlock, kind_of: KindOf) -> None:
-        self._server, self._kind_of = server, kind_of
-        self._left = _MOST_WAYS
-
-    def from_server(self, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        """From the beginning, where internal redirects begin again."""
-        if len(way) > _MOST_REDIRECTS:
-            yield way
-            return
-        step = _rewritten(self._server.content, uri)
-        if isinstance(step, Undecided):
-            yield step
-        elif step.status is not None:
-            # Answered by the server block's own return: no location was chosen for it.
-            yield way
-        else:
-            yield from self._find_location(step.uri, way, is_error=is_error)
-
-    def _find_location(self, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        location = location_for(self._server.locations, uri)
-        if isinstance(location, Undecided) or len(way) > _MOST_REDIRECTS:
-            yield location if isinstance(location, Undecided) else way
-        elif location is None:
-            yield from self._serve(self._server.content, uri, way, is_error=is_error)
-        else:
-            yield from self._enter(location, uri, way, is_error=is_error)
-
-    def _enter(self, location: Location, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        way = (*way, location)
-        step = _rewritten(location.content, uri)
-        if isinstance(step, Undecided):
-            yield step
-        elif step.status is not None:
-            yield from self._fail(location.content, step.status, way, uri, is_error=is_error)
-        elif step.searches:
-            yield from self._find_location(step.uri, way, is_error=is_error)
-        else:
-            yield from self._serve(location.content, step.uri, way, is_error=is_error)
-
-    def _serve(self, content: Content, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        """Access, try_files, then the handler: another program, or files."""
-        if content.is_denied:
-            yield from self._fail(content, 403, way, uri, is_error=is_error)
-        elif content.try_files:
-            yield from self._try_files(content, uri, way, is_error=is_error)
-        elif content.is_handled:
-            yield way
-        elif uri.endswith("/"):
-            yield from self._index(content, uri, way, is_error=is_error)
-        else:
-            yield from self._by_kind(
-                content.file_of(uri),
-                {"file": lambda: iter([way]), "folder": lambda: iter([way])},
-                lambda: self._fail(content, 404, way, uri, is_error=is_error),
-            )
-
-    def _try_files(self, content: Content, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        *names, last = content.try_files
-
-        def otherwise() -> Iterator[Way | Undecided]:
-            if last.startswith("="):
-                return self._fail(content, int(last[1:]), way, uri, is_error=is_error)
-            return self._redirect(last, uri, way, is_error=is_error)
-
-        def serve(name: str) -> Iterator[Way | Undecided]:
-            found = msgspec.structs.replace(content, try_files=())
-            return self._serve(found, name, way, is_error=is_error)
-
-        def attempt(number: int) -> Iterator[Way | Undecided]:
-            if number == len(names):
-                return otherwise()
-            name = _with_uri(names[number], uri)
-            if name is None:
-                return iter([Undecided(names[number])])
-            wanted = "folder" if name.endswith("/") else "file"
-            return self._by_kind(content.file_of(name), {wanted: lambda: serve(name)}, lambda: attempt(number + 1))
-
-        yield from attempt(0)
-
-    def _index(self, content: Content, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        """ngx_http_index_module: an internal redirect to the first of its files."""
-
-        def attempt(number: int) -> Iterator[Way | Undecided]:
-            if number == len(content.index):
-                return iter([way]) if content.has_autoindex else self._fail(content, 403, way, uri, is_error=is_error)
-            name = content.index[number]
-            if name.startswith("/"):
-                return self.from_server(name, way, is_error=is_error)
-            if "$" in name:
-                return iter([Undecided(name)])
-            found = {"file": lambda: self.from_server(uri + name, way, is_error=is_error)}
-            return self._by_kind(content.file_of(uri + name), found, lambda: attempt(number + 1))
-
-        yield from attempt(0)
-
-    def _fail(self, content: Content, status: int, way: Way, uri: str, *, is_error: bool) -> Iterator[Way | Undecided]:
-        """error_page; an error within one has none."""
-        page = dict(content.error_pages).get(status)
-        if page is None or is_error or not page.startswith(("/", "@")):
-            yield way
-        else:
-            yield from self._redirect(page, uri, way, is_error=True)
-
-    def _redirect(self, to: str, uri: str, way: Way, *, is_error: bool) -> Iterator[Way | Undecided]:
-        """An internal redirect to a URI or to a named location."""
-        if to.startswith("@"):
-            named = next((one for one in self._server.locations if one.pattern == to), None)
-            yield from iter([way]) if named is None else self._enter(named, uri, way, is_error=is_error)
-            return
-        name = _with_uri(to, uri)
-        if name is None:
-            yield Undecided(to)
-        else:
-            yield from self.from_server(_normalised(name), way, is_error=is_error)
-
-    def _by_kind(
-        self,
-        path: str | None,
-        known: dict[str, Callable[[], Iterator[Way | Undecided]]],
-        otherwise: Callable[[], Iterator[Way | Undecided]],
-    ) -> Iterator[Way | Undecided]:
-        """The way by the kind of a path, or all ways if it is unknown."""
-        kind = None if path is None else self._kind_of(path)
-        if kind is not None:
-            yield from known.get(kind, otherwise)()
-            return
-        self._left -= 1
-        if self._left <= 0:
-            yield Undecided("the files that it serves")
-            return
-        for follow in (*dict.fromkeys(known.values()), otherwise):
-            yield from follow()
-
-
-class _Step(msgspec.Struct, frozen=True):
-    """``uri`` after the rewrites of a level; ``searches``: nginx looks for a location again; ``status``: answered so."""
-
-    uri: str
-    searches: bool = False
-    status: int | None = None
-
-
-def _rewritten(content: Content, uri: str) -> _Step | Undecided:
-    """``uri`` after ``rewrite`` and ``return`` of a server block or location, in order. Conditions (if) are left out."""
-    changed = False
-    for pattern, replacement, flag in content.rewrites:
-        if flag == "return":
-            return _Step(uri, status=int(replacement))
-        made = substituted(pattern, uri, replacement)
-        if isinstance(made, Undecided):
-            return made
-        if made is None:
-            continue
-        if flag in ("redirect", "permanent") or made.startswith(("http://", "https://", "$scheme")):
-            return _Step(uri, status=302)
-        uri, changed = _normalised(made), True
-        if flag in ("last", "break"):
-            return _Step(uri, searches=flag == "last")
-    return _Step(uri, searches=changed)
-
-
-def _with_uri(name: str, uri: str) -> str | None:
-    """A name of try_files or error_page with ``$uri`` filled; None with other variables, but those of the query."""
-    path = name.partition("?")[0]
-    text = path.replace("${uri}", uri).replace("$uri", uri)
-    text = text.replace("$is_args", "").replace("$args", "")
-    return None if "$" in text else text
-
-
 # -- for the checks
 
 
 def directives_for(config: NginxConfig, target: Target, address: str) -> dict[str, str]:
-    """The directives that apply to ``target``: level and directive -> value ("http keepalive_timeout" -> "75s")."""
-    found = dict(config.directives)
+    """The directives that apply to ``target``: level and directive -> value
+    ("http keepalive_timeout" -> "75s").
+    """
+    directives = dict(config.directives)
     server = server_for(config, address, target.port, target.name)
     if not isinstance(server, ServerBlock):
-        return found
-    found |= {f"server {name}": text for name, text in server.directives.items()}
-    location = location_for(server.locations, _normalised(target.path))
+        return directives
+    for name, text in server.directives.items():
+        directives[f"server {name}"] = text
+    location = location_for(server.locations, normalised(target.path))
     if isinstance(location, Location):
-        found |= {f"location {name}": text for name, text in location.directives.items()}
-    return found
+        for name, text in location.directives.items():
+            directives[f"location {name}"] = text
+    return directives
 
 
 def status_pages(config: NginxConfig, targets: Sequence[Target] = ()) -> tuple[StatusAddress, ...]:
-    """The stub_status pages, with the URLs that reach them from this host. ``targets``: of the plan; a page over TLS at the port
-    of one has its name, which the certificate then has too."""
+    """The stub_status pages, with the URLs that reach them from this host.
+
+    ``targets``: of the plan. A page over TLS at the port of one has its name, which the certificate
+    then has too.
+    """
     pages: dict[StatusAddress, None] = {}
     for server in config.servers:
-        paths = [*(["/"] if server.stub_status else []), *_status_paths(server.locations)]
+        paths = list(_status_paths(server.locations))
+        if server.stub_status:
+            paths.insert(0, "/")
         for listen in server.listens:
             for path in paths:
-                page = _page_of(config, server, listen, path, targets)
-                pages[page] = None
+                pages[_page_of(config, server, listen, path, targets)] = None
     return tuple(pages)
 
 
 def _status_paths(locations: Iterable[Location]) -> Iterator[str]:
-    for one in locations:
-        if one.stub_status and one.modifier in ("", "=", "^~") and one.pattern.startswith("/"):
-            yield one.pattern
-        yield from _status_paths(one.locations)
+    for location in locations:
+        is_path = location.modifier in ("", "=", "^~") and location.pattern.startswith("/")
+        if location.stub_status and is_path:
+            yield location.pattern
+        yield from _status_paths(location.locations)
 
 
-def _page_of(config: NginxConfig, server: ServerBlock, listen: Listen, path: str, targets: Sequence[Target]) -> StatusAddress:
+def _page_of(
+    config: NginxConfig, server: ServerBlock, listen: Listen, path: str, targets: Sequence[Target]
+) -> StatusAddress:
     """The page of a server block by this ``listen``."""
     if not listen.port:
+        host = _host_for(config, server, listen.address, 0, "")
         # The path of the page follows a second colon; without it, it is "/".
-        url = f"unix:{listen.address}" + ("" if path == "/" else f":{path}")
-        return StatusAddress(url, _host_for(config, server, listen.address, 0, ""))
-    address = sorted(_places(listen))[0]
-    if address in (_ANY_IPV4, _ANY_IPV6):
-        address = _LOCALHOST[address == _ANY_IPV6]
+        if path == "/":
+            return StatusAddress(f"unix:{listen.address}", host)
+        return StatusAddress(f"unix:{listen.address}:{path}", host)
+    address = _address_of(listen)
     merged = listen_for(config, address, listen.port)
-    is_secure = merged is not None and merged.ssl
-    named = [one.name for one in targets if is_secure and one.secure and one.port == listen.port]
-    name = named[0] if named else address
-    shown = f"[{name}]" if ":" in name else name
+    if merged is None or not merged.ssl:
+        host = _host_for(config, server, address, listen.port, address)
+        return StatusAddress(f"http://{_in_url(address)}:{listen.port}{path}", host)
+    name = address
+    for target in targets:
+        if target.secure and target.port == listen.port:
+            name = target.name
+            break
     host = _host_for(config, server, address, listen.port, name)
-    return StatusAddress(f"{'https' if is_secure else 'http'}://{shown}:{listen.port}{path}", host)
+    return StatusAddress(f"https://{_in_url(name)}:{listen.port}{path}", host)
 
 
-def _host_for(config: NginxConfig, server: ServerBlock, address: str, port: int, asked: str) -> str:
+def _address_of(listen: Listen) -> str:
+    """The address by which this host reaches a ``listen``."""
+    address = min(_places(listen))
+    if address == _ANY_IPV4:
+        return _LOCALHOST_IPV4
+    if address == _ANY_IPV6:
+        return _LOCALHOST_IPV6
+    return address
+
+
+def _in_url(name: str) -> str:
+    return f"[{name}]" if ":" in name else name
+
+
+def _host_for(
+    config: NginxConfig, server: ServerBlock, address: str, port: int, asked: str
+) -> str:
     """The Host by which nginx chooses ``server``, if it does not without."""
     if server_for(config, address, port, asked) == server:
         return ""
     for name in server.names:
-        host = name.removeprefix("*.").removeprefix(".")
-        host = f"status.{host}" if name.startswith("*.") else host.replace(".*", ".local")
-        if not name.startswith("~") and host and server_for(config, address, port, host) == server:
+        host = _host_with(name)
+        if host and server_for(config, address, port, host) == server:
             return host
     return ""
+
+
+def _host_with(name: str) -> str:
+    """A host that a name of a server block stands for; "": unknown, as for a pattern."""
+    if name.startswith("~"):
+        return ""
+    if name.startswith("*."):
+        return f"status.{name.removeprefix('*.')}"
+    return name.removeprefix(".").replace(".*", ".local")

@@ -1,6 +1,7 @@
 """Reads nginx's configuration files with their includes; crossplane parses them.
 
-Not by ``nginx -T``, which opens logs and makes directories. Both show the current files, not those that nginx read at its start.
+Not by ``nginx -T``, which opens logs and makes directories. Both show the current files, not those
+that nginx read at its start.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 
 from asyncli.model.trust import User, read_regular
 
-# Bounds, also on circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed some hundred kB; a thousand
-# sites with five includes each are 6,000 files.
-_MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 10_000, 16
+# Bounds, also on circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed
+# some hundred kB; a thousand sites with five includes each are 6,000 files.
+_MOST_BYTES = 4 << 20
+_MOST_FILES = 10_000
+_DEEPEST = 16
 # sites/*/conf.d/*.conf has two; five would walk a whole disk.
 _MOST_WILDCARDS = 2
 
@@ -34,8 +37,11 @@ class NginxFiles:
     """
 
     def __init__(self, main: str, user: User | None) -> None:
-        self._main, self._user = main, user
-        self._bytes, self._files = _MOST_BYTES, _MOST_FILES
+        self._main = main
+        self._user = user
+        #: What may still be read.
+        self._bytes = _MOST_BYTES
+        self._files = _MOST_FILES
 
     def read(self) -> list[Directive]:
         """All directives. Raises :class:`UnreadableError`."""
@@ -45,10 +51,16 @@ class NginxFiles:
             raise UnreadableError(f"{self._main}: nested too deeply") from None
 
     def _read_file(self, path: str, shown: str, depth: int) -> list[Directive]:
-        """``shown``: the include pattern. Messages contain only this: the user may not be allowed to see the matching names."""
+        """The directives of a file with its includes.
+
+        ``shown``: the include pattern. Messages contain only this: the user may not be allowed to
+        see the matching names.
+        """
         self._files -= 1
         if self._files < 0 or depth > _DEEPEST:
-            raise UnreadableError(f"{shown}: more than {_MOST_FILES:,} files, or one that includes itself")
+            raise UnreadableError(
+                f"{shown}: more than {_MOST_FILES:,} files, or one that includes itself"
+            )
         try:
             text = read_regular(path, self._bytes, self._user)
         except (OSError, ValueError) as error:
@@ -70,14 +82,14 @@ class NginxFiles:
 
     def _with_includes(self, block: list[Directive], depth: int) -> list[Directive]:
         flat = []
-        for one in block:
-            if "block" in one:
-                one["block"] = self._with_includes(one["block"], depth)
-            if one["directive"] != "include" or len(one["args"]) != 1:
-                flat.append(one)
+        for directive in block:
+            if "block" in directive:
+                directive["block"] = self._with_includes(directive["block"], depth)
+            if directive["directive"] != "include" or len(directive["args"]) != 1:
+                flat.append(directive)
                 continue
             # Relative to the main file, in any file (ngx_conf_include).
-            pattern = os.path.join(os.path.dirname(self._main), one["args"][0])
+            pattern = os.path.join(os.path.dirname(self._main), directive["args"][0])
             for path in self._matching_paths(pattern):
                 flat += self._read_file(path, pattern, depth + 1)
         return flat
@@ -85,13 +97,19 @@ class NginxFiles:
     def _matching_paths(self, pattern: str) -> list[str]:
         if not glob.has_magic(pattern):
             return [pattern]
-        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILDCARDS:
-            raise UnreadableError(f"{pattern}: more than {_MOST_WILDCARDS} folders or names with wildcards")
+        with_wildcards = [part for part in pattern.split("/") if glob.has_magic(part)]
+        if len(with_wildcards) > _MOST_WILDCARDS:
+            raise UnreadableError(
+                f"{pattern}: more than {_MOST_WILDCARDS} folders or names with wildcards"
+            )
         return sorted(islice(glob.iglob(pattern), self._files + 1))
 
 
 def parse(text: bytes, shown: str) -> list[Directive]:
-    """The directives of one file without its includes. Raises :class:`UnreadableError`, which names the file ``shown``."""
+    """The directives of one file without its includes.
+
+    Raises :class:`UnreadableError`, which names the file ``shown``.
+    """
     # Imported here: 40 ms, and most runs aim at something else.
     import crossplane  # type: ignore[import-untyped]
 

@@ -1,4 +1,6 @@
-"""The status page of a server whose configuration is not read: how to add it, and HAProxy's limit by its page. Pure."""
+"""The status page of a server whose configuration is not read: how to add it, and HAProxy's limit
+by its page. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from asyncli.preflight.configured import Configured
 # How to add the page, by product. nginx's is proposed by its own configuration (nginx_checks.py).
 _HOW_TO_ADD = {
     "HAProxy": (
-        "--status-url 'http://HOST:PORT/PATH;csv', where haproxy.cfg has a 'stats uri'; without one add a 'frontend stats' with "
-        "the lines 'mode http', 'bind 127.0.0.1:8404', 'stats enable', 'stats uri /stats', reload HAProxy, and "
+        "--status-url 'http://HOST:PORT/PATH;csv', where haproxy.cfg has a 'stats uri'; without "
+        "one add a 'frontend stats' with the lines 'mode http', 'bind 127.0.0.1:8404', "
+        "'stats enable', 'stats uri /stats', reload HAProxy, and "
         "--status-url 'http://127.0.0.1:8404/stats;csv'"
     ),
-    "Apache": "load mod_status (Debian: a2enmod status), with ExtendedStatus On, and --status-url 'http://127.0.0.1/server-status?auto'",
-}  # fmt: skip
+    "Apache": (
+        "load mod_status (Debian: a2enmod status), with ExtendedStatus On, and "
+        "--status-url 'http://127.0.0.1/server-status?auto'"
+    ),
+}
 
 
 def status_checks(plan: Plan, configured: Configured) -> list[Check]:
@@ -30,39 +36,56 @@ def status_checks(plan: Plan, configured: Configured) -> list[Check]:
     if plan.status_url is not None or configured.product not in _HOW_TO_ADD:
         return []
     product = configured.product
-    detail = "it is read only with --status-url, so it is not compared with asyncli's, nor are its limits"
-    what = f"{product}'s count of connections (status page)"
-    return [Check("status_page", what, "warn", detail=detail, remedy=_HOW_TO_ADD[product])]
+    detail = (
+        "it is read only with --status-url, so it is not compared with asyncli's, "
+        "nor are its limits"
+    )
+    subject = f"{product}'s count of connections (status page)"
+    return [Check("status_page", subject, "warn", detail=detail, remedy=_HOW_TO_ADD[product])]
 
 
 def _sessions(plan: Plan, frontends: Mapping[str, Frontend]) -> Check:
-    """The limit on sessions (slim) of the frontend that serves the plan's URL, or of those that may."""
-    code, what = "haproxy_sessions", "sessions of HAProxy's frontend (slim, maxconn)"
+    """The limit on sessions (slim) of the frontend that serves the plan's URL, or of those that
+    may.
+    """
+    code = "haproxy_sessions"
+    subject = "sessions of HAProxy's frontend (slim, maxconn)"
     possible = _may_serve(plan, frontends)
     tightest = min(possible, key=lambda name: possible[name].limit - possible[name].open)
     frontend = possible[tightest]
     need = plan.connections + frontend.open
     detail = f"frontend {tightest}, with {format_count(frontend.open)} open now"
     if need <= frontend.limit:
-        return Check(code, what, "ok", frontend.limit, need, "sessions", detail)
+        return Check(code, subject, "ok", frontend.limit, need, "sessions", detail)
     if len(possible) > 1:
         detail += "; its status page does not tell whether the URL leads to this one"
     detail += "; beyond it connects wait in its listen queue"
-    remedy = f"maxconn {need} in the frontend {tightest} of haproxy.cfg, and at least as much in global"
+    remedy = (
+        f"maxconn {need} in the frontend {tightest} of haproxy.cfg, "
+        "and at least as much in global"
+    )
     # More URLs may lead to more frontends, and a page may be another server's: no certain failure.
-    return Check(code, what, "warn", frontend.limit, need, "sessions", detail, remedy)
+    return Check(code, subject, "warn", frontend.limit, need, "sessions", detail, remedy)
 
 
 def _may_serve(plan: Plan, frontends: Mapping[str, Frontend]) -> Mapping[str, Frontend]:
-    """The frontends that may serve the plan's URL: the one that serves the status page at the same place, else the others.
+    """The frontends that may serve the plan's URL: the one that serves the status page at the same
+    place, else the others.
 
     Where exactly one has sessions, these are of our poller.
     """
-    asked = [name for name, frontend in frontends.items() if frontend.open]
-    if len(frontends) == 1 or len(asked) != 1 or plan.status_url is None:
+    with_sessions = [name for name, frontend in frontends.items() if frontend.open]
+    if len(frontends) == 1 or len(with_sessions) != 1 or plan.status_url is None:
         return frontends
-    place = status_place(plan.status_url)
+    of_page = with_sessions[0]
+    if _is_at_a_target(plan.status_url, plan):
+        return {of_page: frontends[of_page]}
+    return {name: frontend for name, frontend in frontends.items() if name != of_page}
+
+
+def _is_at_a_target(status_url: str, plan: Plan) -> bool:
+    """Whether the status page is served at the address and port of a target."""
+    place = status_place(status_url)
     page = parse_url(place.url)
-    asked_at = (place.socket, 0) if place.socket else (page.host, page.port)
-    shared = any(asked_at == (target.host, target.port) for target in plan.targets)
-    return {name: frontend for name, frontend in frontends.items() if (name == asked[0]) is shared}
+    address = (place.socket, 0) if place.socket else (page.host, page.port)
+    return any(address == (target.host, target.port) for target in plan.targets)

@@ -18,9 +18,10 @@ from asyncli.model.records import Check, Environment, Finding, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_limits import Limits
+from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_checks import nginx_checks
-from asyncli.preflight.nginx_choice import unknown_kind
-from asyncli.preflight.nginx_config import NginxConfig, read_nginx
+from asyncli.preflight.nginx_config import read_nginx
+from asyncli.preflight.nginx_ways import unknown_kind
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
 MEMORY = 25e9

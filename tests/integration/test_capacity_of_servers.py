@@ -51,7 +51,7 @@ async def searched(folder: Path, url: str, start: int, within: float = 0.05, mos
     search = CapacitySearch(plan_of(url, **more), Search(start, most, within), folder)
     async with asyncio.timeout(DEADLINE_S):
         await search.run()
-    return search.found
+    return search.result
 
 
 def words(found: Capacity) -> str:
@@ -225,7 +225,7 @@ async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx)
 
     search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(50, 50, 0.5), tmp_path, make_observer=Reloader)
     await search.run()
-    found = search.found
+    found = search.result
     assert [(one.asked, one.outcome, bool(one.gave_way)) for one in found.steps] == [(50, "failed", True), (50, "held", False)]
     assert found.steps[0].gave_way[0].code in RELOADED
     assert (found.verdict, found.bracket, found.gave_way) == ("held", Bracket(50, None), [])
@@ -249,7 +249,7 @@ async def test_a_server_that_hangs_has_not_ended(tmp_path: Path, nginx: LabNginx
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGCONT)
-    found = search.found
+    found = search.result
     assert (found.verdict, found.bracket) == ("stopped", Bracket(20, None)), words(found)
     assert [one.code for one in found.findings if one.severity == "error"] == ["server_silent"]
     require_row("test_a_server_that_hangs_has_not_ended", found)

@@ -22,16 +22,15 @@ from asyncli.lab.executables import find_nginx
 from asyncli.lab.ports import free_pair
 from asyncli.model.plan import Plan
 from asyncli.model.values import TlsOptions
+from asyncli.preflight.nginx_blocks import NginxConfig, ServerBlock
 from asyncli.preflight.nginx_choice import (
     StatusAddress,
-    file_kind,
     listen_for,
     server_for,
     status_pages,
-    timers_for,
-    unknown_kind,
 )
-from asyncli.preflight.nginx_config import NginxConfig, ServerBlock, read_nginx
+from asyncli.preflight.nginx_config import read_nginx
+from asyncli.preflight.nginx_ways import file_kind, timers_for, unknown_kind
 from asyncli.preflight.patterns import Undecided
 
 pytestmark = pytest.mark.nginx

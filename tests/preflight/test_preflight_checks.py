@@ -13,8 +13,10 @@ from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.preflight import checks_to_findings, refusals
-from asyncli.preflight.host_checks import handshake_rate, host_checks, predicted_bytes
+from asyncli.preflight.host_checks import host_checks
 from asyncli.preflight.host_limits import Limits
+from asyncli.preflight.memory_checks import predicted_bytes
+from asyncli.preflight.rate_checks import handshake_rate
 
 ROOMY = Limits(
     nofile_soft=20_000, nofile_hard=20_000, nproc=100_000, nr_open=1_048_576, file_max=2_466_170, files_open=500,

@@ -17,18 +17,17 @@ from asyncli.model.trust import ProgramOutput
 from asyncli.preflight import examine, nginx_config, nginx_files, patterns
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_choice import (
     StatusAddress,
     directives_for,
-    file_kind,
     listen_for,
     server_for,
     status_pages,
-    timers_for,
-    unknown_kind,
 )
-from asyncli.preflight.nginx_config import NginxConfig, read_nginx
+from asyncli.preflight.nginx_config import read_nginx
+from asyncli.preflight.nginx_ways import file_kind, timers_for, unknown_kind
 
 _DAY_S = 86400.0
 _CONF = """

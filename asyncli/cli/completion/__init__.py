@@ -1,7 +1,9 @@
-"""TAB completion of ``asyncli``, for the bash, zsh and fish scripts beside this file; ``asyncli completion SHELL``.
+"""TAB completion of ``asyncli``, for the bash, zsh and fish scripts beside this file; ``asyncli
+completion SHELL``.
 
-A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments. It reads tab-separated lines:
-``word``, a word, its help; or ``files``, a pattern, for the shell to list. A flag's metavar says what it takes.
+A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments. It
+reads tab-separated lines: ``word``, a word, its help; or ``files``, a pattern, for the shell to
+list. A flag's metavar says what it takes.
 """
 
 from __future__ import annotations
@@ -36,27 +38,46 @@ def command(shell: str) -> int:
 
 
 def offers(root: click.Group, words: list[str]) -> Iterator[str]:
-    """The lines for a script. ``words``: those after ``asyncli`` up to the cursor, the last one unfinished."""
-    *before, current = [word for word in words[:-1] if word != "="] + [word.lstrip("=\"'") for word in words[-1:] or [""]]
-    context, names = click.Context(root), root.list_commands(click.Context(root))
+    """The lines for a script.
+
+    ``words``: those after ``asyncli`` up to the cursor, the last one unfinished.
+    """
+    before = [word for word in words[:-1] if word != "="]
+    current = words[-1].lstrip("=\"'") if words else ""
+    context = click.Context(root)
+    names = root.list_commands(context)
     if not before and not current.startswith("-"):
         yield from (f"word\t{name}\t" for name in names if name.startswith(current))
         return
     # Without a command, it is a soak.
     if not before or before[0] not in names:
         before.insert(0, "soak")
-    command = root.get_command(context, before[0])
-    for one in command.params if command is not None else ():
-        if one.metavar and not getattr(one, "is_flag", False):
-            one.type = _Values()
-    flag, equals, text = current.partition("=") if current.startswith("--") else ("", "", current)
-    if not equals:
-        flag, text = "", current
-    for item in ShellComplete(root, {}, "asyncli", "").get_completions([*before, *([flag] if equals else [])], text):
+    _take_metavars(root.get_command(context, before[0]))
+    yield from _of_command(root, before, current)
+
+
+def _of_command(root: click.Group, before: list[str], current: str) -> Iterator[str]:
+    """The flags of a command, or the values of its flag or argument."""
+    prefix = ""
+    if current.startswith("--") and "=" in current:
+        flag, _, current = current.partition("=")
+        before.append(flag)
+        prefix = f"{flag}="
+    for item in ShellComplete(root, {}, "asyncli", "").get_completions(before, current):
         if item.type == "files":
             yield f"files\t{item.value}\t"
         else:
-            yield f"word\t{flag}{equals}{item.value}\t{' '.join((item.help or '').split())}"
+            help_text = " ".join((item.help or "").split())
+            yield f"word\t{prefix}{item.value}\t{help_text}"
+
+
+def _take_metavars(command: click.Command | None) -> None:
+    """Complete the command's parameters by their metavars."""
+    if command is None:
+        return
+    for parameter in command.params:
+        if parameter.metavar and not getattr(parameter, "is_flag", False):
+            parameter.type = _Values()
 
 
 class _Values(click.ParamType):  # type: ignore[type-arg]
@@ -64,29 +85,29 @@ class _Values(click.ParamType):  # type: ignore[type-arg]
 
     name = "text"
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         metavar = (param.metavar or "").strip("[]")
-        files = [f"*{'/' if match[1] else match[2] or ''}"] if (match := _FILES.fullmatch(metavar)) else []
-        words = _words(ctx.info_name or "", param, metavar)
-        return [CompletionItem(one, type="files") for one in files] + [
-            CompletionItem(word, help=words[word]) for word in words if word.startswith(incomplete)
-        ]
+        items = []
+        files = _FILES.fullmatch(metavar)
+        if files:
+            pattern = "*/" if files[1] else f"*{files[2] or ''}"
+            items.append(CompletionItem(pattern, type="files"))
+        for word, help_text in _words(ctx.info_name or "", param, metavar).items():
+            if word.startswith(incomplete):
+                items.append(CompletionItem(word, help=help_text))
+        return items
 
 
 def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, str]:
     """The words that a parameter takes, with their help."""
     if metavar == "FILE.toml":
-        from asyncli.lab.resources import config_file
-
-        plans = sorted(one.stem for one in config_file("smoke.toml").parent.glob("*.toml"))
-        return dict.fromkeys((one for one in plans if (one == "bench") == (command == "bench")), "")
+        return dict.fromkeys(_plans(command), "")
     if metavar == "LIMIT":
         return dict.fromkeys(_numbers(command), "")
     if metavar == "TERM":
-        from asyncli.cli.explain import codes, terms
-
-        known = [*(one.replace(" ", "_") for one in terms()), *(one for some in codes() for one in some)]
-        return dict.fromkeys((one for one in known if "{" not in one), "")
+        return dict.fromkeys(_terms(), "")
     if metavar == "NAME" and command == "experiment":
         from asyncli.experiments import ABOUT
 
@@ -94,8 +115,31 @@ def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, s
     if metavar == "NAME" and (command, param.name) in (("lab", "name"), ("demo", "server")):
         from asyncli.lab import NAMES
 
-        return {name: known.description for name, known in NAMES.items()}
-    return dict.fromkeys(metavar.split("|"), "") if _CHOICES.fullmatch(metavar) else {}
+        return {name: server.description for name, server in NAMES.items()}
+    if _CHOICES.fullmatch(metavar):
+        return dict.fromkeys(metavar.split("|"), "")
+    return {}
+
+
+def _plans(command: str) -> list[str]:
+    """The built-in plans: one of a bench, the others of soaks."""
+    from asyncli.lab.resources import config_file
+
+    plans = sorted(path.stem for path in config_file("smoke.toml").parent.glob("*.toml"))
+    is_bench = command == "bench"
+    return [plan for plan in plans if (plan == "bench") == is_bench]
+
+
+def _terms() -> Iterator[str]:
+    """What ``asyncli explain`` knows: terms and codes."""
+    from asyncli.cli.explain import codes, terms
+
+    words = [term.replace(" ", "_") for term in terms()]
+    for codes_of_finding in codes():
+        words += codes_of_finding
+    for word in words:
+        if "{" not in word:
+            yield word
 
 
 def _numbers(command: str) -> Iterable[str]:
@@ -105,11 +149,12 @@ def _numbers(command: str) -> Iterable[str]:
     if command == "bench":
         from asyncli.analysis.bench_result import BenchResult
 
-        known = keys(BenchResult)
+        of_result = keys(BenchResult)
     else:
         from asyncli.report.summary import Summary
 
-        known = keys(Summary)
-    known = [key.removesuffix("*") for key in known]
-    last = Counter(key.rpartition(".")[2] for key in known)
-    return [*known, *(word for word, times in last.items() if word and times == 1)]
+        of_result = keys(Summary)
+    numbers = [key.removesuffix("*") for key in of_result]
+    last_words = Counter(key.rpartition(".")[2] for key in numbers)
+    unique = [word for word, times in last_words.items() if word and times == 1]
+    return [*numbers, *unique]

@@ -1,0 +1,129 @@
+"""Checks whether the CPUs suffice for the plan's heartbeats, connects and handshakes. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from asyncli.engine.spread import Spread
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check
+from asyncli.preflight.demand import beats_per_s, ends
+from asyncli.preflight.host_limits import Limits
+from asyncli.preflight.limit import limit, round_up
+
+# The generator's CPU: 17 us a heartbeat, 50 to 117 us a connect; a server on this host takes about
+# as much.
+BEATS_PER_CPU_S = 60_000
+CONNECTS_PER_CPU_S = 12_000
+# A batch may be so late (s) in a valid run.
+_LATE_S = 0.05
+# Fully used CPUs take 1.7 times as long per connection as a single handshake with its connect: two
+# CPUs do 870 a second where one handshake took 1.3 ms (bench/README.md).
+_BUSY = 1.7
+_SOURCE = "the number of usable CPUs"
+
+
+def rates(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
+    yield _heartbeat_rate(plan, spread, limits)
+    yield _connect_rate(plan, spread, limits)
+
+
+def _heartbeat_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
+    need = beats_per_s(plan)
+    have = None
+    detail = ""
+    remedy = ""
+    if limits.cpu_time is not None:
+        have = BEATS_PER_CPU_S * limits.cpu_time / ends(spread)
+        detail = _cpus(spread, limits.cpu_time, "17 us of CPU per heartbeat at full load")
+        if need > have:
+            detail += "; heartbeats will be late, and the lateness is recorded"
+        keepalive = math.ceil(4 * plan.connections / have)
+        remedy = f"--keepalive {keepalive} or longer, or more CPUs"
+    return limit(
+        "heartbeat_rate",
+        "heartbeat rate (CPU)",
+        "a second",
+        have,
+        need,
+        short="warn",
+        source=_SOURCE,
+        detail=detail,
+        remedy=remedy,
+    )
+
+
+def _connect_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
+    need = plan.asked_per_s
+    have = None
+    detail = ""
+    remedy = ""
+    if limits.cpu_time is not None:
+        have = CONNECTS_PER_CPU_S * limits.cpu_time / ends(spread)
+        detail = _cpus(spread, limits.cpu_time, "50 to 117 us of CPU per connect at full load")
+        if need > have:
+            detail += "; connects will be late, and the lateness is recorded"
+        interval_ms = math.ceil(1e3 * plan.batch / have)
+        remedy = f"--interval {interval_ms}ms or longer, or more CPUs"
+    return limit(
+        "connect_rate",
+        "connect rate (CPU)",
+        "a second",
+        have,
+        need,
+        short="warn",
+        source=_SOURCE,
+        detail=detail,
+        remedy=remedy,
+    )
+
+
+def _cpus(spread: Spread, cpu_time: float, cost: str) -> str:
+    if spread.local:
+        return f"{cpu_time:g} CPUs, {cost}, and the server needs about as much"
+    return f"{cpu_time:g} CPUs, {cost}"
+
+
+def handshake_rate(
+    plan: Plan, spread: Spread, limits: Limits, handshake_s: float, cpu_s: float
+) -> Check:
+    """Check the ramp against one measured TLS handshake, which took ``handshake_s`` and ``cpu_s``
+    of our CPU time.
+
+    Its ends take turns: with both on an idle host, ``handshake_s`` is the CPU time of both. At the
+    ramp's end heartbeats need CPU time as well.
+    """
+    if spread.local:
+        busy_s = _BUSY * handshake_s
+        where = "at both ends"
+    else:
+        busy_s = _BUSY * cpu_s
+        where = "here"
+    detail = f"{1e3 * busy_s:.2g} ms of CPU per handshake {where}, measured once"
+    # All must be done within the ramp and the permitted lateness of a batch: a few connections need
+    # no rate.
+    ramp_s = plan.connections / plan.asked_per_s
+    need = math.ceil(plan.connections / (ramp_s + _LATE_S))
+    have = None
+    remedy = ""
+    if limits.cpu_time is not None:
+        beats = beats_per_s(plan)
+        of_beats = beats * ends(spread) / BEATS_PER_CPU_S
+        have = int(max(0.0, limits.cpu_time - of_beats) / busy_s)
+        cpus = f"{limits.cpu_time:g} CPUs"
+        detail += f", on {cpus} that also do {round_up(beats):,} heartbeats a second"
+        if need > have:
+            detail += "; a faster ramp is late, and the lateness is recorded"
+        remedy = f"--ramp {max(1, int(0.7 * have))}/s or less, or more CPUs"
+    return limit(
+        "handshake_rate",
+        "TLS handshake rate (CPU)",
+        "a second",
+        have,
+        need,
+        short="warn",
+        source=_SOURCE,
+        detail=detail,
+        remedy=remedy,
+    )
