@@ -67,7 +67,8 @@ from asyncli.model.units import format_bytes, format_count, format_duration, for
 from asyncli.model.values import MOST_CONNECTIONS
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.host_checks import host_checks
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit, with_own_limit
+from asyncli.report.capacity_report import SCHEMA, Capacity, step_line
+from asyncli.report.capacity_step import Step, step_of, with_lifetime_limit, with_own_limit
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
