@@ -225,6 +225,11 @@ def typeset(text: str) -> str:
     return "–" if text == "-" else _SIGN.sub(r"\1−", text)
 
 
+def headed_line(heading: str, text: str) -> Paragraph:
+    """A line of the short report."""
+    return Paragraph(((heading, "bold"), f": {text}"), "line", view=View.SHORT)
+
+
 def numbers(*names: str) -> list[TableColumn]:
     return [TableColumn(name) for name in names]
 

@@ -32,6 +32,7 @@ from asyncli.report.answer import (
     with_remedy,
 )
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
+from asyncli.report.run_counts import counts_section, processes_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
@@ -86,8 +87,8 @@ def run_document(
             *events.protocol_sections(summary),
             *([events.heartbeats_section(summary)] if beats else []),
             events.deaths_section(summary, deaths or {}),
-            events.counts_section(summary),
-            events.processes_section(summary),
+            counts_section(summary),
+            processes_section(summary),
             _findings(summary),
             plan_section(summary),
             environment_section(summary, checks),
