@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
@@ -111,37 +111,68 @@ def capacity_section(summary: Summary) -> doc.Section:
 def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
     rows = []
     for name, label in memory_labels(server, host).items():
-        if (one := drifts.get(name)) is not None:
-            each = "-" if one.bytes_per_hour is None else _signed_bytes(one.bytes_per_hour)
-            within = "-" if one.ci95 is None else f"{_signed_bytes(one.ci95[0])} to {_signed_bytes(one.ci95[1])}"
-            length = "-" if one.from_s is None or one.to_s is None else examined(one.from_s, one.to_s)
-            rows.append(doc.TableRow(label, [each, within, or_bytes(one.bound_bytes_per_hour), length, called(one)]))
-    columns = [*doc.numbers("an hour", "95 % interval", "bound", "examined"), doc.TableColumn("verdict", kind="words")]
-    return doc.DataTable("Memory over the hold", columns, rows, kind="stack", width=18, view=doc.FULL)
+        if name in drifts:
+            rows.append(_drift_row(label, drifts[name]))
+    columns = doc.numbers("an hour", "95 % interval", "bound", "examined")
+    columns.append(doc.TableColumn("verdict", kind="words"))
+    return doc.DataTable(
+        "Memory over the hold", columns, rows, kind="stack", width=18, view=doc.FULL
+    )
+
+
+def _drift_row(label: str, drift: Drift) -> doc.TableRow:
+    per_hour = "-"
+    if drift.bytes_per_hour is not None:
+        per_hour = _signed_bytes(drift.bytes_per_hour)
+    interval_per_hour = "-"
+    if drift.ci95 is not None:
+        low, high = drift.ci95
+        interval_per_hour = f"{_signed_bytes(low)} to {_signed_bytes(high)}"
+    length = "-"
+    if drift.from_s is not None and drift.to_s is not None:
+        length = examined(drift.from_s, drift.to_s)
+    bound = or_bytes(drift.bound_bytes_per_hour)
+    return doc.TableRow(label, [per_hour, interval_per_hour, bound, length, called(drift)])
 
 
 def _signed_bytes(value: float) -> str:
     text = format_bytes(value)
-    return f"+{text}" if value > 0 and text[:2] != "0 " else text
+    if value > 0 and not text.startswith("0 "):
+        return f"+{text}"
+    return text
 
 
 def drift_section(summary: Summary) -> doc.Section:
-    server, host = memory_name(summary), sides(summary.environment).host
-    names = memory_labels(server, host)
+    server = memory_name(summary)
+    host = sides(summary.environment).host
+    labels = memory_labels(server, host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
-    # Unknown growth is omitted but of the server.
-    known = {
-        name: one
-        for name, one in summary.drift.items()
-        if one.ci95 is not None and (name == "server_user" or one.verdict != "too_short")
-    }
+    known = {name: drift for name, drift in summary.drift.items() if _is_listed(name, drift)}
     if summary.drift:
-        unknown = ", ".join(names[name] for name in summary.drift if name not in known)
-        short = (f" (unknown: {unknown})", "not bold dim") if unknown else ""
-        blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
-    for name, one in known.items():
-        style = "bold yellow" if one.verdict == "grows" and name != "generator_user" else ""
-        late = summary.server.memory[0].hold_end if name == "server_user" and one.verdict == "grows" else None
-        ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
-        blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))
+        unknown = [labels[name] for name in summary.drift if name not in known]
+        blocks.append(_drift_heading(unknown))
+    for name, drift in known.items():
+        grows = drift.verdict == "grows"
+        style = "bold yellow" if grows and name != "generator_user" else ""
+        level = summary.server.memory[0].hold_end
+        ends = ""
+        if name == "server_user" and grows and level is not None:
+            ends = f", to {format_bytes(level)} at the hold's end"
+        words = (f"{labels[name]}: ", (in_words(drift), style), ends)
+        blocks.append(doc.Paragraph(words, view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)
+
+
+def _is_listed(name: MetricName, drift: Drift) -> bool:
+    """Whether the short report has it: unknown growth is omitted but of the server."""
+    if drift.ci95 is None:
+        return False
+    return name == "server_user" or drift.verdict != "too_short"
+
+
+def _drift_heading(unknown: Sequence[str]) -> doc.Paragraph:
+    heading = ("Memory over the hold", "bold")
+    reason: str | tuple[str, str] = ""
+    if unknown:
+        reason = (f" (unknown: {', '.join(unknown)})", "not bold dim")
+    return doc.Paragraph((heading, reason), "line", view=doc.View.SHORT)
