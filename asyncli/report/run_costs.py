@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
+from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
@@ -15,6 +16,7 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report.answer import headroom, memory_name
 from asyncli.report.format import (
+    CostRow,
     about,
     about_to,
     caption,
@@ -34,78 +36,116 @@ def cost_table(
     costs: Costs | CostPart, server: str, where: Sides, held: int, level: float | None = None
 ) -> doc.DataTable:
     """``level``: the server's memory with ``held`` connections, as read; None where it was not."""
-    lines = []
     rows = cost_rows(costs, server, where)
+    lines = []
     for row in rows:
-        one, total = row.cost, row.name == "host_total"
-        if one is None:
-            lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
-            continue
-        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
-        number = (unmeasured(*one.ci95), "dim") if row.hidden else number
-        r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         at_held = row.at(held)
         if level is not None and row.name == "server_user" and not row.hidden:
             at_held = format_bytes(level)
-        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.fixed, at_held, r2], strong=total))
-    columns = [
-        *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
-        doc.TableColumn("R²", view=doc.View.PAGE),
-    ]
+        lines.append(_cost_line(row, at_held))
+    columns = doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}")
+    columns.append(doc.TableColumn("R²", view=doc.View.PAGE))
     streams = with_streams(costs.streams)
+    heading = f"Cost of a connection{streams}"
     title = f"{caption(rows, streams)}, in bytes"
-    return doc.DataTable(f"Cost of a connection{streams}", columns, lines, title, kind="stack")
+    return doc.DataTable(heading, columns, lines, title, kind="stack")
+
+
+def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
+    is_total = row.name == "host_total"
+    cost = row.cost
+    if cost is None:
+        return doc.TableRow(row.label, [("-", "dim")] * 5, strong=is_total)
+    number = (short_bytes(cost.bytes_per_connection), "bold" if is_total else "cyan")
+    if row.hidden:
+        number = (unmeasured(*cost.ci95), "dim")
+    r2 = "-"
+    if cost.r2 is not None and row.name != "residual":
+        r2 = shown_r2(cost.r2)
+    cells: list[doc.Cell] = [number, interval(*cost.ci95), row.fixed, at_held, r2]
+    return doc.TableRow(row.label, cells, strong=is_total)
 
 
 def cost_section(summary: Summary) -> doc.Section:
-    where, server = sides(summary.environment), memory_name(summary)
-    rows = cost_rows(summary.cost, server, where)
-    known = [(row.label, row.cost) for row in rows if row.cost is not None]
-    methods = [(label, f"{cost.method}; {format_many(cost.points, 'point')}.") for label, cost in known]
+    where = sides(summary.environment)
+    server = memory_name(summary)
+    methods = []
+    for row in cost_rows(summary.cost, server, where):
+        if row.cost is not None:
+            points = format_many(row.cost.points, "point")
+            methods.append((row.label, f"{row.cost.method}; {points}."))
     blocks: list[doc.Block] = []
     if methods:
-        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak or 0, server_level(summary)))
+        held = summary.connections.held_or_peak or 0
+        blocks.append(cost_table(summary.cost, server, where, held, server_level(summary)))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
-    if residue := _residue(summary):
+    residue = _residue(summary)
+    if residue:
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
-    return doc.Section("cost", f"Cost of a connection{with_streams(summary.cost.streams)}", blocks)
+    heading = f"Cost of a connection{with_streams(summary.cost.streams)}"
+    return doc.Section("cost", heading, blocks)
 
 
 def server_level(summary: Summary) -> float | None:
-    """The server's memory at the hold's end, as the table of processes has it; None if nothing was held, or it was not read."""
-    return summary.server.memory[0].hold_end if summary.connections.held else None
+    """The server's memory at the hold's end, as the table of processes has it; None if nothing was
+    held, or it was not read.
+    """
+    if not summary.connections.held:
+        return None
+    return summary.server.memory[0].hold_end
 
 
 def _residue(summary: Summary) -> str:
     """Memory still in use after the drain; "" if it was not read."""
     residue = summary.residue
-    parts = [
-        f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
-        for value, where in (
-            (residue.server_user, f"in {memory_name(summary)}"),
-            (residue.kernel, "in the kernel"),
-            (residue.host_total, f"on {sides(summary.environment).host} in all"),
-        )
-        if value is not None
-    ]
+    host = sides(summary.environment).host
+    parts = []
+    for value, place in (
+        (residue.server_user, f"in {memory_name(summary)}"),
+        (residue.kernel, "in the kernel"),
+        (residue.host_total, f"on {host} in all"),
+    ):
+        if value is not None and value >= 0:
+            parts.append(f"{format_bytes(value)} {place}")
+        elif value is not None:
+            parts.append(f"nothing {place} ({format_bytes(-value)} less than before)")
     if not parts or residue.after_s is None:
         return ""
     return f"Still in use {residue.after_s:.0f} s after the drain: {', '.join(parts)}."
 
 
 def capacity_section(summary: Summary) -> doc.Section:
-    found = summary.forecast
-    every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
-    rows = [
-        doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
-        for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
-    ]
-    columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("calculation", kind="words", view=doc.View.PAGE)]
-    title = "Connections that each limit allows, lowest first"
-    view = doc.FULL if summary.connections.opened else doc.View.PAGE
-    table = doc.DataTable("Capacity by limit", columns, rows, title, kind="wordy stack", width=44, view=view)
-    answer = [doc.Paragraph(text, "text", view=doc.View.PAGE)] if (text := headroom(summary)) else []
-    return doc.Section("forecast", "Capacity", [*answer, table])
+    forecast = summary.forecast
+    limits = {}
+    for limit in (*forecast.ceilings, forecast.server_memory):
+        if limit is not None:
+            limits[limit.name] = limit
+    rows = []
+    for limit in sorted(limits.values(), key=_connections_allowed):
+        rows.append(
+            doc.TableRow(ceiling(limit.name), [about(limit), about_to(limit), oneline(limit.how)])
+        )
+    columns = doc.numbers("at most", "95 % interval")
+    columns.append(doc.TableColumn("calculation", kind="words", view=doc.View.PAGE))
+    table = doc.DataTable(
+        "Capacity by limit",
+        columns,
+        rows,
+        "Connections that each limit allows, lowest first",
+        kind="wordy stack",
+        width=44,
+        view=doc.FULL if summary.connections.opened else doc.View.PAGE,
+    )
+    first_limit = headroom(summary)
+    if not first_limit:
+        return doc.Section("forecast", "Capacity", [table])
+    answer = doc.Paragraph(first_limit, "text", view=doc.View.PAGE)
+    return doc.Section("forecast", "Capacity", [answer, table])
+
+
+def _connections_allowed(limit: Ceiling) -> float:
+    """Limits of an unknown number come last."""
+    return math.inf if limit.connections is None else limit.connections
 
 
 def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
