@@ -27,11 +27,12 @@ from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.model.records import Environment, Finding
 from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
-from asyncli.report import comparison_report
 from asyncli.report.answer import memory_name, one_line
-from asyncli.report.comparison_report import require_comparable
+from asyncli.report.comparison_report import comparison_document, require_comparable
 from asyncli.report.cost_answer import answer
+from asyncli.report.differences import words
 from asyncli.report.figures.drawing import NothingToDraw, Style
+from asyncli.report.figures.forest import forest
 from asyncli.report.figures.timeline_and_deaths import timeline_panels
 from asyncli.report.figures.timeline_data import timeline
 from asyncli.report.livestate import LiveObserver
@@ -340,7 +341,7 @@ class Compared:
         rows = [
             (
                 one.key, comparing.ROW_OF[one.key].name, one.unit, *one.between, *one.values, one.difference,
-                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, comparison_report.words(one),
+                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, words(one),
             )
             for one in self.differences
         ]  # fmt: skip
@@ -356,7 +357,7 @@ class Compared:
             raise PlanError(f"plot: no run {second!r} to compare with the first; write one of {names}")
         title = f"How much {second} differs from {rows[0].between[0]}"
         note = "Filled marks are real differences, open ones are not."
-        return _figure(lambda style: comparison_report.forest(rows, style=style), title, note)
+        return _figure(lambda style: forest(rows, style=style), title, note)
 
     def __repr__(self) -> str:
         return text_of(self._print, _WIDTH)
@@ -365,4 +366,4 @@ class Compared:
         return html_of(self._print, _WIDTH)
 
     def _print(self, console: Console) -> None:
-        print_document(comparison_report.comparison_document(self.comparison), console)
+        print_document(comparison_document(self.comparison), console)

@@ -66,15 +66,8 @@ from asyncli.model.records import Check, Environment, Finding
 from asyncli.model.topology import place_of
 from asyncli.model.units import format_count, format_duration
 from asyncli.preflight import checks_to_findings, refuse
-from asyncli.report.capacity_report import (
-    SCHEMA,
-    Capacity,
-    Step,
-    step_line,
-    step_of,
-    with_lifetime_limit,
-    with_own_limit,
-)
+from asyncli.report.capacity_report import SCHEMA, Capacity, step_line
+from asyncli.report.capacity_step import Step, step_of, with_lifetime_limit, with_own_limit
 from asyncli.report.livestate import LiveObserver
 
 if TYPE_CHECKING:

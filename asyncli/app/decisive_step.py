@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.analysis.capacity import Bracket, Verdict
-from asyncli.report.capacity_report import Step
+from asyncli.report.capacity_step import Step
 
 
 def decisive_step(word: Verdict, steps: Sequence[Step], known: Bracket) -> Step | None:

@@ -38,8 +38,9 @@ Cell = str | tuple[str, str]
 
 def plain(words: Words) -> str:
     """The text alone."""
-    parts = (words,) if isinstance(words, str) else words
-    return "".join(one if isinstance(one, str) else one[0] for one in parts)
+    if isinstance(words, str):
+        return words
+    return "".join(map(cell_text, words))
 
 
 def cell_text(cell: Cell) -> str:
@@ -105,12 +106,17 @@ class DataTable(msgspec.Struct, frozen=True):
     def for_view(self, view: View) -> DataTable:
         """The table with the rows and columns of ``view``."""
         rows = [row for row in self.rows if row.view & view]
-        return msgspec.structs.replace(self, rows=rows).select([i for i, one in enumerate(self.columns) if one.view & view])
+        indices = [index for index, column in enumerate(self.columns) if column.view & view]
+        return msgspec.structs.replace(self, rows=rows).select(indices)
 
     def select(self, indices: Sequence[int]) -> DataTable:
         """The table with the columns at ``indices``."""
         columns = [self.columns[i] for i in indices]
-        rows = [msgspec.structs.replace(row, cells=[row.cells[i] for i in indices if row.cells]) for row in self.rows]
+        rows = []
+        for row in self.rows:
+            # The heading of a group has no cells.
+            cells = [row.cells[i] for i in indices] if row.cells else []
+            rows.append(msgspec.structs.replace(row, cells=cells))
         return msgspec.structs.replace(self, columns=columns, rows=rows)
 
     @property
@@ -190,8 +196,13 @@ class Section(msgspec.Struct, frozen=True):
 
     def with_pictures(self, pictures: Iterable[Picture]) -> Section:
         """The section with those of the ``pictures`` that belong in it."""
-        mine = [one for one in pictures if one.section == self.id]
-        blocks = [*(one for one in mine if one.first), *self.blocks, *(one for one in mine if not one.first)]
+        before: list[Picture] = []
+        after: list[Picture] = []
+        for picture in pictures:
+            if picture.section == self.id:
+                place = before if picture.first else after
+                place.append(picture)
+        blocks = [*before, *self.blocks, *after]
         return msgspec.structs.replace(self, blocks=blocks)
 
 
@@ -209,12 +220,14 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def finding_items(findings: Iterable[Finding]) -> list[ListedItem]:
-    return [
-        ListedItem(
-            one.severity, one.severity, oneline(one.evidence), f"remedy: {oneline(one.remedy)}" if one.remedy else "", one.code
-        )
-        for one in findings
-    ]
+    items = []
+    for finding in findings:
+        remedy = ""
+        if finding.remedy:
+            remedy = f"remedy: {oneline(finding.remedy)}"
+        evidence = oneline(finding.evidence)
+        items.append(ListedItem(finding.severity, finding.severity, evidence, remedy, finding.code))
+    return items
 
 
 _SIGN = re.compile(r"(^|[ (])-(?=\d)")
@@ -222,7 +235,14 @@ _SIGN = re.compile(r"(^|[ (])-(?=\d)")
 
 def typeset(text: str) -> str:
     """A cell with typographic minus signs, and a dash for unknown."""
-    return "–" if text == "-" else _SIGN.sub(r"\1−", text)
+    if text == "-":
+        return "–"
+    return _SIGN.sub(r"\1−", text)
+
+
+def headed_line(heading: str, text: str) -> Paragraph:
+    """A line of the short report."""
+    return Paragraph(((heading, "bold"), f": {text}"), "line", view=View.SHORT)
 
 
 def numbers(*names: str) -> list[TableColumn]:
@@ -231,6 +251,7 @@ def numbers(*names: str) -> list[TableColumn]:
 
 def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE) -> DataTable:
     """A table of names and values."""
-    found = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
-    return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=view)
+    table_rows = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
+    columns = [TableColumn("", kind="words")]
+    return DataTable(heading, columns, table_rows, kind="keys", view=view)
 

@@ -63,15 +63,18 @@ class CostRow(NamedTuple):
         level = self.cost.fixed_bytes + held * self.cost.bytes_per_connection
         if level < 0 and self.name != "residual":
             return "-"
-        each = format_bytes(level)
-        return f"{self.ends} × {each}" if self.ends > 1 else each
+        if self.ends > 1:
+            return f"{self.ends} × {format_bytes(level)}"
+        return format_bytes(level)
 
 
 def with_streams(streams: float | UnsetType) -> str:
     """What follows "connection" in a text if each holds streams, whose cost is included: `` with its 100 streams``."""
     if streams is UNSET:
         return ""
-    return f" with its {format_many(streams, 'stream')}{'' if streams == round(streams) else ' (mean)'}"
+    if streams == round(streams):
+        return f" with its {format_many(streams, 'stream')}"
+    return f" with its {format_many(streams, 'stream')} (mean)"
 
 
 def caption(rows: Sequence[CostRow], streams: str) -> str:
@@ -88,18 +91,28 @@ def memory_labels(server: str, host: str, kernel: str = "kernel") -> dict[Metric
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, unknown costs included."""
-    end = f"each of {costs.ends} ends" if costs.ends > 1 else "this end" if where.far is None else "its end"
     labels = {"server_user": f"{server}, user memory"}
     if costs.behind_programs:
         labels["behind"] = f"{oneline(', '.join(costs.behind_programs))}, behind it"
-    labels |= {
-        "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory", "residual": "left over",
-        "host_total": f"{where.host} in all",
-    }  # fmt: skip
-    return [
-        CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1, not is_measured(costs, name))
-        for name, label in labels.items()
-    ]
+    labels["kernel"] = f"kernel, {_ends(costs.ends, where)}"
+    labels["generator_user"] = "asyncli, user memory"
+    labels["residual"] = "left over"
+    labels["host_total"] = f"{where.host} in all"
+    rows = []
+    for name, label in labels.items():
+        ends = costs.ends if name == "kernel" else 1
+        is_hidden = not is_measured(costs, name)
+        rows.append(CostRow(name, label, getattr(costs, name), ends, is_hidden))
+    return rows
+
+
+def _ends(ends: int, where: Sides) -> str:
+    """The ends of a connection whose memory the kernel's is."""
+    if ends > 1:
+        return f"each of {ends} ends"
+    if where.far is None:
+        return "this end"
+    return "its end"
 
 
 def shown_r2(r2: float) -> str:
@@ -107,12 +120,18 @@ def shown_r2(r2: float) -> str:
     if r2 == 1.0:
         return "1"
     text = f"{r2:.3f}" if r2 < 0.9995 else f"{r2:.4f}"
-    return "> 0.9999" if text.startswith("1") else text
+    if text.startswith("1"):
+        return "> 0.9999"
+    return text
 
 
 def short_bytes(value: float) -> str:
     """Bytes of one connection without unit, tenths below ten: ``"10,888"``, ``"9.6"``."""
-    return "0" if abs(value) < 0.05 else f"{value:,.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+    if abs(value) < 0.05:
+        return "0"
+    if abs(value) < 9.95:
+        return f"{value:,.1f}"
+    return f"{value:,.0f}"
 
 
 def minus(text: str) -> str:
@@ -121,8 +140,9 @@ def minus(text: str) -> str:
 
 def capitalised(text: str, server: str) -> str:
     """``text`` as a sentence. The name of a server, or asyncli's, at its beginning stays: ``nginx``, ``python3.11``."""
-    named = text.startswith(("asyncli", server)) and not text.startswith("the ")
-    return text if named else f"{text[:1].upper()}{text[1:]}"
+    if text.startswith(("asyncli", server)) and not text.startswith("the "):
+        return text
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def or_bytes(value: float | None) -> str:
@@ -147,17 +167,27 @@ def milliseconds(value: float | None) -> str:
     """``"0.42 ms"``, ``"12 ms"``, ``"1.80 s"``."""
     if value is None:
         return "-"
-    return f"{value / 1000:,.2f} s" if value >= 1000 else f"{digits(value)} ms"
+    if value >= 1000:
+        return f"{value / 1000:,.2f} s"
+    return f"{digits(value)} ms"
 
 
 def digits(value: float) -> str:
     """``"0.42"``, ``"12.3"``, ``"1,234"``."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:,.1f}"
+    return f"{value:,.2f}"
 
 
 def cores(share: float | None) -> str:
     """CPU use in cores, as top(1) counts: 250 % is 2.5 cores."""
-    return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
+    if share is None:
+        return "-"
+    if share < 1:
+        return f"{share * 100:.0f} % of a core"
+    return f"{share:.1f} cores"
 
 
 # Bytes per connection from here on are in kB.
@@ -166,14 +196,18 @@ _WHOLE_BYTES = 100_000
 
 def bytes_each(value: float) -> str:
     """Bytes per connection, exact up to 100 kB: ``"9,640 B"``."""
-    return f"{format_count(value)} B" if abs(value) < _WHOLE_BYTES else format_bytes(value)
+    if abs(value) < _WHOLE_BYTES:
+        return f"{format_count(value)} B"
+    return format_bytes(value)
 
 
 def plus_minus(value: float, half: float) -> str:
     """Bytes per connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
     if abs(value) >= _WHOLE_BYTES:
         return f"{bytes_each(value)} ± {format_bytes(half)}"
-    return f"{bytes_each(value)} ± {half:,.0f}" if half >= 1 else f"{bytes_each(value)} ± {_tenths(half)}"
+    if half >= 1:
+        return f"{bytes_each(value)} ± {half:,.0f}"
+    return f"{bytes_each(value)} ± {_tenths(half)}"
 
 
 def _tenths(half: float) -> str:
@@ -187,16 +221,28 @@ def with_error(cost: Cost, times: int = 0) -> str:
 
     ``times``: how often it is in a total to which the printed parts are to add up: ``"at most 136 B (54 B of the total)"``.
     """
-    (low, high), each = cost.ci95, cost.bytes_per_connection
+    low, high = cost.ci95
+    if low > 0 and cost.half_width <= SURE * cost.bytes_per_connection:
+        return plus_minus(cost.bytes_per_connection, cost.half_width)
     furthest = max(abs(low), abs(high))
-    if low > 0 and cost.half_width <= SURE * each:
-        return plus_minus(each, cost.half_width)
     if furthest < 1:
         return f"0 B ± {_tenths(furthest)}"
-    share = f" ({f'{times} × ' if times > 1 else ''}{bytes_each(each)} of the total)" if times else ""
+    share = _share_of_total(cost, times)
     if low > 0:
         return f"between {interval_bytes(cost, ' and ')}{share}"
-    return (f"unknown ({interval_bytes(cost)})" if is_unknown(cost) else f"at most {bytes_each(high)}") + share
+    if is_unknown(cost):
+        return f"unknown ({interval_bytes(cost)}){share}"
+    return f"at most {bytes_each(high)}{share}"
+
+
+def _share_of_total(cost: Cost, times: int) -> str:
+    """What the cost adds to a total that has it so many ``times``; "" for none."""
+    share = bytes_each(cost.bytes_per_connection)
+    if times == 0:
+        return ""
+    if times == 1:
+        return f" ({share} of the total)"
+    return f" ({times} × {share} of the total)"
 
 
 def is_unknown(cost: Cost) -> bool:
@@ -215,21 +261,31 @@ def interval_bytes(cost: Cost, to: str = " to ") -> str:
 
 def interval(low: float, high: float) -> str:
     """Whole bytes, or tenths of a narrow interval."""
-    shown = [f"{one:,.0f}" if high - low >= 10 else f"{one:,.1f}" for one in (low, high)]
-    return " to ".join(one if one.strip("-0.") else one.lstrip("-") for one in shown)
+    decimals = 0 if high - low >= 10 else 1
+    return f"{_end(low, decimals)} to {_end(high, decimals)}"
 
 
-def about(one: Ceiling) -> str:
+def _end(value: float, decimals: int) -> str:
+    """The end of an interval; zero has no sign."""
+    text = f"{value:,.{decimals}f}"
+    if not text.strip("-0."):
+        return text.lstrip("-")
+    return text
+
+
+def about(limit: Ceiling) -> str:
     """A ceiling's number in its significant digits, or a dash."""
-    return "-" if one.connections is None else format_count(one.rounded(one.connections))
+    if limit.connections is None:
+        return "-"
+    return format_count(limit.rounded(limit.connections))
 
 
-def about_to(one: Ceiling) -> str:
+def about_to(limit: Ceiling) -> str:
     """A ceiling's interval: ``"4,250,000 to 4,950,000"``; "" without one."""
-    if one.ci95 is None:
+    if limit.ci95 is None:
         return ""
-    low, high = (format_count(one.rounded(end)) for end in one.ci95)
-    return f"{low} to {high}"
+    low, high = limit.ci95
+    return f"{format_count(limit.rounded(low))} to {format_count(limit.rounded(high))}"
 
 
 def utf8(name: str) -> str:

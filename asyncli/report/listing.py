@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost import known_costs
+from asyncli.analysis.cost import Costs, known_costs
 from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
@@ -88,63 +88,117 @@ class Listing(msgspec.Struct):
     unread: list[Unread]
 
 
-def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
-    """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since it started. ``whole`` reads the
-    whole run, if ``run`` is only its index entry, with the metrics :data:`READ_WHOLE`, and the verdict needs more.
+def listed(
+    run: Run,
+    file: str,
+    size: int,
+    *,
+    changed_s: float,
+    age_s: float,
+    whole: Callable[[], Run] | None = None,
+) -> Listed:
+    """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since it
+    started. ``whole`` reads the whole run, if ``run`` is only its index entry, with the metrics
+    :data:`READ_WHOLE`, and the verdict needs more.
     """
     totals = fold(run)
     limits = saturation(run, totals)
     case = Case(
-        run.plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
+        run.plan,
+        totals,
+        saturated=is_saturated(limits),
+        late_ramp=has_late_ramp(limits),
+        complete=run.complete,
         findings=run.findings,
-    )  # fmt: skip
+    )
     verdict = judge(case).verdict
     finding = None
     # What stands beside a pass is found in the whole run.
     if verdict_needs_summary(run) or (verdict == "passed" and run.complete):
         summary = summarise(run if whole is None else whole())
-        verdict, finding = summary.verdict, worst(summary)
-    cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
-    if totals.held or totals.peak:
-        found = known_costs(run, totals, drifts(run)[0])
-        server_cost, streams = found.server_user, found.streams
-        # If the interval includes zero, other programs hide the slope.
-        if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
-            cost, of = found.host_total, "host_total"
-        elif server_cost is not None:
-            cost, of = server_cost, "server_user"
-    return Listed(
-        file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
+        verdict = summary.verdict
+        finding = worst(summary)
+    listed_run = Listed(
+        file=file,
+        id=run.id,
+        started=run.started,
+        age_s=max(0.0, age_s),
         server=run.place.server_label or None,
-        requested=run.plan.connections, held=totals.held if totals.recorded else None, verdict=verdict, complete=run.complete,
-        live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
-        hold_s=run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
+        requested=run.plan.connections,
+        held=totals.held if totals.recorded else None,
+        verdict=verdict,
+        complete=run.complete,
+        live=not run.complete and changed_s < _LIVE_S,
+        stopped=bool(ended_by_user(run.findings)),
+        hold_s=_measured_hold_s(run),
         planned_s=run.plan.hold_s,
-        cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=streams,
-        worst=finding.code if finding is not None else None, severity=finding.severity if finding is not None else None,
-    )  # fmt: skip
+        cost=None,
+        cost_of=None,
+        server_cost=None,
+        bytes=size,
+        streams=streams_each(run.plan.streams, []),
+    )
+    if finding is not None:
+        listed_run.worst = finding.code
+        listed_run.severity = finding.severity
+    if totals.held or totals.peak:
+        _add_costs(listed_run, known_costs(run, totals, drifts(run)[0]))
+    return listed_run
+
+
+def _measured_hold_s(run: Run) -> float:
+    if run.hold is None:
+        return 0.0
+    return run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s)
+
+
+def _add_costs(listed_run: Listed, costs: Costs) -> None:
+    listed_run.streams = costs.streams
+    listed_run.server_cost = costs.server_user
+    if _is_slope_above_zero(costs.host_total):
+        listed_run.cost = costs.host_total
+        listed_run.cost_of = "host_total"
+    elif costs.server_user is not None:
+        listed_run.cost = costs.server_user
+        listed_run.cost_of = "server_user"
+
+
+def _is_slope_above_zero(cost: Cost | None) -> bool:
+    # If the interval includes zero, other programs hide the slope.
+    return cost is not None and cost.ci95[0] > 0 and not cost.of_levels
 
 
 def to_json(listing: Listing) -> str:
     """The JSON of ``asyncli runs``."""
     document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
-    for one in (*document["runs"], *document["unread"]):
-        one |= {key: utf8(one[key]) for key in ("file", "why") if key in one}
+    for entry in (*document["runs"], *document["unread"]):
+        for key in ("file", "why"):
+            if key in entry:
+                entry[key] = utf8(entry[key])
     return jsonout.to_json(document)
 
 
 def state(run: Listed) -> str:
     """The verdict, "running" or "incomplete". Of a pass also the worst finding beside it: "passed, drift_grows"."""
-    ended = f"{run.verdict}, stopped" if run.stopped else run.verdict
-    ended = f"{ended}, {run.worst}" if run.worst else ended
-    return ended if run.complete else "running" if run.live else "incomplete"
+    if run.live and not run.complete:
+        return "running"
+    if not run.complete:
+        return "incomplete"
+    ended: str = run.verdict
+    if run.stopped:
+        ended += ", stopped"
+    if run.worst:
+        ended += f", {run.worst}"
+    return ended
 
 
 def _hold(run: Listed) -> str:
     if run.hold_s < 1:
         return "-"
     lasted = format_duration(round(run.hold_s))
-    return f"{lasted} of {format_duration(run.planned_s)}" if run.stopped and run.planned_s is not None else lasted
+    if run.stopped and run.planned_s is not None:
+        return f"{lasted} of {format_duration(run.planned_s)}"
+    return lasted
 
 
 #: On a narrow terminal the last columns are omitted.

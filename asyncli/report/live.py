@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -56,7 +57,9 @@ class _Log(NullView):
         """The number of lines dropped since the last call; 0 until the reader catches up."""
         if behind(self._console):
             return 0
-        before, self._dropped = self._dropped, getattr(getattr(self._console.file, "buffer", None), "dropped", 0)
+        before = self._dropped
+        buffer = getattr(self._console.file, "buffer", None)
+        self._dropped = getattr(buffer, "dropped", 0)
         return self._dropped - before
 
     def write_findings(self, state: LiveState) -> None:
@@ -66,7 +69,9 @@ class _Log(NullView):
         """The findings since the last call that the state still has."""
         new = min(state.findings_seen - self._findings, len(state.findings))
         self._findings = state.findings_seen
-        return state.findings[len(state.findings) - new :] if new else ()
+        if not new:
+            return ()
+        return state.findings[len(state.findings) - new :]
 
 
 class PlainView(_Log):
@@ -74,13 +79,18 @@ class PlainView(_Log):
 
     def write_findings(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
-            one = notice.finding
-            if one.severity != "info" or not _UNREAD.fullmatch(one.code):
-                self._print(f"{format_clock(notice.t_s)}  {one.severity}: {oneline(one.evidence)}")
+            finding = notice.finding
+            if finding.severity == "info" and _UNREAD.fullmatch(finding.code):
+                continue
+            time = format_clock(notice.t_s)
+            self._print(f"{time}  {finding.severity}: {oneline(finding.evidence)}")
 
     def update(self, state: LiveState) -> None:
-        if dropped := self._lines_dropped():
-            self._print(f"{format_clock(state.elapsed_s)}  {format_count(dropped)} lines of this log were dropped: no reader")
+        dropped = self._lines_dropped()
+        if dropped:
+            time = format_clock(state.elapsed_s)
+            lines = format_count(dropped)
+            self._print(f"{time}  {lines} lines of this log were dropped: no reader")
         self.write_findings(state)
         if state.over:
             return
@@ -94,12 +104,13 @@ class PlainView(_Log):
 
 
 class JsonView(_Log):
-    """The log as JSON, an object per line (docs/overnight.md). ``began_s``: when the run started (s since 1970) if it is read
-    from a file; None: the time of a line is now.
+    """The log as JSON, an object per line (docs/overnight.md). ``began_s``: when the run started
+    (s since 1970) if it is read from a file; None: the time of a line is now.
     """
 
     def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
-        self._file, self._began_s = console.file, began_s
+        self._file = console.file
+        self._began_s = began_s
         self._before = LiveState()
         super().__init__(plan, console)
 
@@ -108,7 +119,8 @@ class JsonView(_Log):
             self._write("finding", notice.t_s, notice.phase, msgspec.to_builtins(notice.finding))
 
     def update(self, state: LiveState) -> None:
-        if dropped := self._lines_dropped():
+        dropped = self._lines_dropped()
+        if dropped:
             self._write("dropped", state.elapsed_s, state.phase, {"lines": dropped})
         self.write_findings(state)
         self._write_changes(state)
@@ -126,99 +138,164 @@ class JsonView(_Log):
         self._write("status", state.elapsed_s, state.phase, status(state))
 
     def _write_changes(self, state: LiveState) -> None:
-        """Write losses, failures, error answers and server restarts since the last update, which was at ``since_s``."""
-        before, self._before = self._before, state
-        since = {"since_s": before.elapsed_s}
-        for event, count, causes, old in (
-            ("lost", state.lost - before.lost, state.deaths, before.deaths),
-            ("failed", state.failed - before.failed, state.failures, before.failures),
-            ("errors", sum(state.errors.values()) - sum(before.errors.values()), state.errors, before.errors),
+        """Write losses, failures, error answers and server restarts since the last update, which
+        was at ``since_s``.
+        """
+        before = self._before
+        self._before = state
+        lost = state.lost - before.lost
+        failed = state.failed - before.failed
+        errors = sum(state.errors.values()) - sum(before.errors.values())
+        for event, count, causes in (
+            ("lost", lost, _new_counts(state.deaths, before.deaths)),
+            ("failed", failed, _new_counts(state.failures, before.failures)),
+            ("errors", errors, _new_counts(state.errors, before.errors)),
         ):
             if count > 0:
-                more = {cause: new for cause, number in causes.items() if (new := number - old.get(cause, 0)) > 0}
-                self._write(event, state.elapsed_s, state.phase, {"count": count, "causes": more, **since})
-        ended, restarted = state.server_ended - before.server_ended, state.server_restarts > before.server_restarts
-        if ended > 0 or restarted:
-            what = {"ended": ended, "processes": state.server_processes, "counters_restarted": restarted}
-            self._write("server", state.elapsed_s, state.phase, {**what, **since})
+                fields = {"count": count, "causes": causes, "since_s": before.elapsed_s}
+                self._write(event, state.elapsed_s, state.phase, fields)
+        ended = state.server_ended - before.server_ended
+        is_restarted = state.server_restarts > before.server_restarts
+        if ended > 0 or is_restarted:
+            fields = {
+                "ended": ended,
+                "processes": state.server_processes,
+                "counters_restarted": is_restarted,
+                "since_s": before.elapsed_s,
+            }
+            self._write("server", state.elapsed_s, state.phase, fields)
 
-    def _write(self, event: str, t_s: float, phase: str | None, more: dict[str, Any]) -> None:
-        wall = None if self._began_s is None else self._began_s + t_s
-        self._file.write(json_line(event, t_s, phase, more, wall) + "\n")
+    def _write(self, event: str, t_s: float, phase: str | None, fields: dict[str, Any]) -> None:
+        wall_s = None if self._began_s is None else self._began_s + t_s
+        self._file.write(json_line(event, t_s, phase, fields, wall_s) + "\n")
         self._file.flush()
 
 
-def json_line(event: str, t_s: float, phase: str | None, more: dict[str, Any], wall_s: float | None = None) -> str:
+def _new_counts(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """By how much the counts rose."""
+    new_counts = {}
+    for cause, count in counts.items():
+        new = count - before.get(cause, 0)
+        if new > 0:
+            new_counts[cause] = new
+    return new_counts
+
+
+def json_line(
+    event: str, t_s: float, phase: str | None, fields: dict[str, Any], wall_s: float | None = None
+) -> str:
     """One line; ``wall_s``: its time (s since 1970), None for now."""
-    utc = datetime.UTC
-    when = datetime.datetime.now(utc) if wall_s is None else datetime.datetime.fromtimestamp(wall_s, utc)
-    line = {"time": when.isoformat(timespec="milliseconds"), "t_s": round(t_s, 3), "event": event, "phase": phase, **more}
+    time = datetime.datetime.now(datetime.UTC)
+    if wall_s is not None:
+        time = datetime.datetime.fromtimestamp(wall_s, datetime.UTC)
+    line = {
+        "time": time.isoformat(timespec="milliseconds"),
+        "t_s": round(t_s, 3),
+        "event": event,
+        "phase": phase,
+        **fields,
+    }
     return msgspec.json.encode(line).decode()
 
 
 def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | None = None) -> str:
     """The last line: verdict, reason, and the one line of $ASYNCLI_LINE."""
     phase = summary.run.phases[-1].name if summary.run.phases else None
-    more = {
-        "verdict": summary.verdict, "status": exit_status(summary.verdict), "line": one_line(summary),
-        "complete": summary.run.complete, "stopped": summary.run.stopped, "run": oneline(os.fspath(path)),
-    }  # fmt: skip
-    return json_line("end", summary.run.duration_s, phase, more, wall_s)
+    fields = {
+        "verdict": summary.verdict,
+        "status": exit_status(summary.verdict),
+        "line": one_line(summary),
+        "complete": summary.run.complete,
+        "stopped": summary.run.stopped,
+        "run": oneline(os.fspath(path)),
+    }
+    return json_line("end", summary.run.duration_s, phase, fields, wall_s)
+
+
+#: What every line or other lines have.
+_NOT_IN_STATUS = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
 
 
 def status(state: LiveState) -> dict[str, Any]:
-    """The state as plain data, without what every line or other lines have."""
-    excluded = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
-    return {key: value for key, value in msgspec.to_builtins(state).items() if key not in excluded}
+    """The state as plain data."""
+    fields = msgspec.to_builtins(state)
+    return {key: value for key, value in fields.items() if key not in _NOT_IN_STATUS}
 
 
 def plain_line(state: LiveState) -> str:
     """The state as a line of text, without unknown numbers."""
-    parts = [f"held {format_count(state.held)} of {format_count(state.asked)}"]
+    parts = [*_progress(state), *_troubles(state), *_rates(state), *_memory(state)]
+    time = format_clock(state.elapsed_s)
+    return f"{time}  {state.phase or 'start':<8}  {'; '.join(parts)}"
+
+
+def _progress(state: LiveState) -> Iterator[str]:
+    yield f"held {format_count(state.held)} of {format_count(state.asked)}"
     if state.phase == "ramp" and state.achieved_per_s is not None:
-        parts.append(f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)")
-    if left_s := round(state.eta_s or 0):
-        until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
-        parts.append(f"{format_duration(left_s)} left{until}")
+        yield f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)"
+    left_s = round(state.eta_s or 0)
+    if left_s and state.until and state.phase == "hold":
+        yield f"{format_duration(left_s)} left (until {state.until})"
+    elif left_s:
+        yield f"{format_duration(left_s)} left"
     if state.refilling and state.phase == "hold":
-        parts.append("reopening")
-    parts.append(f"lost {format_count(state.lost)}" + causes(state.deaths))
+        yield "reopening"
+
+
+def _troubles(state: LiveState) -> Iterator[str]:
+    yield f"lost {format_count(state.lost)}{causes(state.deaths)}"
     if state.failed:
-        parts.append(f"failed {format_count(state.failed)}" + causes(state.failures))
+        yield f"failed {format_count(state.failed)}{causes(state.failures)}"
     if state.errors:
-        parts.append(f"errors {format_count(sum(state.errors.values()))}" + causes(state.errors))
+        yield f"errors {format_count(sum(state.errors.values()))}{causes(state.errors)}"
     if state.unanswered:
-        parts.append(f"unanswered {unanswered(state)}")
+        yield f"unanswered {unanswered(state)}"
+
+
+def _rates(state: LiveState) -> Iterator[str]:
     if state.heartbeats_per_s and state.latency_p50_ms is not None:
-        parts.append(
-            f"{state.heartbeats_per_s:,.0f} beats/s p50 {milliseconds(state.latency_p50_ms)} "
-            f"p99 {milliseconds(state.latency_p99_ms)} late p99 {milliseconds(state.lateness_p99_ms)}"
-        )
+        p50 = milliseconds(state.latency_p50_ms)
+        p99 = milliseconds(state.latency_p99_ms)
+        late = milliseconds(state.lateness_p99_ms)
+        yield f"{state.heartbeats_per_s:,.0f} beats/s p50 {p50} p99 {p99} late p99 {late}"
     if state.messages_per_s:
-        parts.append(f"{state.messages_per_s:,.0f} messages/s")
+        yield f"{state.messages_per_s:,.0f} messages/s"
+
+
+def _memory(state: LiveState) -> Iterator[str]:
+    """What the server, asyncli and the host have and use."""
     if state.active is not None:
-        parts.append(f"server active {format_count(state.active)}")
+        yield f"server active {format_count(state.active)}"
     if state.server_bytes is not None:
-        parts.append(f"server {format_bytes(state.server_bytes)}")
+        yield f"server {format_bytes(state.server_bytes)}"
     if state.generator_bytes is not None:
-        parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
+        cpu = cores(state.generator_cpu_share)
+        yield f"asyncli {format_bytes(state.generator_bytes)} {cpu}"
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
-        each = plus_minus(state.host_per_connection, state.host_per_connection_half)
-        parts.append(f"{each} a connection{with_streams(state.streams)} on {state.host}{so_far(state)}")
-    return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
+        cost = plus_minus(state.host_per_connection, state.host_per_connection_half)
+        connection = f"connection{with_streams(state.streams)}"
+        yield f"{cost} a {connection} on {state.host}{so_far(state)}"
 
 
 def so_far(state: LiveState) -> str:
     """What follows a cost: whether memory grows by itself is known in the hold only."""
-    return " so far" if state.phase == "ramp" else ", first use included"
+    if state.phase == "ramp":
+        return " so far"
+    return ", first use included"
 
 
 def unanswered(state: LiveState) -> str:
     """The connections that wait for an answer, and the longest wait: ``100, longest 6 s``."""
-    return f"{format_count(state.unanswered)}, longest {format_duration(round(state.longest_wait_s))}"
+    longest = format_duration(round(state.longest_wait_s))
+    return f"{format_count(state.unanswered)}, longest {longest}"
 
 
 def causes(counts: dict[str, int]) -> str:
     """The counts, most frequent first: ``" (closed_idle 2, reset 1)"``; "" without any."""
-    listed = ", ".join(f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n)
-    return f" ({listed})" if listed else ""
+    texts = []
+    for cause, count in sorted(counts.items(), key=lambda pair: -pair[1]):
+        if count:
+            texts.append(f"{cause} {format_count(count)}")
+    if not texts:
+        return ""
+    return f" ({', '.join(texts)})"

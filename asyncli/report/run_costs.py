@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
+from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
@@ -15,6 +16,7 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report.answer import headroom, memory_name
 from asyncli.report.format import (
+    CostRow,
     about,
     about_to,
     caption,
@@ -34,114 +36,183 @@ def cost_table(
     costs: Costs | CostPart, server: str, where: Sides, held: int, level: float | None = None
 ) -> doc.DataTable:
     """``level``: the server's memory with ``held`` connections, as read; None where it was not."""
-    lines = []
     rows = cost_rows(costs, server, where)
+    lines = []
     for row in rows:
-        one, total = row.cost, row.name == "host_total"
-        if one is None:
-            lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
-            continue
-        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
-        number = (unmeasured(*one.ci95), "dim") if row.hidden else number
-        r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         at_held = row.at(held)
         if level is not None and row.name == "server_user" and not row.hidden:
             at_held = format_bytes(level)
-        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.fixed, at_held, r2], strong=total))
-    columns = [
-        *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
-        doc.TableColumn("R²", view=doc.View.PAGE),
-    ]
+        lines.append(_cost_line(row, at_held))
+    columns = doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}")
+    columns.append(doc.TableColumn("R²", view=doc.View.PAGE))
     streams = with_streams(costs.streams)
+    heading = f"Cost of a connection{streams}"
     title = f"{caption(rows, streams)}, in bytes"
-    return doc.DataTable(f"Cost of a connection{streams}", columns, lines, title, kind="stack")
+    return doc.DataTable(heading, columns, lines, title, kind="stack")
+
+
+def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
+    is_total = row.name == "host_total"
+    cost = row.cost
+    if cost is None:
+        return doc.TableRow(row.label, [("-", "dim")] * 5, strong=is_total)
+    number = (short_bytes(cost.bytes_per_connection), "bold" if is_total else "cyan")
+    if row.hidden:
+        number = (unmeasured(*cost.ci95), "dim")
+    r2 = "-"
+    if cost.r2 is not None and row.name != "residual":
+        r2 = shown_r2(cost.r2)
+    cells: list[doc.Cell] = [number, interval(*cost.ci95), row.fixed, at_held, r2]
+    return doc.TableRow(row.label, cells, strong=is_total)
 
 
 def cost_section(summary: Summary) -> doc.Section:
-    where, server = sides(summary.environment), memory_name(summary)
-    rows = cost_rows(summary.cost, server, where)
-    known = [(row.label, row.cost) for row in rows if row.cost is not None]
-    methods = [(label, f"{cost.method}; {format_many(cost.points, 'point')}.") for label, cost in known]
+    where = sides(summary.environment)
+    server = memory_name(summary)
+    methods = []
+    for row in cost_rows(summary.cost, server, where):
+        if row.cost is not None:
+            points = format_many(row.cost.points, "point")
+            methods.append((row.label, f"{row.cost.method}; {points}."))
     blocks: list[doc.Block] = []
     if methods:
-        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak or 0, server_level(summary)))
+        held = summary.connections.held_or_peak or 0
+        blocks.append(cost_table(summary.cost, server, where, held, server_level(summary)))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
-    if residue := _residue(summary):
+    residue = _residue(summary)
+    if residue:
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
-    return doc.Section("cost", f"Cost of a connection{with_streams(summary.cost.streams)}", blocks)
+    heading = f"Cost of a connection{with_streams(summary.cost.streams)}"
+    return doc.Section("cost", heading, blocks)
 
 
 def server_level(summary: Summary) -> float | None:
-    """The server's memory at the hold's end, as the table of processes has it; None if nothing was held, or it was not read."""
-    return summary.server.memory[0].hold_end if summary.connections.held else None
+    """The server's memory at the hold's end, as the table of processes has it; None if nothing was
+    held, or it was not read.
+    """
+    if not summary.connections.held:
+        return None
+    return summary.server.memory[0].hold_end
 
 
 def _residue(summary: Summary) -> str:
     """Memory still in use after the drain; "" if it was not read."""
     residue = summary.residue
-    parts = [
-        f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
-        for value, where in (
-            (residue.server_user, f"in {memory_name(summary)}"),
-            (residue.kernel, "in the kernel"),
-            (residue.host_total, f"on {sides(summary.environment).host} in all"),
-        )
-        if value is not None
-    ]
+    host = sides(summary.environment).host
+    parts = []
+    for value, place in (
+        (residue.server_user, f"in {memory_name(summary)}"),
+        (residue.kernel, "in the kernel"),
+        (residue.host_total, f"on {host} in all"),
+    ):
+        if value is not None and value >= 0:
+            parts.append(f"{format_bytes(value)} {place}")
+        elif value is not None:
+            parts.append(f"nothing {place} ({format_bytes(-value)} less than before)")
     if not parts or residue.after_s is None:
         return ""
     return f"Still in use {residue.after_s:.0f} s after the drain: {', '.join(parts)}."
 
 
 def capacity_section(summary: Summary) -> doc.Section:
-    found = summary.forecast
-    every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
-    rows = [
-        doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
-        for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
-    ]
-    columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("calculation", kind="words", view=doc.View.PAGE)]
-    title = "Connections that each limit allows, lowest first"
-    view = doc.FULL if summary.connections.opened else doc.View.PAGE
-    table = doc.DataTable("Capacity by limit", columns, rows, title, kind="wordy stack", width=44, view=view)
-    answer = [doc.Paragraph(text, "text", view=doc.View.PAGE)] if (text := headroom(summary)) else []
-    return doc.Section("forecast", "Capacity", [*answer, table])
+    forecast = summary.forecast
+    limits = {}
+    for limit in (*forecast.ceilings, forecast.server_memory):
+        if limit is not None:
+            limits[limit.name] = limit
+    rows = []
+    for limit in sorted(limits.values(), key=_connections_allowed):
+        rows.append(
+            doc.TableRow(ceiling(limit.name), [about(limit), about_to(limit), oneline(limit.how)])
+        )
+    columns = doc.numbers("at most", "95 % interval")
+    columns.append(doc.TableColumn("calculation", kind="words", view=doc.View.PAGE))
+    table = doc.DataTable(
+        "Capacity by limit",
+        columns,
+        rows,
+        "Connections that each limit allows, lowest first",
+        kind="wordy stack",
+        width=44,
+        view=doc.FULL if summary.connections.opened else doc.View.PAGE,
+    )
+    first_limit = headroom(summary)
+    if not first_limit:
+        return doc.Section("forecast", "Capacity", [table])
+    answer = doc.Paragraph(first_limit, "text", view=doc.View.PAGE)
+    return doc.Section("forecast", "Capacity", [answer, table])
+
+
+def _connections_allowed(limit: Ceiling) -> float:
+    """Limits of an unknown number come last."""
+    return math.inf if limit.connections is None else limit.connections
 
 
 def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
     rows = []
     for name, label in memory_labels(server, host).items():
-        if (one := drifts.get(name)) is not None:
-            each = "-" if one.bytes_per_hour is None else _signed_bytes(one.bytes_per_hour)
-            within = "-" if one.ci95 is None else f"{_signed_bytes(one.ci95[0])} to {_signed_bytes(one.ci95[1])}"
-            length = "-" if one.from_s is None or one.to_s is None else examined(one.from_s, one.to_s)
-            rows.append(doc.TableRow(label, [each, within, or_bytes(one.bound_bytes_per_hour), length, called(one)]))
-    columns = [*doc.numbers("an hour", "95 % interval", "bound", "examined"), doc.TableColumn("verdict", kind="words")]
-    return doc.DataTable("Memory over the hold", columns, rows, kind="stack", width=18, view=doc.FULL)
+        if name in drifts:
+            rows.append(_drift_row(label, drifts[name]))
+    columns = doc.numbers("an hour", "95 % interval", "bound", "examined")
+    columns.append(doc.TableColumn("verdict", kind="words"))
+    return doc.DataTable(
+        "Memory over the hold", columns, rows, kind="stack", width=18, view=doc.FULL
+    )
+
+
+def _drift_row(label: str, drift: Drift) -> doc.TableRow:
+    per_hour = "-"
+    if drift.bytes_per_hour is not None:
+        per_hour = _signed_bytes(drift.bytes_per_hour)
+    interval_per_hour = "-"
+    if drift.ci95 is not None:
+        low, high = drift.ci95
+        interval_per_hour = f"{_signed_bytes(low)} to {_signed_bytes(high)}"
+    length = "-"
+    if drift.from_s is not None and drift.to_s is not None:
+        length = examined(drift.from_s, drift.to_s)
+    bound = or_bytes(drift.bound_bytes_per_hour)
+    return doc.TableRow(label, [per_hour, interval_per_hour, bound, length, called(drift)])
 
 
 def _signed_bytes(value: float) -> str:
     text = format_bytes(value)
-    return f"+{text}" if value > 0 and text[:2] != "0 " else text
+    if value > 0 and not text.startswith("0 "):
+        return f"+{text}"
+    return text
 
 
 def drift_section(summary: Summary) -> doc.Section:
-    server, host = memory_name(summary), sides(summary.environment).host
-    names = memory_labels(server, host)
+    server = memory_name(summary)
+    host = sides(summary.environment).host
+    labels = memory_labels(server, host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
-    # Unknown growth is omitted but of the server.
-    known = {
-        name: one
-        for name, one in summary.drift.items()
-        if one.ci95 is not None and (name == "server_user" or one.verdict != "too_short")
-    }
+    known = {name: drift for name, drift in summary.drift.items() if _is_listed(name, drift)}
     if summary.drift:
-        unknown = ", ".join(names[name] for name in summary.drift if name not in known)
-        short = (f" (unknown: {unknown})", "not bold dim") if unknown else ""
-        blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
-    for name, one in known.items():
-        style = "bold yellow" if one.verdict == "grows" and name != "generator_user" else ""
-        late = summary.server.memory[0].hold_end if name == "server_user" and one.verdict == "grows" else None
-        ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
-        blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))
+        unknown = [labels[name] for name in summary.drift if name not in known]
+        blocks.append(_drift_heading(unknown))
+    for name, drift in known.items():
+        grows = drift.verdict == "grows"
+        style = "bold yellow" if grows and name != "generator_user" else ""
+        level = summary.server.memory[0].hold_end
+        ends = ""
+        if name == "server_user" and grows and level is not None:
+            ends = f", to {format_bytes(level)} at the hold's end"
+        words = (f"{labels[name]}: ", (in_words(drift), style), ends)
+        blocks.append(doc.Paragraph(words, view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)
+
+
+def _is_listed(name: MetricName, drift: Drift) -> bool:
+    """Whether the short report has it: unknown growth is omitted but of the server."""
+    if drift.ci95 is None:
+        return False
+    return name == "server_user" or drift.verdict != "too_short"
+
+
+def _drift_heading(unknown: Sequence[str]) -> doc.Paragraph:
+    heading = ("Memory over the hold", "bold")
+    reason: str | tuple[str, str] = ""
+    if unknown:
+        reason = (f" (unknown: {', '.join(unknown)})", "not bold dim")
+    return doc.Paragraph((heading, reason), "line", view=doc.View.SHORT)

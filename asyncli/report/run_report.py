@@ -1,4 +1,4 @@
-"""The report of one run as a document. Terminals need the summary alone; the page also the run's records."""
+"""The report of one run as a document. Terminals need the summary alone; pages the records too."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from asyncli.report.answer import (
 )
 from asyncli.report.cost_answer import answer
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
+from asyncli.report.run_counts import counts_section, processes_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
@@ -46,12 +47,17 @@ if TYPE_CHECKING:
 _A_HOLD_S = 0.1
 
 
-def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
-    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and every table."""
-    print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
+def print_report(
+    summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False
+) -> None:
+    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, every table."""
+    view = doc.View.VERBOSE if verbose else doc.View.SHORT
+    print_document(run_document(summary, os.fspath(path)), console, view)
 
 
-def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
+def render(
+    run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None
+) -> str:
     """The page of a run as HTML, deterministic. ``drawn``: its figures if the caller has them."""
     from asyncli.report.figures.pictures import pictures
     from asyncli.report.html import page
@@ -67,15 +73,17 @@ def run_document(
     checks: Sequence[Check] = (),
     pictures: Sequence[doc.Picture] = (),
 ) -> doc.Document:
-    """The report of the run in ``path``; for a page also with losses by cause, checks and figures."""
-    if not pictures and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
+    """The report of the run in ``path``; for a page also losses by cause, checks and figures."""
+    codes = {finding.code for finding in summary.findings}
+    if not pictures and {GAVE_UP, NOTHING_LISTENS} & codes:
         # Nothing was measured: only the reason matters.
-        errors = [one for one in summary.findings if one.severity == "error"]
+        errors = [finding for finding in summary.findings if finding.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
-        first = [msgspec.structs.replace(one, blocks=one.blocks[:1]) for one in (_answer(summary), _files(summary, path))]
-        sections = [first[0], _findings(summary), first[1]]
+        answer_only = _first_block(_answer(summary))
+        file_only = _first_block(_files(summary, path))
+        sections = [answer_only, _findings(summary), file_only]
     else:
-        beats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
+        has_heartbeats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
         sections = [
             _answer(summary),
             cost_section(summary),
@@ -84,24 +92,38 @@ def run_document(
             events.timeline_section(summary),
             *events.tls_sections(summary),
             *events.protocol_sections(summary),
-            *([events.heartbeats_section(summary)] if beats else []),
+            *([events.heartbeats_section(summary)] if has_heartbeats else []),
             events.deaths_section(summary, deaths or {}),
-            events.counts_section(summary),
-            events.processes_section(summary),
+            counts_section(summary),
+            processes_section(summary),
             _findings(summary),
             plan_section(summary),
             environment_section(summary, checks),
             _files(summary, path),
         ]
-    sections = [one.with_pictures(pictures) for one in sections]
     headline = _headline(summary)
-    return doc.Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
+    return doc.Document(
+        "report",
+        f"{headline}: {_verdict(summary)}",
+        headline,
+        _byline(summary),
+        [section.with_pictures(pictures) for section in sections],
+        _footer(summary),
+    )
+
+
+def _first_block(section: doc.Section) -> doc.Section:
+    return msgspec.structs.replace(section, blocks=section.blocks[:1])
 
 
 def _footer(summary: Summary) -> str:
-    made, measured = f"asyncli {__version__}", f"asyncli {summary.environment.get('asyncli') or ''}".strip()
-    by = "measured and" if measured == made else f"measured by {measured},"
-    return f"Run {summary.run.id}, {by} reported by {made}. 'asyncli explain' says how each number is measured."
+    reporter = f"asyncli {__version__}"
+    generator = f"asyncli {summary.environment.get('asyncli') or ''}".strip()
+    made = f"measured by {generator}, reported by {reporter}"
+    if generator == reporter:
+        made = f"measured and reported by {reporter}"
+    explain = "'asyncli explain' says how each number is measured."
+    return f"Run {summary.run.id}, {made}. {explain}"
 
 
 def _verdict(summary: Summary) -> str:
@@ -109,60 +131,85 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
+    blocks: list[doc.Block] = []
     # The cost is perhaps another process's, and includes growth.
-    before = [one for one in summary.findings if one.code in OF_ANOTHER or one is growth(summary)]
-    blocks: list[doc.Block] = [doc.Paragraph(as_doubt(one, with_remedy(summary, one)), "doubt", "bold yellow") for one in before]
+    for finding in summary.findings:
+        if finding.code in OF_ANOTHER or finding is growth(summary):
+            doubt = as_doubt(finding, with_remedy(summary, finding))
+            blocks.append(doc.Paragraph(doubt, "doubt", "bold yellow"))
     blocks.append(doc.Paragraph(answer(summary), "answer"))
-    if more := headroom(summary):
+    limit = headroom(summary)
+    if limit:
+        is_reason = summary.verdict != "passed" and summary.finding(gave_way.code) is not None
         # Why a run failed comes before the cost.
-        place = 0 if summary.verdict != "passed" and summary.finding(gave_way.code) is not None else len(blocks)
-        blocks.insert(place, doc.Paragraph(more, "headroom"))
+        place = 0 if is_reason else len(blocks)
+        blocks.insert(place, doc.Paragraph(limit, "headroom"))
     for doubt in doubts(summary):
-        blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
+        style = "bold magenta" if doubt == NOT_THE_SERVER else "yellow"
+        blocks.append(doc.Paragraph(doubt, "doubt", style))
     line = doc.VerdictLine(_verdict(summary), summary.why)
     if summary.run.complete:
-        line = doc.VerdictLine(summary.verdict, why_with_worst(summary), beside_pass(summary))
+        why = why_with_worst(summary)
+        line = doc.VerdictLine(summary.verdict, why, beside_pass(summary))
     return doc.Section("answer", "", [line, *blocks])
 
 
 def _headline(summary: Summary) -> str:
-    held, label = summary.connections.held, server_label(summary)
+    held = summary.connections.held
+    lost = summary.connections.lost
+    label = server_label(summary)
     if not held:
-        return f"{format_count(summary.connections.requested)} connections requested of {label}"
-    hold = next((one for one in summary.run.phases if one.name == "hold"), None)
-    lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
-    lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
-    if lasted and summary.connections.lost:
-        lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost"
-    ended = ", stopped by the user" if interrupted(summary.findings) else ""
-    return f"{format_count(held)} connections on {label}{lasted}{ended}"
+        requested = format_count(summary.connections.requested)
+        return f"{requested} connections requested of {label}"
+    headline = f"{format_count(held)} connections on {label}"
+    lasted_s = _hold_s(summary)
+    if lasted_s >= _A_HOLD_S and lost:
+        headline += f" after {format_duration(lasted_s)}, {format_count(lost)} lost"
+    elif lasted_s >= _A_HOLD_S:
+        headline += f", held for {format_duration(lasted_s)}"
+    if interrupted(summary.findings):
+        headline += ", stopped by the user"
+    return headline
+
+
+def _hold_s(summary: Summary) -> float:
+    """How long the hold lasted; 0 without its end."""
+    for phase in summary.run.phases:
+        if phase.name == "hold":
+            return 0.0 if phase.end_s is None else phase.end_s - phase.start_s
+    return 0.0
 
 
 def _byline(summary: Summary) -> list[str]:
     day, _, time = summary.run.started.removesuffix("Z").partition("T")
+    byline = [f"run {summary.run.id}"]
+    byline.append(f"{day} {time} UTC" if time else day)
+    byline.append(f"{format_duration(summary.run.duration_s)} in all")
     host = summary.environment.get("host")
-    return [
-        f"run {summary.run.id}",
-        f"{day} {time} UTC" if time else day,
-        f"{format_duration(summary.run.duration_s)} in all",
-        *([f"on {oneline(str(host))}"] if host else []),
-    ]
+    if host:
+        byline.append(f"on {oneline(str(host))}")
+    return byline
 
 
 def _shown_findings(summary: Summary) -> list[Finding]:
-    found = [one for one in summary.findings if not one.code.startswith("verdict_")]
-    # If nothing was tested, notes on the measurement are noise.
-    return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
+    shown = []
+    for finding in summary.findings:
+        # If nothing was tested, notes on the measurement are noise.
+        is_noise = finding.severity == "info" and summary.verdict == "untested"
+        if not is_noise and not finding.code.startswith("verdict_"):
+            shown.append(finding)
+    return shown
 
 
 def _beside(summary: Summary) -> list[Finding]:
     """The shown findings that the first sentences do not say."""
-    return [one for one in _shown_findings(summary) if not stands_first(summary, one)]
+    return [finding for finding in _shown_findings(summary) if not stands_first(summary, finding)]
 
 
 def _findings(summary: Summary) -> doc.Section:
-    shown, beside = _shown_findings(summary), _beside(summary)
-    serious = [one for one in beside if one.severity != "info" or one.code == "limit_kept"]
+    shown = _shown_findings(summary)
+    beside = _beside(summary)
+    serious = [finding for finding in beside if not _is_note(finding)]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
         doc.ItemList(doc.finding_items(beside), "Findings", view=doc.View.VERBOSE),
@@ -171,20 +218,36 @@ def _findings(summary: Summary) -> doc.Section:
     return doc.Section("findings", "Findings", blocks)
 
 
+def _is_note(finding: Finding) -> bool:
+    return finding.severity == "info" and finding.code != "limit_kept"
+
+
 def _files(summary: Summary, path: str) -> doc.Section:
     """The run's id and file, and commands for more."""
-    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _beside(summary))
-    run, quoted = summary.run, shlex.quote(path)
-    more = f", with {format_many(notes, 'more note')}" if notes else ""
-    killed = (found := summary.finding("incomplete")) is not None and found.fields["phase"] not in ("drain", "residue")
-    resume = [("If it was killed, continue it: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
-    lines = (
-        *(resume if killed else []),
-        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
-        (f"Full report{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
-        ("Short report: ", f"asyncli report {quoted}", doc.View.VERBOSE),
-        ("How it is measured: ", "asyncli explain cost", doc.ALL),
-    )
-    return doc.Section(
-        "files", "", [doc.Paragraph((label, (text, "bold")), "text", view=view & ~doc.View.PAGE) for label, text, view in lines]
-    )
+    quoted = shlex.quote(path)
+    blocks: list[doc.Block] = []
+    if _can_be_continued(summary):
+        resume = f"asyncli soak --resume {quoted}"
+        blocks.append(_command("If it was killed, continue it: ", resume, doc.TERMINAL))
+    run = summary.run
+    lasted = format_duration(run.duration_s)
+    blocks.append(_command(f"Run {run.id} of {run.started}, {lasted}: ", path, doc.TERMINAL))
+    full_report = "Full report"
+    notes = sum(map(_is_note, _beside(summary)))
+    if notes:
+        full_report += f", with {format_many(notes, 'more note')}"
+    blocks += [
+        _command(f"{full_report}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
+        _command("Short report: ", f"asyncli report {quoted}", doc.View.VERBOSE),
+        _command("How it is measured: ", "asyncli explain cost", doc.TERMINAL),
+    ]
+    return doc.Section("files", "", blocks)
+
+
+def _command(label: str, text: str, view: doc.View) -> doc.Paragraph:
+    return doc.Paragraph((label, (text, "bold")), "text", view=view)
+
+
+def _can_be_continued(summary: Summary) -> bool:
+    incomplete = summary.finding("incomplete")
+    return incomplete is not None and incomplete.fields["phase"] not in ("drain", "residue")

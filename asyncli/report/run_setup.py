@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
 
 def plan_section(summary: Summary) -> doc.Section:
-    rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
-    if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
-        rows = [row for row in rows if row[0] != "hold"]  # the hold never started
+    # Without an end of the hold, one until a time of day never started.
+    is_hold_unknown = summary.plan.get("hold_until") and summary.plan.get("hold_s") is None
+    rows = []
+    for key, value in summary.plan.items():
+        if key == "hold_s" and is_hold_unknown:
+            continue
+        rows.append((key.removesuffix("_s").replace("_", " "), _setting(key, value)))
     return doc.Section("plan", "Plan", [doc.pairs("The plan", rows, doc.FULL)])
 
 
@@ -65,23 +69,33 @@ _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limit
 
 
 def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Section:
-    where = summary.environment
-    single = [
-        (_label(key), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping) and key not in _KINDS
-    ]
-    blocks: list[doc.Block] = [doc.pairs("Host", single, doc.FULL)]
-    for key, value in where.items():
-        if isinstance(value, Mapping) and value:
-            facts = [(_label(name), fact(name, one)) for name, one in value.items()]
-            blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ").capitalize()), facts, doc.FULL))
+    host = {}
+    blocks: list[doc.Block] = []
+    for key, value in summary.environment.items():
+        if not isinstance(value, Mapping):
+            if key not in _KINDS:
+                host[key] = value
+        elif value:
+            heading = _KINDS.get(key, key.replace("_", " ").capitalize())
+            blocks.append(_facts_table(heading, value))
+    blocks.insert(0, _facts_table("Host", host))
     if checks:
         blocks.append(doc.Folded("Preflight", checks_table(checks)))
     return doc.Section("environment", "Environment", blocks)
 
 
+def _facts_table(heading: str, facts: Mapping[str, Any]) -> doc.DataTable:
+    rows = [(_label(key), fact(key, value)) for key, value in facts.items()]
+    return doc.pairs(heading, rows, doc.FULL)
+
+
 def _label(key: str) -> str:
     """The name of a fact; a kernel setting's is its own."""
-    return _FACTS.get(key) or (key if "." in key else key.replace("_", " "))
+    if key in _FACTS:
+        return _FACTS[key]
+    if "." in key:
+        return key
+    return key.replace("_", " ")
 
 
 # Numbers that users copy into plans or commands have no commas.
@@ -90,23 +104,32 @@ _NAMES = ("seed", "pid", "server_pid")
 
 def fact(key: str, value: Any) -> str:
     """A value of the plan or the environment as text."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None:
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if key.endswith("_bytes") or key.startswith(("memory_", "cgroup_memory_")):
-            return format_bytes(value)
-        if isinstance(value, float):
-            return f"{value:,.10g}"
-        return str(value) if key in _NAMES or abs(value) < 10_000 else f"{value:,d}"
-    if key == "kernel" and isinstance(value, list | tuple):
-        return ".".join(map(str, value))
+        return _number(key, value)
     if isinstance(value, list | tuple):
-        return ", ".join(fact("", one) for one in value) or "none"
+        if key == "kernel":
+            return ".".join(map(str, value))
+        return ", ".join(fact("", item) for item in value) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{_FACTS.get(name, name)} {fact(name, one)}" for name, one in value.items()) or "none"
+        pairs = [f"{_FACTS.get(name, name)} {fact(name, item)}" for name, item in value.items()]
+        return ", ".join(pairs) or "none"
     return oneline(str(value)) or "empty"
+
+
+def _number(key: str, value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "unknown"
+    if key.endswith("_bytes") or key.startswith(("memory_", "cgroup_memory_")):
+        return format_bytes(value)
+    if isinstance(value, float):
+        return f"{value:,.10g}"
+    if key in _NAMES or abs(value) < 10_000:
+        return str(value)
+    return f"{value:,d}"
 
 
 _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok", "green"), "unknown": ("?", "dim")}
@@ -115,12 +138,12 @@ _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok
 def checks_table(checks: Sequence[Check]) -> doc.DataTable:
     """The preflight's limits, those too low first."""
     order = list(_MARKS)
-    rows = [
-        doc.TableRow(
-            oneline(one.what), [_MARKS[one.verdict], amount(one.have, one.unit), amount(one.need, one.unit), oneline(one.detail)]
-        )
-        for one in sorted(checks, key=lambda one: order.index(one.verdict))
-    ]
+    rows = []
+    for check in sorted(checks, key=lambda check: order.index(check.verdict)):
+        have = amount(check.have, check.unit)
+        need = amount(check.need, check.unit)
+        cells: list[doc.Cell] = [_MARKS[check.verdict], have, need, oneline(check.detail)]
+        rows.append(doc.TableRow(oneline(check.what), cells))
     reason = doc.TableColumn("reason", kind="words", view=doc.View.PAGE)
     columns = [doc.TableColumn("verdict", kind="word"), *doc.numbers("have", "need"), reason]
     return doc.DataTable("Preflight", columns, rows, kind="wordy stack long")
@@ -131,56 +154,97 @@ def amount(value: float | None, unit: str) -> str:
         return "-"
     if unit in ("B", "bytes"):
         return format_bytes(value)
-    return format_duration(value) if unit in ("s", "seconds") else format_count(value)
+    if unit in ("s", "seconds"):
+        return format_duration(value)
+    return format_count(value)
 
 
 #: The severity of each check verdict that is listed with its remedy.
 _SEVERITIES = {"short": "error", "warn": "warning"}
+_UNKNOWN_SERVER = "server_processes_unknown"
 
 
 def print_checks(
-    plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
-    tls: dict[str, Any] | None, steps: Mapping[str, Iterable[tuple[str, float]]],
-) -> None:  # fmt: skip
-    """Print the answer, a row per check, failed ones first, then details and remedies. ``tls``: the server's TLS, as in a run's
-    environment. ``steps``: URL -> (step, seconds) of a first connection."""
+    plan: Plan,
+    spread: Spread,
+    checks: Sequence[Check],
+    findings: Sequence[Finding],
+    console: Console,
+    *,
+    tls: dict[str, Any] | None,
+    steps: Mapping[str, Iterable[tuple[str, float]]],
+) -> None:
+    """Print the answer, a row per check, failed ones first, then details and remedies.
+
+    ``tls``: the server's TLS, as in a run's environment. ``steps``: URL -> (step, seconds) of a
+    first connection.
+    """
     from rich.text import Text
 
-    pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
-    ramp_s = plan.connections / plan.asked_per_s
-    asked = (
-        f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
-        f"{format_count(plan.asked_per_s)} a second: a ramp of {format_duration(ramp_s)}"
-    )
-    if ramp_s < FEWEST_RAMP_POINTS and plan.plateaus < FEWEST_PLATEAUS:
-        asked += f", too short for a slope of the cost ({ramp_that_fits(plan)})"
-    items = [
-        doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
-                   f"remedy: {oneline(one.remedy)}" if one.remedy else "")
-        for one in checks
-        if one.verdict in _SEVERITIES
-    ]  # fmt: skip
-    probed = []
-    for url, done in steps.items():
-        took = ", ".join(f"{what} in {milliseconds(seconds * 1e3)}" for what, seconds in done)
-        probed.append(doc.Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
+    probed = [_probed(url, done) for url, done in steps.items()]
+    items = [_check_item(check) for check in checks if check.verdict in _SEVERITIES]
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
-        probed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
-        findings = [*findings, *tls_findings(part, {"tls": tls}, run_s=planned_s(plan, time.time()))]
+        text = tls_words(part, {"tls": tls})
+        probed.append(doc.Paragraph((("TLS", "bold"), f": {text}"), "line"))
+        planned = planned_s(plan, time.time())
+        findings = [*findings, *tls_findings(part, {"tls": tls}, run_s=planned)]
     elif not steps and (plan.tls is not None or plan.upgrades):
-        unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
-        items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
+        items.append(_not_probed(plan))
     # The last line says why the server is unknown.
-    shown = [one for one in findings if one.remedy or one.code != "server_processes_unknown"]
+    shown = []
+    for finding in findings:
+        if finding.remedy or finding.code != _UNKNOWN_SERVER:
+            shown.append(finding)
     answer, style = check_answer(checks, findings)
     # In one line of any length, which a script can read.
     console.print(Text(answer, style), soft_wrap=True)
+    asked = doc.Paragraph(_asked(plan, spread), "text")
+    items += doc.finding_items(shown)
     sections = [
-        doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
-        doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(shown)])]),
+        doc.Section("asked", "", [asked, checks_table(checks), *probed]),
+        doc.Section("short", "", [doc.ItemList(items)]),
     ]
     print_document(doc.Document("check", "", "", [], sections), console)
+
+
+def _asked(plan: Plan, spread: Spread) -> str:
+    """The connections, how they are spread, and the ramp."""
+    destinations = format_many(len(spread.destinations), "destination")
+    sources = format_many(max(1, len(spread.sources)), "source")
+    ramp_s = plan.connections / plan.asked_per_s
+    asked = (
+        f"{format_count(plan.connections)} connections in "
+        f"{format_many(spread.workers, 'process')}, "
+        f"{destinations} x {sources}, {format_count(plan.asked_per_s)} a second: "
+        f"a ramp of {format_duration(ramp_s)}"
+    )
+    if ramp_s < FEWEST_RAMP_POINTS and plan.plateaus < FEWEST_PLATEAUS:
+        return f"{asked}, too short for a slope of the cost ({ramp_that_fits(plan)})"
+    return asked
+
+
+def _probed(url: str, steps: Iterable[tuple[str, float]]) -> doc.Paragraph:
+    times = [f"{step} in {milliseconds(seconds * 1e3)}" for step, seconds in steps]
+    text = ", ".join(times) or "not reached: see that the server listens"
+    return doc.Paragraph(((oneline(url), "bold"), f": {text}"), "line")
+
+
+def _check_item(check: Check) -> doc.ListedItem:
+    text = check.what
+    if check.detail:
+        text = f"{text}: {check.detail}"
+    remedy = ""
+    if check.remedy:
+        remedy = f"remedy: {oneline(check.remedy)}"
+    return doc.ListedItem(_SEVERITIES[check.verdict], check.verdict, oneline(text), remedy)
+
+
+def _not_probed(plan: Plan) -> doc.ListedItem:
+    text = "the certificate and the rate of handshakes were not checked"
+    if plan.tls is None:
+        text = "the server's answer was not checked"
+    return doc.ListedItem("info", "info", text, "remedy: --probe connects to the target")
 
 
 def check_answer(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
@@ -189,27 +253,40 @@ def check_answer(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[
     if short:
         limits = "one limit is" if short == 1 else f"{short} limits are"
         return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
-    if any(one.code == NOTHING_LISTENS for one in findings):
+    codes = {finding.code for finding in findings}
+    if NOTHING_LISTENS in codes:
         return "nothing listens at the URL: a soak will not start", "bold red"
     warnings = _warnings(checks, findings)
     if len(warnings) == 1:
         return f"1 warning, though a soak will start: {warnings[0]}", "bold yellow"
     if warnings:
-        return f"{len(warnings)} warnings, though a soak will start; the worst: {warnings[0]}", "bold yellow"
-    unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
+        many = f"{len(warnings)} warnings, though a soak will start"
+        return f"{many}; the worst: {warnings[0]}", "bold yellow"
+    unknown = next((finding for finding in findings if finding.code == _UNKNOWN_SERVER), None)
     if unknown is None:
         return "OK: no known limit blocks this plan", "green"
-    hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
-    why = oneline(str(unknown.fields.get("why", unknown.evidence)))
-    return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"
+    hosts = "the client hosts" if "cluster" in codes else "this host"
+    reason = oneline(str(unknown.fields.get("why", unknown.evidence)))
+    limits = f"no limit of {hosts} blocks this plan"
+    return f"OK: {limits}; the server's limits are unknown: {reason}", "yellow"
 
 
 def _warnings(checks: Sequence[Check], findings: Sequence[Finding]) -> list[str]:
-    """What warns, the worst first: errors, what was seen, the limits that lack most, an unknown server."""
-    errors = [one.evidence for one in findings if one.severity == "error"]
-    of_server = [one.evidence for one in findings if one.severity == "warning" and one.code == "server_processes_unknown"]
-    seen = [one.evidence for one in findings if one.severity == "warning" and one.code != "server_processes_unknown"]
-    low = sorted((check for check in checks if check.verdict == "warn"), key=_lack, reverse=True)
+    """What warns, the worst first: errors, what was seen, the limits that lack most, an unknown
+    server.
+    """
+    errors = []
+    seen = []
+    of_server = []
+    for finding in findings:
+        if finding.severity == "error":
+            errors.append(finding.evidence)
+        elif finding.severity == "warning" and finding.code == _UNKNOWN_SERVER:
+            of_server.append(finding.evidence)
+        elif finding.severity == "warning":
+            seen.append(finding.evidence)
+    low = [check for check in checks if check.verdict == "warn"]
+    low.sort(key=_lack, reverse=True)
     return list(map(oneline, [*errors, *seen, *map(_amounts, low), *of_server]))
 
 
@@ -221,6 +298,9 @@ def _lack(check: Check) -> float:
 
 
 def _amounts(check: Check) -> str:
-    if check.have is None or check.need is None:
-        return f"{check.what}: {check.detail}" if check.detail else check.what
-    return f"{check.what}: {amount(check.have, check.unit)} available, {amount(check.need, check.unit)} needed"
+    if check.have is not None and check.need is not None:
+        have = amount(check.have, check.unit)
+        return f"{check.what}: {have} available, {amount(check.need, check.unit)} needed"
+    if check.detail:
+        return f"{check.what}: {check.detail}"
+    return check.what

@@ -73,31 +73,54 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
             style = "bold yellow" if but else VERDICT_STYLE[word]
             yield Text.assemble((f"{word.upper()} {but}".rstrip(), style), "  ", oneline(why))
             yield ""
-        case doc.Paragraph(words, role, style):
-            text = styled(words, style or ("bold" if role == "answer" else ""))
-            yield Indented(text, *_INDENT[role]) if role in _INDENT else text
-        case doc.DataTable() if (table := block.for_view(view)).rows:
-            yield table
+        case doc.Paragraph():
+            yield _paragraph(block)
+        case doc.DataTable():
+            table = block.for_view(view)
+            if table.rows:
+                yield table
         case doc.ItemList(items, heading) if items:
             if heading:
                 yield Text(heading, "bold")
-            for one in items:
-                text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
-                # On a line of its own, so that a command can be copied.
-                yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
+            yield from map(_item, items)
         case doc.Bullets(items):
-            yield from (Indented(Text(one), 4, 2) for one in items)
+            for text in items:
+                yield Indented(Text(text), 4, 2)
         case doc.Definitions(items, heading):
             if heading and items:
                 yield Text(heading, "bold")
-            yield from (Indented(Text(f"{term}: {text}"), 4, 2) for term, text in items)
+            for term, text in items:
+                yield Indented(Text(f"{term}: {text}"), 4, 2)
+
+
+def _paragraph(paragraph: doc.Paragraph) -> RenderableType:
+    style = paragraph.style
+    if not style and paragraph.role == "answer":
+        style = "bold"
+    text = styled(paragraph.words, style)
+    if paragraph.role not in _INDENT:
+        return text
+    return Indented(text, *_INDENT[paragraph.role])
+
+
+def _item(item: doc.ListedItem) -> Indented:
+    from rich.text import Text
+
+    style = SEVERITY_STYLE.get(item.mark) or VERDICT_STYLE[item.mark]
+    text = Text.assemble((item.word, style), f"  {item.text}")
+    if item.more:
+        # On a line of its own, so that a command can be copied.
+        text.append(f"\n{item.more}", "dim")
+    return Indented(text, 2, 2)
 
 
 def styled(words: doc.Words, style: str = "") -> Text:
     from rich.text import Text
 
-    pairs = [(one, "") if isinstance(one, str) else one for one in ((words,) if isinstance(words, str) else words)]
-    parts = [(printable(text), own) for text, own in pairs]
+    parts = []
+    for part in (words,) if isinstance(words, str) else words:
+        text, own_style = (part, "") if isinstance(part, str) else part
+        parts.append((printable(text), own_style))
     return Text.assemble(*parts, style=style, overflow="fold")
 
 

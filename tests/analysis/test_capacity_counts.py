@@ -25,7 +25,7 @@ from asyncli.analysis.capacity import (
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.model.exit_status import exit_status
-from asyncli.report.capacity_report import Step, with_lifetime_limit, with_own_limit
+from asyncli.report.capacity_step import Step, with_lifetime_limit, with_own_limit
 
 SEARCH = Search(1000, 100_000, 0.05)
 

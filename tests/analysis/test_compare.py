@@ -22,7 +22,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.findings.compare import in_words
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.run import Hold, Run
-from asyncli.report.comparison_report import amounts, headline
+from asyncli.report.differences import amounts, headline
 from asyncli.report.summary import summarise
 
 

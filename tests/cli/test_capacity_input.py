@@ -8,7 +8,8 @@ import msgspec
 
 from asyncli.cli.capacity import LIMITS, _with_limits
 from asyncli.model.plan import Layer, build_plan
-from asyncli.report.capacity_report import Capacity, Step
+from asyncli.report.capacity_report import Capacity
+from asyncli.report.capacity_step import Step
 
 URL = "http://127.0.0.1:1/"
 

@@ -16,8 +16,8 @@ from test_text import printed
 from asyncli.model.records import Check, Finding, Gap
 from asyncli.model.run import Run
 from asyncli.report.answer import headroom, one_line
-from asyncli.report.comparison_report import sentence, words
 from asyncli.report.cost_answer import answer
+from asyncli.report.differences import sentence, words
 from asyncli.report.summary import Summary, summarise
 
 NOT_SEEN = Finding("server_processes_unknown", "warning", "they are not known", "name them")

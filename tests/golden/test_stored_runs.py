@@ -21,7 +21,7 @@ from asyncli.app.results import read_results
 from asyncli.cli.main import run
 from asyncli.cli.report import _print as print_results
 from asyncli.model.benchplan import BenchRun
-from asyncli.report import bench_report, capacity_report, html
+from asyncli.report import bench_report, capacity_report, capacity_step, html
 from asyncli.report.analyses import analyse
 from asyncli.report.figures.drawing import NothingToDraw
 from asyncli.report.jsonout import to_json
@@ -136,7 +136,7 @@ def test_a_stored_search_says_what_it_said(golden: Golden, tmp_path: Path) -> No
         (tmp_path / name).write_bytes(stored(name))
         recorded = read_run(tmp_path / name)
         analyses = analyse(recorded)
-        found.steps.append(capacity_report.step_of(recorded, analyses, summarise(recorded, analyses), name.removeprefix("capacity-")))
+        found.steps.append(capacity_step.step_of(recorded, analyses, summarise(recorded, analyses), name.removeprefix("capacity-")))
     tried = [one.tried for one in found.steps]
     found.bracket = bracket(tried)
     found.verdict, found.why = verdict(found.search, tried)

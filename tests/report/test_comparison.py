@@ -20,8 +20,10 @@ from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
-from asyncli.report.comparison_report import amounts, comparison_document, forest, to_json
+from asyncli.report.comparison_report import comparison_document, to_json
+from asyncli.report.differences import amounts
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
+from asyncli.report.figures.forest import forest
 from asyncli.report.html import page
 from asyncli.report.terminal import print_document
 

@@ -1,0 +1,216 @@
+"""Differences between two runs as text: numbers, whether they are real, why they are unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from asyncli.analysis.compare import ROW_OF, Difference
+from asyncli.model.text import oneline
+from asyncli.model.units import format_many
+
+#: Units by size: (at least, factor, name); the first that fits is used. Bytes are spelled out: B
+#: is a run.
+_SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
+    "bytes": (
+        (1e12, 1e12, "TB"),
+        (1e9, 1e9, "GB"),
+        (1e6, 1e6, "MB"),
+        (1e5, 1e3, "kB"),
+        (0, 1, "bytes"),
+    ),
+    "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "bytes/h")),
+    "us": ((1e6, 1e6, "s"), (1e4, 1e3, "ms"), (0, 1, "µs")),
+    "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
+}
+_PLAIN = ((0.0, 1.0, ""),)
+# Digits below a tenth of the interval are noise; at most five digits in all.
+_RESOLVED = 10
+_MOST_DIGITS = 5
+_TINY = 0.01
+#: Values with such a ratio are told first, real or not, and as a ratio; repeats on a quiet host
+#: differ by two.
+FAR_APART = 10
+_TIMES = " times"
+
+
+def is_real(difference: Difference) -> bool:
+    return difference.verdict in ("higher", "lower")
+
+
+def is_unknown(difference: Difference) -> bool:
+    return difference.verdict == "cannot_say"
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """A row's numbers as text: one unit, digits by the interval, "-" for unknown."""
+
+    unit: str
+    first: str
+    second: str
+    difference: str
+    low: str
+    high: str
+    #: In per cent; from a tenfold on as a ratio: "185 times".
+    percent: str
+    #: The largest possible difference, of either sign.
+    most: str
+
+    @property
+    def interval(self) -> str:
+        if self.low == "-":
+            return "-"
+        return f"{self.low} to {self.high}"
+
+    @property
+    def relative(self) -> str:
+        """The relative difference as text with its unit."""
+        if self.percent == "-" or self.percent.endswith(_TIMES):
+            return self.percent
+        return f"{self.percent} %"
+
+
+class _Scale(NamedTuple):
+    """How a row's numbers are written. ``unit`` is ``factor`` times the row's own unit."""
+
+    factor: float
+    unit: str
+    digits: int
+
+    def text(self, value: float | None, *, signed: bool = False) -> str:
+        if value is None:
+            return "-"
+        return _number(value / self.factor, self.digits, signed)
+
+
+def amounts(difference: Difference) -> Amounts:
+    scale = _scale_of(difference)
+    first = difference.hidden[0] or scale.text(difference.values[0])
+    second = difference.hidden[1] or scale.text(difference.values[1])
+    shown_difference = scale.text(difference.difference, signed=True)
+    if any(difference.hidden):
+        # Of what is not shown, no difference is.
+        shown_difference = "-"
+    percent = _relative(difference.relative)
+    if difference.ci95 is None:
+        return Amounts(scale.unit, first, second, shown_difference, "-", "-", percent, "-")
+    low = scale.text(difference.ci95[0], signed=True)
+    high = scale.text(difference.ci95[1], signed=True)
+    most = scale.text(max(map(abs, difference.ci95)))
+    return Amounts(scale.unit, first, second, shown_difference, low, high, percent, most)
+
+
+def _scale_of(difference: Difference) -> _Scale:
+    """The scale of the row's largest number."""
+    numbers = [value for value in difference.values if value is not None]
+    spread = None
+    if difference.ci95 is None:
+        numbers.append(0.0)
+    else:
+        numbers.extend(difference.ci95)
+        spread = difference.ci95[1] - difference.ci95[0]
+    largest = max(map(abs, numbers))
+    factor, unit = _unit_for(largest, difference.unit)
+    if spread is not None:
+        spread /= factor
+    return _Scale(factor, unit, _digits(largest / factor, spread))
+
+
+def _unit_for(largest: float, unit: str) -> tuple[float, str]:
+    """(Factor, name) of the unit in which ``largest``, in the row's ``unit``, is written."""
+    fits = ((factor, name) for least, factor, name in _SCALES.get(unit, _PLAIN) if largest >= least)
+    return next(fits)
+
+
+def _relative(relative: float | None) -> str:
+    """A relative difference, in per cent, or how many times as large the second value is; "-" if
+    that says nothing.
+    """
+    if relative is None:
+        return "-"
+    times = 1 + relative
+    if abs(times) < FAR_APART:
+        return _number(relative * 100, 1, signed=True)
+    if times > 0:
+        return f"{times:,.0f}{_TIMES}"
+    # Values of unlike signs, such as growth and shrinkage, are no multiples of each other.
+    return "-"
+
+
+def _digits(largest: float, spread: float | None) -> int:
+    """Decimals: to a tenth of the interval, at most five digits in all."""
+    wanted = 0 if largest >= 100 or not largest else 2
+    if spread is not None and spread > 0:
+        wanted = math.ceil(-math.log10(spread / _RESOLVED))
+    if 0 < largest < _TINY:
+        # Three decimals would round it to zero.
+        zeros = -math.floor(math.log10(largest))
+        return min(max(wanted, 2 + zeros), _MOST_DIGITS + zeros)
+    before_the_point = len(f"{largest:.0f}")
+    return min(max(0, wanted), max(0, _MOST_DIGITS - before_the_point), 3)
+
+
+def _number(value: float, digits: int, signed: bool) -> str:
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    # Zero after rounding has no sign.
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
+
+
+def words(difference: Difference) -> str:
+    if is_real(difference):
+        return f"{difference.between[1]} is {difference.verdict}"
+    if difference.verdict == "no_difference":
+        if difference.ci95 == (0.0, 0.0):
+            return "no difference at all"
+        shown = amounts(difference)
+        return f"no difference seen (less than {_with_unit(shown.most, shown.unit)})"
+    if difference.why:
+        return f"cannot say: {difference.why}"
+    return "cannot say"
+
+
+def sentence(difference: Difference) -> str:
+    """A difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"; of one that is not
+    real, both values and why.
+    """
+    shown = amounts(difference)
+    name = ROW_OF[difference.key].name
+    if is_unknown(difference):
+        first, second = difference.between
+        first_value = _with_unit(shown.first, shown.unit)
+        second_value = _with_unit(shown.second, shown.unit)
+        return f"{name}: {first} {first_value}, {second} {second_value}; {difference.why}"
+    distance = _with_unit(shown.difference.lstrip("+-"), shown.unit)
+    if shown.relative == "-":
+        return f"{name}: {words(difference)} by {distance}"
+    return f"{name}: {words(difference)} by {distance} ({shown.relative})"
+
+
+def _with_unit(number: str, unit: str) -> str:
+    if not unit:
+        return number
+    return f"{number} {unit}"
+
+
+def headline(rows: Sequence[Difference]) -> str:
+    """The number of real differences, as a title."""
+    first, second = rows[0].between
+    unknown = sum(map(is_unknown, rows))
+    if unknown == len(rows):
+        return f"{second} against {first}: none of {len(rows)} numbers could be compared"
+    real = sum(map(is_real, rows))
+    real_differences = format_many(real, "real difference") if real else "no real difference"
+    counts = f"{real_differences} in {len(rows) - unknown} of {len(rows)} numbers"
+    return f"{second} against {first}: {counts}; {unknown} unknown"
+
+
+def unknown_reasons(rows: Sequence[Difference]) -> dict[str, list[str]]:
+    """Reason -> names of the rows that cannot be compared for it."""
+    reasons: dict[str, list[str]] = {}
+    for difference in rows:
+        if is_unknown(difference):
+            reasons.setdefault(oneline(difference.why), []).append(ROW_OF[difference.key].name)
+    return reasons
