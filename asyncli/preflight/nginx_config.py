@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from asyncli.preflight.nginx_blocks import (
 )
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 
+# A process's beginning is known to a hundredth of a second since the boot, whose own instant may move.
+_CLOCKS_APART_S = 1.0
 # In this version keepalive_requests rose from 100 to 1000 and keepalive_time was added.
 _MODERN = (1, 19, 10)
 # Each is a field of :class:`Timers`, with _s.
@@ -96,11 +99,15 @@ def read_nginx(
         )
     path = Path(named)
     user = None if pid is None else user_of(pid)
+    files = NginxFiles(str(path), user)
     try:
-        directives = NginxFiles(str(path), user).read() + _global_directives(command_line)
+        directives = files.read() + _global_directives(command_line)
     except UnreadableError as error:
         remedy = "let the server's user and asyncli's read it, or run asyncli as root"
         return _unreadable(str(error), remedy)
+    if pid is not None and files.changed_s > _began_s(pid) + _CLOCKS_APART_S:
+        why = f"{path}, or a file that it includes, was changed after nginx read it"
+        return _unreadable(why, "reload nginx, so that it serves by what is written there")
     remedy = f"`{exe or 'nginx'} -t` says what is wrong with it"
     try:
         return _config(path, _version(built), directives)
@@ -109,6 +116,22 @@ def read_nginx(
         return _unreadable(f"{path}: {why}", remedy)
     except (ValueError, IndexError, OverflowError) as error:
         return _unreadable(f"{path}: {error}", remedy)
+
+
+def _began_s(pid: int) -> float:
+    """When the first of the processes that serve began (s since 1970): the workers of the master ``pid``, which a reload
+    replaces, else itself. Infinite if it has ended, or is none of nginx's.
+    """
+    import psutil
+
+    try:
+        master = psutil.Process(pid)
+        if not master.name().startswith("nginx"):
+            return math.inf
+        workers = master.children()
+        return min((worker.create_time() for worker in workers), default=master.create_time())
+    except psutil.Error:
+        return math.inf
 
 
 def _version(built: str) -> tuple[int, ...]:

@@ -42,6 +42,8 @@ class NginxFiles:
         #: What may still be read.
         self._bytes = _MOST_BYTES
         self._files = _MOST_FILES
+        #: When the newest of the files was changed (s since 1970).
+        self.changed_s = 0.0
 
     def read(self) -> list[Directive]:
         """All directives. Raises :class:`UnreadableError`."""
@@ -63,6 +65,7 @@ class NginxFiles:
             )
         try:
             text = read_regular(path, self._bytes, self._user)
+            self.changed_s = max(self.changed_s, os.stat(path).st_mtime)
         except (OSError, ValueError) as error:
             raise UnreadableError(f"{shown} {self._why(error)}") from None
         self._bytes -= len(text)

@@ -183,6 +183,11 @@ def sentence(difference: Difference) -> str:
         first_value = _with_unit(shown.first, shown.unit)
         second_value = _with_unit(shown.second, shown.unit)
         return f"{name}: {first} {first_value}, {second} {second_value}; {difference.why}"
+    if shown.difference == "-":
+        first, second = difference.between
+        first_value = _with_unit(shown.first, shown.unit)
+        second_value = _with_unit(shown.second, shown.unit)
+        return f"{name}: {words(difference)} ({first} {first_value}, {second} {second_value})"
     distance = _with_unit(shown.difference.lstrip("+-"), shown.unit)
     if shown.relative == "-":
         return f"{name}: {words(difference)} by {distance}"
@@ -190,7 +195,7 @@ def sentence(difference: Difference) -> str:
 
 
 def _with_unit(number: str, unit: str) -> str:
-    if not unit:
+    if not unit or not number[-1:].isdigit():
         return number
     return f"{number} {unit}"
 

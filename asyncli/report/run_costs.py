@@ -79,11 +79,26 @@ def cost_section(summary: Summary) -> doc.Section:
         held = summary.connections.held_or_peak or 0
         blocks.append(cost_table(summary.cost, server, where, held, server_level(summary)))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
+    if is_of_one_ramp(summary):
+        blocks.append(doc.Paragraph(ONE_RAMP, view=doc.FULL))
     residue = _residue(summary)
     if residue:
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
     heading = f"Cost of a connection{with_streams(summary.cost.streams)}"
     return doc.Section("cost", heading, blocks)
+
+
+#: What a ramp without rests cannot tell.
+ONE_RAMP = (
+    "Connections and time rise together in one ramp: memory that is taken by the clock until its end, "
+    "such as a warm-up, is in these costs. To tell them apart: --plateaus 5."
+)
+
+
+def is_of_one_ramp(summary: Summary) -> bool:
+    """Whether the server's cost is the slope of a ramp without rests."""
+    cost = summary.cost.server_user
+    return cost is not None and not cost.of_levels and not summary.plan.get("plateaus")
 
 
 def server_level(summary: Summary) -> float | None:
