@@ -345,7 +345,8 @@ def _include_earlier_memory(cost: Costs, run: Run) -> None:
     with_first = known.fixed_bytes - statistics.median(with_files)
     at_most = known.ci95[1]
     in_advance = 0.0
-    if known.ci95[0] <= 0 and PART * earlier / most >= at_most:
+    # Two levels of few connections show no rise of any server.
+    if not known.of_levels and known.ci95[0] <= 0 and PART * earlier / most >= at_most:
         in_advance = earlier
     if with_first / most > at_most:
         in_advance = max(in_advance, with_first)

@@ -87,7 +87,9 @@ def _missing(run: Run) -> Unaccounted | None:
     """The first second before the drain that does not add up: what is held is what was, plus what opened, less what was lost."""
     held = 0
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
-        if phase in ("drain", "residue"):
+        # The drain may begin in a second that is the hold's by its middle.
+        has_drained = bool(tick.drained or tick.held_at_drain)
+        if phase in ("drain", "residue") or has_drained:
             return None
         unaccounted = tick.held - (held + tick.opened - tick.lost)
         if unaccounted:

@@ -51,7 +51,12 @@ def gave_way(
     limit; ``served``: the most answered at once, if fewer than planned; ``streams``: lost ones of HTTP/2 that were to be
     held.
     """
-    about = "" if served is None else format_count(float(f"{served:.2g}"))
-    most = f"{server} served at most about {about} of {format_count(asked)} at once; " if about else ""
-    likely = "" if certain or side == "unknown" else "the likely cause: "
-    return Words(f"{most}{likely}{why}; so there is no forecast", remedy, "error" if limit else "info")
+    evidence = f"{why}; so there is no forecast"
+    if not certain and side != "unknown":
+        evidence = f"the likely cause: {evidence}"
+    if served is not None:
+        about = f"at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)}"
+        # What is on the way may have kept the others from the server.
+        most = f"{server} served {about} at once" if certain else f"{about} were served at once"
+        evidence = f"{most}; {evidence}"
+    return Words(evidence, remedy, "error" if limit else "info")

@@ -34,7 +34,7 @@ def samples_skipped(count: int) -> str:
 @finding("records_missing", "error")
 def records_missing(count: int, at_s: float | None) -> Words:
     """The numbers lack records: the disk of the run file refused them and memory was full, or the file was damaged or changed
-    later, so that its seconds do not add up from ``at_s`` on, by ``count`` connections.
+    later, so that its seconds do not add up. ``at_s``: from when on; ``count``: by how many connections (else how many records).
     """
     if at_s is None:
         evidence = f"{count:,} records are missing from the run file: its disk refused them"

@@ -122,6 +122,8 @@ def capacity_document(capacity: Capacity) -> doc.Document:
     if capacity.verdict == "invalid":
         doubt = "The server's own limit is unknown: it may hold more."
         first.append(doc.Paragraph(doubt, "doubt", "bold magenta"))
+    if _may_be_of_one_address(capacity):
+        first.append(doc.Paragraph(_ONE_ADDRESS, "doubt"))
     sections = [
         doc.Section("answer", "", first),
         doc.Section("gave-way", "Bottleneck", _bottlenecks(capacity)),
@@ -141,6 +143,20 @@ def capacity_document(capacity: Capacity) -> doc.Document:
         sections,
         f"Made by asyncli {__version__}.",
     )
+
+
+_ONE_ADDRESS = (
+    "All connections came from one address: a limit for each client address looks the same. To tell "
+    "them apart, search again with several addresses (--source)."
+)
+
+
+def _may_be_of_one_address(capacity: Capacity) -> bool:
+    """Whether a count that was found may be what the server grants to one client address."""
+    if capacity.verdict != "found" or capacity.environment.get("sources") != 1:
+        return False
+    is_known_limit = bool(capacity.gave_way) and capacity.gave_way[0].reached
+    return not is_known_limit and not capacity.urls[0].startswith("unix:")
 
 
 def _bottlenecks(capacity: Capacity) -> list[doc.Block]:
