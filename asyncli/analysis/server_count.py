@@ -103,11 +103,13 @@ def other_clients_of(run: Run) -> OtherClients | None:
     count, held = server_count(run), run.held
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
     of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
+    before, during = _before_and_during(of_others, run)
+    if max(before, during) <= bound:
+        return None
     lost = _lost_so_far(run)
     unexplained = Series(count.t_s, [value - (lost.at(t_s) or 0.0) for t_s, value in of_others.rows()])
     if max(_before_and_during(unexplained, run)) <= bound:
         return None
-    before, during = _before_and_during(of_others, run)
     return OtherClients(count, before, max(0.0, during))
 
 

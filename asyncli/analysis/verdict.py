@@ -11,11 +11,8 @@ from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings import server, verdicts
 from asyncli.findings.losses import lost_with
-from asyncli.findings.verdicts import RULE
 from asyncli.model.plan import Plan
 from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
-
-__all__ = ["RULE", "Case", "Judgement", "Verdict", "but_allowed", "ended_by_user", "interrupted", "judge", "unproven"]
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 

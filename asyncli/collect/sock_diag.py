@@ -30,8 +30,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _INSTRUCTION = struct.Struct("=BBHBBH")
 _LENGTH_AND_KIND = struct.Struct("=IH")
 _ERROR_NUMBER = struct.Struct("=i")
-_INODE = struct.Struct("=I")
-_QUEUED = struct.Struct("=I")
+_NUMBER = struct.Struct("=I")
 # struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and inode.
 _WQUEUE_AT = _HEADER.size + 4 + 48 + 2 * 4
 _INODE_AT = _HEADER.size + 4 + 48 + 4 * 4
@@ -65,7 +64,7 @@ def server_sockets(ports: Collection[int]) -> ServerSockets:
             waiting += 1
             continue
         accepted += 1
-        unacknowledged += _QUEUED.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
+        unacknowledged += _NUMBER.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
     return ServerSockets(accepted, waiting, unacknowledged)
 
 
@@ -110,7 +109,7 @@ def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
             while at + _ATTRIBUTE.size <= length:
                 size, name = _ATTRIBUTE.unpack_from(answer, at)
                 if name == _UNIX_PEER:
-                    peers[inode] = _INODE.unpack_from(answer, at + _ATTRIBUTE.size)[0]
+                    peers[inode] = _NUMBER.unpack_from(answer, at + _ATTRIBUTE.size)[0]
                 at += max(_ATTRIBUTE.size, (size + 3) & ~3)
     return peers
 
@@ -164,7 +163,7 @@ def _dump(family: int, bytecode: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _inode(answer: bytes, at: int) -> int:
-    number: int = _INODE.unpack_from(answer, at + _INODE_AT)[0]
+    number: int = _NUMBER.unpack_from(answer, at + _INODE_AT)[0]
     return number
 
 

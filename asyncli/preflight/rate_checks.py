@@ -30,45 +30,50 @@ def rates(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _heartbeat_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
-    need = beats_per_s(plan)
-    have = None
-    detail = ""
-    remedy = ""
-    if limits.cpu_time is not None:
-        have = BEATS_PER_CPU_S * limits.cpu_time / ends(spread)
-        detail = _cpus(spread, limits.cpu_time, "17 us of CPU per heartbeat at full load")
-        if need > have:
-            detail += "; heartbeats will be late, and the lateness is recorded"
-        keepalive = math.ceil(4 * plan.connections / have)
-        remedy = f"--keepalive {keepalive} or longer, or more CPUs"
-    return limit(
-        "heartbeat_rate",
-        "heartbeat rate (CPU)",
-        "a second",
-        have,
-        need,
-        short="warn",
-        source=_SOURCE,
-        detail=detail,
-        remedy=remedy,
-    )
+    cost = "17 us of CPU per heartbeat at full load"
+    have = _affordable(BEATS_PER_CPU_S, spread, limits)
+    flag = ""
+    if have is not None:
+        flag = f"--keepalive {math.ceil(4 * plan.connections / have)}"
+    return _rate("heartbeat", have, beats_per_s(plan), cost, flag, spread, limits)
 
 
 def _connect_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
-    need = plan.asked_per_s
-    have = None
+    cost = "50 to 117 us of CPU per connect at full load"
+    have = _affordable(CONNECTS_PER_CPU_S, spread, limits)
+    flag = ""
+    if have is not None:
+        flag = f"--interval {math.ceil(1e3 * plan.batch / have)}ms"
+    return _rate("connect", have, plan.asked_per_s, cost, flag, spread, limits)
+
+
+def _affordable(per_cpu_s: float, spread: Spread, limits: Limits) -> float | None:
+    """How many a second the usable CPUs allow; None where these are unknown."""
+    if limits.cpu_time is None:
+        return None
+    return per_cpu_s * limits.cpu_time / ends(spread)
+
+
+def _rate(
+    event: str,
+    have: float | None,
+    need: float,
+    cost: str,
+    flag: str,
+    spread: Spread,
+    limits: Limits,
+) -> Check:
+    """``have``: :func:`_affordable`; ``flag``: what makes it suffice."""
     detail = ""
     remedy = ""
-    if limits.cpu_time is not None:
-        have = CONNECTS_PER_CPU_S * limits.cpu_time / ends(spread)
-        detail = _cpus(spread, limits.cpu_time, "50 to 117 us of CPU per connect at full load")
+    if have is not None and limits.cpu_time is not None:
+        detail = _cpus(spread, limits.cpu_time, cost)
+        remedy = f"{flag} or longer, or more CPUs"
         if need > have:
-            detail += "; connects will be late, and the lateness is recorded"
-        interval_ms = math.ceil(1e3 * plan.batch / have)
-        remedy = f"--interval {interval_ms}ms or longer, or more CPUs"
+            detail += f"; {event}s will be late, and the lateness is recorded"
     return limit(
-        "connect_rate",
-        "connect rate (CPU)",
+        f"{event}_rate",
+        f"{event} rate (CPU)",
         "a second",
         have,
         need,

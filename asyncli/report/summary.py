@@ -22,7 +22,7 @@ from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
-from asyncli.analysis.verdict import RULE, Case, Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
@@ -31,6 +31,7 @@ from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
 from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
+from asyncli.findings.verdicts import RULE
 from asyncli.model.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.records import CUT, SCHEMA, Finding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,9 @@ from programs import Program, recorded, serving_by
 pytestmark = pytest.mark.measures
 
 EACH, CONNECTIONS = 50_000, 400
-SERVER = textwrap.dedent(
-    """
-    import contextlib, os, select, socket, sys, threading
-
-    WHEN, (EACH, MOST) = sys.argv[1], map(int, sys.argv[2:])
-    pool, used = bytearray(b"x" * EACH * MOST) if WHEN == "before" else b"", 0
-    listener, poll = socket.create_server(("127.0.0.1", 0), backlog=1024), select.epoll()
-    poll.register(listener)
-    print(listener.getsockname()[1], flush=True)
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    while True:
-        for descriptor, _ in poll.poll():
-            if descriptor == listener.fileno():
-                poll.register(listener.accept()[0].detach(), select.EPOLLIN)
-                pool = pool or bytearray(b"x" * EACH * MOST)
-                pool[used : used + EACH] = b"y" * EACH
-                used = (used + EACH) % len(pool)
-                continue
-            request = b""
-            with contextlib.suppress(ConnectionResetError):
-                request = os.read(descriptor, 4096)
-            if request:
-                os.write(descriptor, b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
-            else:
-                os.close(descriptor)
-    """
-)
-
-
 def soaked(folder: Path, when: str) -> dict[str, Any]:
     """The JSON of a soak of that server, whose cost must reach to what each connection uses."""
-    script = folder / "server.py"
-    script.write_text(SERVER)
-    with serving_by(script, when, EACH, 2 * CONNECTIONS) as port:
+    with serving_by(Path(__file__).with_name("bare_server.py"), when, EACH, 2 * CONNECTIONS) as port:
         asked = ["soak", f"http://127.0.0.1:{port}/", "-c", str(CONNECTIONS), "-k", "4", "--ramp", "40/s", "--hold", "6"]
         asked += ["--baseline", "2", "--residue", "0.2", "--out", "run.db"]
         with Program(folder, *asked) as program:

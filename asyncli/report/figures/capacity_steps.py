@@ -15,6 +15,7 @@ from asyncli.report.figures.drawing import (
     drawn_alone,
     sheet,
     ticks,
+    write_at_right,
 )
 from asyncli.report.format import milliseconds
 
@@ -80,13 +81,4 @@ def _write_outcome(ax: Axes, step: Step, place: int, style: Style) -> None:
     if not style.narrow:
         text = f"{text}, p99 {milliseconds(step.latency_p99_ms)}"
     colour = "soft" if step.outcome == "held" else _COLOUR[step.outcome]
-    ax.annotate(
-        text,
-        (1.0, place),
-        xycoords=("axes fraction", "data"),
-        xytext=(12, 0),
-        textcoords="offset points",
-        va="center",
-        color=COLOURS[colour],
-        size=11,
-    )
+    write_at_right(ax, place, text, COLOURS[colour], gap=12)

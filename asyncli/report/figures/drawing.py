@@ -185,6 +185,23 @@ def plot_points(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], 
     )  # fmt: skip
 
 
+def write_at_right(
+    ax: Axes, place: float, text: str, colour: str, gap: float, weight: str = "normal"
+) -> None:
+    """Write ``text`` to the right of the axes at ``place``, ``gap`` points from them."""
+    ax.annotate(
+        text,
+        (1.0, place),
+        xycoords=("axes fraction", "data"),
+        xytext=(gap, 0),
+        textcoords="offset points",
+        va="center",
+        color=colour,
+        size=11,
+        weight=weight,
+    )
+
+
 def shade_phases(ax: Axes, phases: Sequence[Span]) -> None:
     """Tint ramp and drain, and separate the phases by thin lines."""
     for one in phases:

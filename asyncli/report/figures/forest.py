@@ -16,6 +16,7 @@ from asyncli.report.figures.drawing import (
     Style,
     drawn_alone,
     sheet,
+    write_at_right,
 )
 
 if TYPE_CHECKING:
@@ -174,14 +175,5 @@ def _write_value(ax: Axes, share: _Share, place: int, style: Style) -> None:
     text = typeset(amounts(difference).relative)
     if is_real(difference) and not style.narrow:
         text = f"{text}  {difference.verdict}"
-    ax.annotate(
-        text,
-        (1.0, place),
-        xycoords=("axes fraction", "data"),
-        xytext=(10, 0),
-        textcoords="offset points",
-        va="center",
-        color=share.colour,
-        size=11,
-        weight="bold" if is_real(difference) else "normal",
-    )
+    weight = "bold" if is_real(difference) else "normal"
+    write_at_right(ax, place, text, share.colour, gap=10, weight=weight)

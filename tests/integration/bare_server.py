@@ -1,0 +1,57 @@
+"""A server without an object for a connection: python bare_server.py MODE [BYTES CONNECTIONS]
+
+``before``: it touches BYTES for each of so many CONNECTIONS before it listens, as a pool or a heap that is touched in advance.
+``with the first``: it takes them as one piece with the first connection. Each connection then writes to its part. ``unread``: it
+reads 100 bytes of what comes at once, and answers ``ok``. It prints its port, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import threading
+
+MODE = sys.argv[1]
+EACH, MOST = map(int, sys.argv[2:] or (0, 0))
+READ_BYTES = 100 if MODE == "unread" else 4096
+ANSWER = b"ok" if MODE == "unread" else b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+# What is left unread does not wake it again.
+EVENTS = select.EPOLLIN | (select.EPOLLET if MODE == "unread" else 0)
+pool = bytearray(b"x" * EACH * MOST) if MODE == "before" else bytearray()
+used = 0
+
+
+def use_pool() -> None:
+    global pool, used  # noqa: PLW0603
+    if not EACH:
+        return
+    pool = pool or bytearray(b"x" * EACH * MOST)
+    pool[used : used + EACH] = b"y" * EACH
+    used = (used + EACH) % len(pool)
+
+
+def answer(descriptor: int) -> None:
+    try:
+        request = os.read(descriptor, READ_BYTES)
+        if request:
+            os.write(descriptor, ANSWER)
+            return
+    except ConnectionError:
+        pass
+    os.close(descriptor)
+
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+poll = select.epoll()
+poll.register(listener)
+print(listener.getsockname()[1], flush=True)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True:
+    for descriptor, _ in poll.poll():
+        if descriptor == listener.fileno():
+            poll.register(listener.accept()[0].detach(), EVENTS)
+            use_pool()
+        else:
+            answer(descriptor)
