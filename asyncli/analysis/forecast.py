@@ -19,7 +19,7 @@ from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
-from asyncli.findings.cost import SURE, cost_in_earlier_memory, descriptors_listed
+from asyncli.findings.cost import COST_NAMES, SURE, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -72,12 +72,13 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     checks = {check.code: check for check in run.checks}
     before = run.within((-math.inf, run.first_connect_s))
     room = _room_of_sampled_host(before, checks)
-    sampled_host = _of_sampled_host(run, before, costs, room)
+    rising = costs.rising("server_user", "behind")
+    sampled_host = _without_a_line(_of_sampled_host(run, before, costs, room), rising)
     slots = _slots(checks, _descriptors_each(run)) or _sessions(run)
     limits = [
         sampled_host,
         _of_client_host(run, before, costs, checks),
-        _server_group(run, costs),
+        _without_a_line(_server_group(run, costs), rising),
         _earlier_memory(costs),
         slots,
         _descriptors(checks, run.plan) or _descriptors_in_use(run),
@@ -94,7 +95,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if _has_both_ends(run):
         forecast.memory = sampled_host
     if room is not None and run.sides.far is None:
-        forecast.server_memory = _server_alone(costs, before, room, sampled_host)
+        forecast.server_memory = _without_a_line(_server_alone(costs, before, room, sampled_host), rising)
     findings = [
         *_unknown_memory(run, costs, room, sampled_host),
         *_unknown_limits_of_server(run, slots, ceilings),
@@ -147,6 +148,15 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 
 
 # Memory.
+
+
+def _without_a_line(ceiling: Ceiling | None, rising: Sequence[str]) -> Ceiling | None:
+    """A limit of memory without a number, if a cost of a connection rises with them: no line says where it is reached."""
+    if ceiling is None or not rising:
+        return ceiling
+    names = ", ".join(COST_NAMES[name] for name in rising)
+    return Ceiling(ceiling.name, None, None, f"{ceiling.how}; but the cost in {names} rises with the connections")
+
 
 _BOTH_ENDS = "this host, as in this test (server, asyncli and both ends of each connection on it)"
 _OUR_END = "with asyncli and its end of each connection"

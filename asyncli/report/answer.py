@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import cost_bent
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
@@ -181,12 +182,20 @@ def _first_limit(summary: Summary) -> str:
             f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} has in advance is "
             "unknown."
         )
+    if _rising(summary):
+        return f"The first known limit is {limit}; how many fit into memory is unknown, because each further one costs more."
     # nginx's and HAProxy's configuration is read; other servers' descriptors only.
     if "worker_connections" in ceilings or "maxconn" in ceilings:
         return f"The first limit is {limit}."
     if "descriptors" in ceilings:
         return f"The first limit is {limit}; no other limit of the server is known."
     return f"The first limit is {limit}; the server's own limits are unknown."
+
+
+def _rising(summary: Summary) -> bool:
+    """Whether the last connections cost more memory than the first."""
+    bent = [finding.fields for finding in summary.findings if finding.code == cost_bent.code]
+    return any(fields["last_ones"] > fields["first_ones"] for fields in bent)
 
 
 NOT_THE_SERVER = (
