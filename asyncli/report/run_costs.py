@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
-from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
