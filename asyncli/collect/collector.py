@@ -113,6 +113,11 @@ class Collector(Sampler):
         return {} if self._status is None else self._status.frontends
 
     @property
+    def all_frontends(self) -> Frontend | None:
+        """All of them together, by its page for people."""
+        return None if self._status is None else self._status.all_frontends
+
+    @property
     def _header(self) -> str:
         return "" if self._status is None else self._status.server_header
 
