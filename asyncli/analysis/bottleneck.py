@@ -52,7 +52,8 @@ class _ReadLimit(NamedTuple):
 
 _READ_LIMITS = (
     _ReadLimit(
-        "memory_limit", "", metrics.SERVER_GROUP_BYTES, metrics.SERVER_GROUP_LIMIT_BYTES, exact=False
+        "memory_limit", "", metrics.SERVER_GROUP_BYTES,
+        metrics.SERVER_GROUP_LIMIT_BYTES, exact=False,
     ),
     _ReadLimit("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
     _ReadLimit("slots", "sessions_in_all", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT_IN_ALL),
@@ -62,7 +63,8 @@ _READ_LIMITS = (
     ),
     # Other processes of the user were counted once.
     _ReadLimit(
-        "tasks", "user_tasks", metrics.SERVER_USER_TASKS, metrics.SERVER_USER_TASKS_LIMIT, exact=False
+        "tasks", "user_tasks", metrics.SERVER_USER_TASKS,
+        metrics.SERVER_USER_TASKS_LIMIT, exact=False,
     ),
     # Numbers of processes and of threads are not all free for use.
     _ReadLimit("tasks", "host_tasks", metrics.HOST_TASKS, metrics.HOST_TASKS_LIMIT, exact=False),

@@ -31,19 +31,19 @@ class Ceiling(msgspec.Struct):
         return float(f"{number:.{3 if known else 2}g}")
 
 
-class Room(msgspec.Struct, frozen=True):
+class Space(msgspec.Struct, frozen=True):
     """What connections may take of a resource, in ``unit``, and how that was computed."""
 
     size: float
     how: str
     unit: str = "B"
 
-    def less_once(self, step: float) -> Room:
+    def less_once(self, step: float) -> Space:
         """The room less the first use, ``step`` bytes above the baseline."""
         if step <= 0:
             return self
         taken = format_bytes(step) if self.unit == "B" else f"{step:,.0f} {self.unit}"
-        return Room(max(0.0, self.size - step), f"{self.how}, less {taken} of first use", self.unit)
+        return Space(max(0.0, self.size - step), f"{self.how}, less {taken} of first use", self.unit)
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
         """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from asyncli.analysis.ceiling import Ceiling, Room
+from asyncli.analysis.ceiling import Ceiling, Space
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.gaps import for_cost
@@ -101,7 +101,7 @@ def _connections_or_infinite(ceiling: Ceiling) -> float:
     return math.inf if ceiling.connections is None else ceiling.connections
 
 
-def _unknown_memory(run: Run, costs: Costs, room: Room | None, sampled_host: Ceiling | None) -> list[Finding]:
+def _unknown_memory(run: Run, costs: Costs, room: Space | None, sampled_host: Ceiling | None) -> list[Finding]:
     """Why the number of connections by memory is unknown."""
     if room is None:
         return [forecast_unknown(["memory"], "available_not_read", "")]
@@ -142,7 +142,7 @@ _OUR_END = "with asyncli and its end of each connection"
 _SERVER_END = "the server's host, with its end of each connection, all that the host pays for one"
 
 
-def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> Room | None:
+def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> Space | None:
     """The room of the host that is sampled: of the server's, else of this one."""
     available = before.series(metrics.HOST_AVAILABLE_BYTES)
     far = before.sides.far
@@ -151,7 +151,7 @@ def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> Room | No
     return _room(available, before.place.memory_bytes, checks.get("cgroup_memory"))
 
 
-def _of_sampled_host(run: Run, before: Run, costs: Costs, room: Room | None) -> Ceiling | None:
+def _of_sampled_host(run: Run, before: Run, costs: Costs, room: Space | None) -> Ceiling | None:
     if _has_both_ends(run):
         name, words = "memory", _BOTH_ENDS
     elif run.sides.server:
@@ -174,7 +174,7 @@ def _of_client_host(run: Run, before: Run, costs: Costs, checks: Mapping[str, Ch
     return _of_host("generator", f"asyncli's own host, {_OUR_END}", costs.client_total, room, used, Series())
 
 
-def _room(available: Series, total: float | None, cgroup: Check | None) -> Room | None:
+def _room(available: Series, total: float | None, cgroup: Check | None) -> Space | None:
     """The room on a host with ``total`` bytes, by the memory that was ``available`` in the baseline."""
     if not available.values:
         return None
@@ -182,14 +182,14 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> Room 
     reserve = RESERVE * (total or free)
     room = max(0.0, free - reserve)
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
-        return Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
+        return Space(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
     of = "the memory" if total else "that"
     less = f"less a reserve of {format_bytes(reserve)} ({format_share(RESERVE)} of {of})"
-    return Room(room, f"{format_bytes(free)} available before the first connect, {less}")
+    return Space(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
 def _of_host(
-    name: str, where: str, total: Cost | None, room: Room | None, used: Series, listing: Series, *, listed: bool = False
+    name: str, where: str, total: Cost | None, room: Space | None, used: Series, listing: Series, *, listed: bool = False
 ) -> Ceiling | None:
     """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc. ``listed``: these grow
     with the connections."""
@@ -227,7 +227,7 @@ def _server_group(run: Run, costs: Costs) -> Ceiling | None:
     if cost is None:
         return Ceiling("server_group", None, None, f"{how}; what a connection costs in it is unknown")
     level = statistics.median(used.values)
-    room = Room(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
+    room = Space(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
     how = f"{room.how}, by {cost.bytes_per_connection:,.0f} B a connection {of_what}"
     return room.ceiling("server_group", cost.bytes_per_connection, cost.ci95, how)
 
@@ -245,7 +245,7 @@ def server_ends(costs: Costs) -> int:
     return costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
 
 
-def _server_alone(costs: Costs, before: Run, room: Room, here: Ceiling | None) -> Ceiling | None:
+def _server_alone(costs: Costs, before: Run, room: Space, here: Ceiling | None) -> Ceiling | None:
     """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
 
     The server's part of the residual is unknown: the number includes all of it, the interval extends to none. If ``here``,

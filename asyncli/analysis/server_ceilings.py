@@ -11,7 +11,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from asyncli.analysis.ceiling import Ceiling, Room
+from asyncli.analysis.ceiling import Ceiling, Space
 from asyncli.analysis.constants import PART
 from asyncli.analysis.server_count import other_clients_of, server_count
 from asyncli.analysis.slope import PAGES, Cost, Fit, Fitter
@@ -74,11 +74,11 @@ def _of_tasks(run: Run) -> list[Ceiling]:
     start_s = run.first_connect_s
     threads = run.series(metrics.SERVER_THREADS)
     before = threads.last(until_s=start_s)
-    most = max(threads.between(start_s, math.inf).values, default=0.0)
+    peak = max(threads.between(start_s, math.inf).values, default=0.0)
     connections = new_connections(run)
-    if before is None or not connections or most - before < PART * connections:
+    if before is None or not connections or peak - before < PART * connections:
         return []
-    of_connection = (most - before) / connections
+    of_connection = (peak - before) / connections
     ceilings = []
     for tasks in _TASKS:
         limit = run.series(tasks.limit).last()
@@ -89,7 +89,7 @@ def _of_tasks(run: Run) -> list[Ceiling]:
         how = (
             f"{tasks.may_have.format(limit=format_count(limit))}, and had {format_count(used)} "
             f"before the first connect; the server's threads rose from {format_count(before)} to "
-            f"{format_count(most)} with {format_count(connections)} connections: extrapolated "
+            f"{format_count(peak)} with {format_count(connections)} connections: extrapolated "
             "linearly"
         )
         ceilings.append(Ceiling(tasks.name, math.floor(room / of_connection), None, how))
@@ -98,8 +98,8 @@ def _of_tasks(run: Run) -> list[Ceiling]:
 
 def _address_space(run: Run) -> Ceiling | None:
     limit = run.series(metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES).last()
-    rise = _Rise.of(run, metrics.SERVER_ADDRESS_SPACE_BYTES, PAGES / 2)
-    if limit is None or rise is None or rise.most <= rise.before:
+    rise = _ResourceRise.of(run, metrics.SERVER_ADDRESS_SPACE_BYTES, PAGES / 2)
+    if limit is None or rise is None or rise.peak <= rise.before:
         return None
     how = (
         f"a process of the server may have {format_bytes(limit)} of address space (RLIMIT_AS), and "
@@ -110,8 +110,8 @@ def _address_space(run: Run) -> Ceiling | None:
 
 def _mappings(run: Run) -> Ceiling | None:
     limit = run.series(metrics.SERVER_MAPPINGS_LIMIT).last()
-    rise = _Rise.of(run, metrics.SERVER_MAPPINGS, 0.5)
-    if limit is None or rise is None or rise.most - rise.before < PART * rise.connections:
+    rise = _ResourceRise.of(run, metrics.SERVER_MAPPINGS, 0.5)
+    if limit is None or rise is None or rise.peak - rise.before < PART * rise.connections:
         return None
     how = (
         f"a process of the server may have {format_count(limit)} memory maps (vm.max_map_count), "
@@ -120,18 +120,18 @@ def _mappings(run: Run) -> Ceiling | None:
     return rise.ceiling("mappings", limit, how, "maps")
 
 
-class _Rise(NamedTuple):
-    """What the server had of a resource ``before`` the first connect and at most, with so many
+class _ResourceRise(NamedTuple):
+    """What the server had of a resource ``before`` the first connect, and at the peak, with so many
     ``connections``; ``cost``: of each, None where too little was sampled.
     """
 
     before: float
-    most: float
+    peak: float
     connections: float
     cost: Cost | None
 
     @classmethod
-    def of(cls, run: Run, name: str, known_to: float) -> _Rise | None:
+    def of(cls, run: Run, name: str, known_to: float) -> _ResourceRise | None:
         """``known_to``: the resolution of the metric. None if it was not read before the first
         connect, or not with connections.
         """
@@ -151,29 +151,29 @@ class _Rise(NamedTuple):
         """The ceiling by the slope. The first threads take more than later ones, for an arena of
         their own: without a slope their mean tells how many fit at least.
         """
-        mean = (self.most - self.before) / self.connections
+        mean = (self.peak - self.before) / self.connections
         at_least = math.floor(max(0.0, limit - self.before) / mean)
         if self.cost is None or self.cost.of_levels:
             how = (
-                f"{how}, and {_amount(mean)} {unit} more for each connection then: at least "
+                f"{how}, and {_amount(mean, unit)} more for each connection then: at least "
                 "so many fit, because first use is included"
             )
             return Ceiling(name, None, None, how, at_least)
-        room = Room(max(0.0, limit - self.before), how, unit)
+        room = Space(max(0.0, limit - self.before), how, unit)
         room = room.less_once(self.cost.fixed_bytes - self.before)
         slope = self.cost.bytes_per_connection
-        how = f"{room.how}, by {_amount(slope)} {unit} a connection"
+        how = f"{room.how}, by {_amount(slope, unit)} a connection"
         ceiling = room.ceiling(name, slope, self.cost.ci95, how)
         if ceiling.connections is None:
             ceiling.at_least = at_least
         return ceiling
 
 
-def _amount(number: float) -> str:
-    """A number with three digits at least: bytes are thousands, maps are two or three."""
-    if number < 1000:
-        return f"{number:.3g}"
-    return f"{number:,.0f}"
+def _amount(number: float, unit: str) -> str:
+    """Bytes of a stack are millions, maps of a thread are two or three."""
+    if unit == "B":
+        return f"{number:,.0f} B"
+    return f"{number:.3g} {unit}"
 
 
 def haproxy_ceilings(run: Run) -> list[Ceiling]:

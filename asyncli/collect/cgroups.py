@@ -1,4 +1,4 @@
-"""The control groups of a process: of memory its limit, usage and OOM kills; and the limits of its tasks."""
+"""The control groups of a process: its limit of memory, usage and OOM kills; its limit of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _NO_LIMIT = 2**60
 
 
 class Group(NamedTuple):
-    """A cgroup's folder, and whether it is cgroup v2; its properties are of memory. Reading them raises OSError."""
+    """A cgroup's folder, and whether it is cgroup v2. Its properties are of memory, and raise
+    OSError.
+    """
 
     folder: Path
     second: bool
@@ -68,9 +70,10 @@ class TaskRoom(NamedTuple):
 
 
 def task_room(folder: Path) -> TaskRoom | None:
-    """The least room for tasks in the cgroup ``folder`` of the pids controller, and in those above it.
+    """The least room for tasks in the cgroup ``folder`` of the pids controller, and in those above
+    it; None without a limit.
 
-    The files have the same names in both versions (admin-guide/cgroup-v1/pids.rst and cgroup-v2.rst). None without a limit.
+    The files have the same names in both versions (admin-guide/cgroup-v1/pids.rst, cgroup-v2.rst).
     """
     rooms = []
     for group in (folder, *folder.parents):

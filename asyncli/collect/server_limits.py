@@ -33,7 +33,7 @@ _RESERVED_PIDS = 300
 _CHUNK = 1 << 16
 
 
-class _Limits(NamedTuple):
+class _ProcessLimits(NamedTuple):
     """Limits of a process; None: none, or it is exempt. ``user``: its real one, which RLIMIT_NPROC
     counts.
     """
@@ -49,7 +49,7 @@ class ServerLimits:
     def __init__(self, living: Callable[[], Sequence[Stat]], *, proc: Path = PROC) -> None:
         self._living = living
         self._proc = proc
-        self._limits: dict[int, _Limits] = {}
+        self._limits: dict[int, _ProcessLimits] = {}
         # The folder of the pids cgroup with the least room when sampling began.
         self._group: Path | None = None
         self._group_was_read = False
@@ -100,7 +100,7 @@ class ServerLimits:
             with contextlib.suppress(OSError):
                 self._limits[pid] = self._limits_of(pid)
 
-    def _limits_of(self, pid: int) -> _Limits:
+    def _limits_of(self, pid: int) -> _ProcessLimits:
         """Raises OSError."""
         # "unlimited" has no number.
         by_name = dict(_LIMIT.findall(read_text(f"{self._proc}/{pid}/limits")))
@@ -113,7 +113,7 @@ class ServerLimits:
             tasks = None
         if capabilities is not None and int(capabilities[1], 16) & _EXEMPT:
             tasks = None
-        return _Limits(
+        return _ProcessLimits(
             user=None if user is None else int(user[1]),
             tasks=None if tasks is None else int(tasks),
             address_space_bytes=None if address_space is None else int(address_space),

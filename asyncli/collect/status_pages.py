@@ -186,7 +186,7 @@ def _frontends(rows: Iterable[Mapping[str, str | None]]) -> dict[str, Frontend]:
     return frontends
 
 
-# The head of the page for people (stats_dump_html_info of HAProxy's stats.c, the same in 1.8 to 3.1).
+# The head of the page for people (stats_dump_html_info of HAProxy's src/stats.c); seen of 2.6.
 _GLOBAL_MAXCONN = re.compile(r"<b>maxconn = </b> (?P<limit>[0-9]{1,10}+);")
 _CURRENT_CONNS = re.compile(r"current conns = (?P<open>[0-9]{1,10}+);")
 

@@ -19,7 +19,12 @@ from asyncli.collect.status_pages import (
 )
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
-from asyncli.model.metrics import STATUS_CONNECTS, STATUS_LIMIT_IN_ALL, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.metrics import (
+    STATUS_CONNECTS,
+    STATUS_LIMIT_IN_ALL,
+    STATUS_POLLS,
+    STATUS_UNANSWERED,
+)
 from asyncli.model.private_values import masked_login
 from asyncli.model.products import STATUS_PAGES, Frontend
 from asyncli.model.quotation import Quotation
@@ -101,6 +106,10 @@ class StatusReader:
         if why := impossible_count(page, self._before, now_s - self._before_s):
             raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)
         self._before, self._before_s = page.values, now_s
+        return await self._take(page)
+
+    async def _take(self, page: StatusPage) -> dict[str, float]:
+        """The values of a page that is used, with ``status.limit_in_all`` of a HAProxy."""
         self.pages += 1
         self._answered += 1
         self.frontends = dict(page.frontends)
@@ -113,7 +122,7 @@ class StatusReader:
         return values
 
     async def _read_html(self) -> None:
-        """Read HAProxy's page for people. Where it cannot be read, its limit is unknown: no error."""
+        """Read HAProxy's page for people. Without it that limit is unknown: no error."""
         import aiohttp
 
         url = html_url(self._requested)
@@ -128,7 +137,11 @@ class StatusReader:
 
     def _with_polls(self, page: StatusPage) -> dict[str, float]:
         polls, connects = float(self._connection.requests), float(self._connection.connects)
-        counts = {STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: polls - self._answered}
+        counts = {
+            STATUS_POLLS: polls,
+            STATUS_CONNECTS: connects,
+            STATUS_UNANSWERED: polls - self._answered,
+        }
         return {**page.values, **self._ours.limit(page.frontends), **counts}
 
     async def close(self) -> None:

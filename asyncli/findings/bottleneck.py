@@ -60,12 +60,14 @@ _WAYS: dict[str, tuple[str, str]] = {
         f"raise its limit (systemd LimitNPROC=, ulimit -u), {_SHARE_THREADS}",
     ),
     "host_tasks": (
-        "the host of {server} had {most!n} threads, and may have {limit!n} (kernel.threads-max, kernel.pid_max)",
+        "the host of {server} had {most!n} threads, and may have {limit!n} (kernel.threads-max, "
+        "kernel.pid_max)",
         f"raise both with sysctl -w, {_SHARE_THREADS}",
     ),
     "address_space": (
         "a process of {server} had {most!b} of address space, and may have {limit!b} (RLIMIT_AS)",
-        "raise its limit (systemd LimitAS=, ulimit -v), or give its threads smaller stacks (ulimit -s)",
+        "raise its limit (systemd LimitAS=, ulimit -v), or give its threads smaller stacks "
+        "(ulimit -s)",
     ),
     "mappings": (
         "a process of {server} had {most!n} memory maps, and may have {limit!n} (vm.max_map_count)",
@@ -117,7 +119,8 @@ _WAYS: dict[str, tuple[str, str]] = {
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
     "slots": ("not_handled", "sessions", "sessions_in_all", "busy_workers"),
-    "tasks": ("group_tasks", "user_tasks", "host_tasks"), "memory_limit": ("memory_limit", "memory_killed"),
+    "tasks": ("group_tasks", "user_tasks", "host_tasks"),
+    "memory_limit": ("memory_limit", "memory_killed"),
     "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}

@@ -83,7 +83,8 @@ def _in_all(plan: Plan, frontends: Frontend) -> Check:
         frontends.limit,
         need,
         short="warn",
-        detail=f"{format_count(frontends.open)} open now; beyond it connects wait in its listen queues",
+        detail=f"{format_count(frontends.open)} open now; "
+        "beyond it connects wait in its listen queues",
         remedy=f"maxconn {need} in the global section of haproxy.cfg",
     )
 

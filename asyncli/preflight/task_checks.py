@@ -18,7 +18,7 @@ from asyncli.preflight.configured import Configured
 _SHARE_THREADS = frozenset({"nginx", "HAProxy"})
 
 
-class _Limit(NamedTuple):
+class _TaskLimit(NamedTuple):
     used: str
     limit: str
     place: str
@@ -26,19 +26,19 @@ class _Limit(NamedTuple):
 
 
 _LIMITS = (
-    _Limit(
+    _TaskLimit(
         metrics.SERVER_GROUP_TASKS,
         metrics.SERVER_GROUP_TASKS_LIMIT,
         "pids.max of its control group",
         "systemd TasksMax=, docker --pids-limit",
     ),
-    _Limit(
+    _TaskLimit(
         metrics.SERVER_USER_TASKS,
         metrics.SERVER_USER_TASKS_LIMIT,
         "RLIMIT_NPROC of its user",
         "systemd LimitNPROC=, ulimit -u",
     ),
-    _Limit(
+    _TaskLimit(
         metrics.HOST_TASKS,
         metrics.HOST_TASKS_LIMIT,
         "kernel.threads-max and kernel.pid_max of its host",
@@ -66,7 +66,8 @@ def _tasks(plan: Plan, limits: dict[str, float]) -> Check | None:
     room, limit = min(rooms)
     code = "server_tasks"
     subject = "threads that the server may still start"
-    detail = f"{limit.place}: {format_count(limits[limit.limit])}, {format_count(limits[limit.used])} now"
+    allowed = format_count(limits[limit.limit])
+    detail = f"{limit.place}: {allowed}, {format_count(limits[limit.used])} now"
     if plan.connections <= room:
         return Check(code, subject, "ok", room, plan.connections, "threads", detail)
     detail += (

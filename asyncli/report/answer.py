@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from msgspec import UnsetType
 
@@ -197,6 +197,11 @@ def _first_limit(summary: Summary) -> str:
         )
     if earlier is not None:
         return f"The first known limit is {limit}; {earlier}."
+    return _limit_with_others(limit, ceilings.keys())
+
+
+def _limit_with_others(limit: str, ceilings: Set[str]) -> str:
+    """The first ``limit``, and what is known of the server's others by the names of all."""
     if "maxconn" in ceilings and "global_maxconn" not in ceilings:
         return (
             f"The first known limit is {limit}; HAProxy's global maxconn, which was not read, may "
@@ -205,7 +210,7 @@ def _first_limit(summary: Summary) -> str:
     # nginx's and HAProxy's configuration is read; of other servers the limits of their processes.
     if "worker_connections" in ceilings or "global_maxconn" in ceilings:
         return f"The first limit is {limit}."
-    of_processes = _OF_PROCESSES & ceilings.keys()
+    of_processes = _OF_PROCESSES & ceilings
     if len(of_processes) > 1:
         return f"The first known limit is {limit}; the server's own settings are unknown."
     if of_processes:

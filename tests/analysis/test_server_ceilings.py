@@ -115,4 +115,4 @@ def test_of_haproxys_two_limits_the_lower_one_counts(
     found: Forecast = forecast(run, costs(run))[0]
     assert (found.first, found.ceilings[0].connections) == (first, connections)
     is_other_unknown = "status.limit_in_all" not in limits
-    assert ("may be lower" in found.ceilings[0].how) is is_other_unknown
+    assert ("not read" in found.ceilings[0].how) is is_other_unknown
