@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REACHED
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
@@ -41,13 +41,17 @@ Side = Literal["server", "host", "network", "unknown"]
 
 
 class _ReadLimit(NamedTuple):
-    """A limit of the server that samples have. ``exact``: it can be seen that none is left."""
+    """A limit of the server that samples have. ``exact``: it can be seen that none is left.
+    ``may_be_full``: it may be full at all times, by a pool or another program, so only a rise in
+    step with the connections shows that these filled it.
+    """
 
     code: str
     form: str
     used: str
     limit: str
     exact: bool = True
+    may_be_full: bool = False
 
 
 _READ_LIMITS = (
@@ -59,20 +63,26 @@ _READ_LIMITS = (
     _ReadLimit("slots", "sessions_in_all", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT_IN_ALL),
     _ReadLimit("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
     _ReadLimit(
-        "tasks", "group_tasks", metrics.SERVER_GROUP_TASKS, metrics.SERVER_GROUP_TASKS_LIMIT
+        "tasks", "group_tasks", metrics.SERVER_GROUP_TASKS,
+        metrics.SERVER_GROUP_TASKS_LIMIT, may_be_full=True,
     ),
     # Other processes of the user were counted once.
     _ReadLimit(
         "tasks", "user_tasks", metrics.SERVER_USER_TASKS,
-        metrics.SERVER_USER_TASKS_LIMIT, exact=False,
+        metrics.SERVER_USER_TASKS_LIMIT, exact=False, may_be_full=True,
     ),
     # Numbers of processes and of threads are not all free for use.
-    _ReadLimit("tasks", "host_tasks", metrics.HOST_TASKS, metrics.HOST_TASKS_LIMIT, exact=False),
+    _ReadLimit(
+        "tasks", "host_tasks", metrics.HOST_TASKS,
+        metrics.HOST_TASKS_LIMIT, exact=False, may_be_full=True,
+    ),
     _ReadLimit(
         "address_space", "", metrics.SERVER_ADDRESS_SPACE_BYTES,
-        metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES,
+        metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES, may_be_full=True,
     ),
-    _ReadLimit("mappings", "", metrics.SERVER_MAPPINGS, metrics.SERVER_MAPPINGS_LIMIT),
+    _ReadLimit(
+        "mappings", "", metrics.SERVER_MAPPINGS, metrics.SERVER_MAPPINGS_LIMIT, may_be_full=True
+    ),
 )  # fmt: skip
 
 #: Diagnoses of time limits, which do not depend on the number of connections.
@@ -357,7 +367,7 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     reason.
     """
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
-    for code, form, used, limited, exact in _READ_LIMITS:
+    for code, form, used, limited, exact, may_be_full in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), max(seen.run.series(used).values, default=0.0)
         if limit is None:
             continue
@@ -366,20 +376,23 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
                 processes = format_many(killed, "process")
                 yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
             continue
-        none_left = exact and most >= limit - _of_one_more(seen, used, most)
+        of_connection = _of_a_connection(seen, used, most)
+        if may_be_full and of_connection < PART:
+            continue
+        none_left = exact and most >= limit - max(1.0, of_connection)
         if most >= REACHED * limit and none_left is certain:
             yield _bottleneck("server", code, form, certain=certain, server=seen.server, limit=limit, most=most)
 
 
-def _of_one_more(seen: AnalysedRun, used: str, most: float) -> float:
-    """How much of a resource one more connection takes, by the mean of all, and one at least: of
-    address space a stack, of a proxy's descriptors two.
+def _of_a_connection(seen: AnalysedRun, used: str, most: float) -> float:
+    """How much of a resource a connection took, by the mean of all: of address space a stack, of a
+    proxy's descriptors two; 0 if it is unknown.
     """
     connections = new_connections(seen.run)
     before = seen.run.series(used).last(until_s=seen.run.first_connect_s)
     if before is None or not connections:
-        return 1.0
-    return max(1.0, (most - before) / connections)
+        return 0.0
+    return (most - before) / connections
 
 
 def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
