@@ -66,10 +66,11 @@ _READ_LIMITS = (
         "tasks", "group_tasks", metrics.SERVER_GROUP_TASKS,
         metrics.SERVER_GROUP_TASKS_LIMIT, may_be_full=True,
     ),
-    # Other processes of the user were counted once.
+    # Other processes of the user were counted once: if they had changed, the rise would have ended
+    # at another number.
     _ReadLimit(
         "tasks", "user_tasks", metrics.SERVER_USER_TASKS,
-        metrics.SERVER_USER_TASKS_LIMIT, exact=False, may_be_full=True,
+        metrics.SERVER_USER_TASKS_LIMIT, may_be_full=True,
     ),
     # Numbers of processes and of threads are not all free for use.
     _ReadLimit(

@@ -140,8 +140,7 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(level(server__descriptors=1024.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
         (seen(filled("server.group_tasks", 300.0)), "server", "tasks", True),
         (seen(filled("server.group_tasks", 290.0)), "server", "tasks", False),
-        # Other tasks of the user were counted once.
-        (seen(filled("server.user_tasks", 300.0)), "server", "tasks", False),
+        (seen(filled("server.user_tasks", 300.0)), "server", "tasks", True),
         (seen(filled("host.tasks", 300.0)), "server", "tasks", False),
         (seen(filled("server.mappings", 300.0)), "server", "mappings", True),
         # What is left is less than one more connection takes.

@@ -9,7 +9,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ _SERVER = Path(__file__).with_name("threaded_server.py")
 _STACK = 8 << 20
 _THREADS = 60
 _ADDRESS_SPACE = 2 << 30
+# A user without other processes, and a Python that every user can run.
+_NOBODY_ELSE = 61_234
+_PYTHON = "/usr/bin/python3"
 
 
 @contextlib.contextmanager
@@ -51,12 +54,17 @@ def own_group() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def threaded(confine: Callable[[int], None]) -> Iterator[str]:
+def threaded(
+    confine: Callable[[int], None],
+    python: Sequence[str] = (sys.executable,),
+    user: int | None = None,
+) -> Iterator[str]:
     """The port of the server, which ``confine`` was given before it listened."""
     # The shell waits until it is confined, so that the server begins with its limits.
-    waits = ["sh", "-c", 'read go; exec "$@"', "sh", sys.executable, str(_SERVER), str(_STACK)]
+    command = [*python, "-c", _SERVER.read_text(), str(_STACK)]
+    waits = ["sh", "-c", 'read go; exec "$@"', "sh", *command]
     pipe = subprocess.PIPE
-    with subprocess.Popen(waits, stdin=pipe, stdout=pipe, text=True) as server:
+    with subprocess.Popen(waits, stdin=pipe, stdout=pipe, text=True, user=user, cwd="/") as server:
         assert server.stdin is not None
         assert server.stdout is not None
         try:
@@ -97,6 +105,20 @@ def test_the_threads_of_its_control_group_end_first(tmp_path: Path) -> None:
     assert held["forecast"]["first"] == "group_tasks"
     assert full["connections"]["held"] == _THREADS - 2
     require_as_written("test_the_threads_of_its_control_group_end_first", full)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start the server as another user")
+@pytest.mark.skipif(not os.access(_PYTHON, os.X_OK), reason=f"needs {_PYTHON}")
+def test_the_threads_of_its_user_end_first(tmp_path: Path) -> None:
+    # Root may lack the right to change the limits of another user's process.
+    limited = ("prlimit", f"--nproc={_THREADS}", _PYTHON)
+    with threaded(lambda _: None, limited, _NOBODY_ELSE) as port:
+        held = soaked(tmp_path, port, 20, "10/s")
+        full = soaked(tmp_path, port, 100, "20/s")
+    assert ceilings(held)["user_tasks"]["connections"] == _THREADS - 2
+    assert held["forecast"]["first"] == "user_tasks"
+    assert full["connections"]["held"] == _THREADS - 2
+    require_as_written("test_the_threads_of_its_user_end_first", full)
 
 
 def test_the_address_space_of_its_process_ends_first(tmp_path: Path) -> None:
