@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import Costs, is_measured
-from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, server_ends
+from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
 from asyncli.analysis.slope import Cost
 
 PartName = Literal["server_user", "behind", "kernel"]

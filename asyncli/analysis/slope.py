@@ -449,7 +449,8 @@ class Fitter:
         if apart is not None:
             off = apart - line.intercept
             method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
-        half = max(line.half, scale * known_to / max(one.n for one in points))
+        most = max(point.n for point in points)
+        half = max(line.half, scale * known_to / most, self._largest_step(metric, line) / most)
         low, high = line.slope - half, line.slope + half
         moving = (
             self._moving(name, metric)
@@ -484,6 +485,16 @@ class Fitter:
         if name in _OF_PROGRAMS:
             fit.bend = bend_that_matters(points, line)
         return fit
+
+    def _largest_step(self, metric: Series, line: FittedLine) -> float:
+        """How far the metric strays from a ladder's line on the way between its rests. What grows in steps, as arenas do, may
+        be as far from the line at the rests, and nobody sees it there: each step ends between them.
+        """
+        if not self._rests:
+            return 0.0
+        on_the_way = ramp_points(metric, self._held, self._start, self.line_until_s)
+        strays = [abs(point.value - line.at(point.n)) for point in on_the_way if not point.baseline]
+        return max(strays, default=0.0)
 
     def _with_time(self, metric: Series) -> WithTime | None:
         """What rises with the connections and what by the clock, by the two halves of the settled

@@ -17,6 +17,7 @@ from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
+from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
@@ -112,6 +113,11 @@ class Collector(Sampler):
         return {} if self._status is None else self._status.frontends
 
     @property
+    def all_frontends(self) -> Frontend | None:
+        """All of them together, by its page for people."""
+        return None if self._status is None else self._status.all_frontends
+
+    @property
     def _header(self) -> str:
         return "" if self._status is None else self._status.server_header
 
@@ -144,6 +150,8 @@ class Collector(Sampler):
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
+        limits = ServerLimits(lambda: server.living)
+        probes |= {"limits": limits.read, "mappings": limits.read_mappings}
         # An agent takes those at which the server listens.
         listens = ports or sorted(listening)
         # Read right after the server's processes: those that it forked meanwhile are its own.

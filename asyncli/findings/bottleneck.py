@@ -9,6 +9,7 @@ from asyncli.findings.loss_causes import unseen
 from asyncli.findings.losses import CONNECT_WORDS, settings
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
+_SHARE_THREADS = "or let a thread serve several connections"
 _BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and nstat show drops"
 _ARRIVED = (
     "{timeouts!n} connects got no answer, and never reached {server}: its status page counts {accepted!n} of {started!n} accepted"
@@ -44,6 +45,33 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} had {most!n} sessions open, its status page's own included, and the frontend that asyncli uses is full at "
         "{limit!n} in all (slim)",
         "raise maxconn in haproxy.cfg, in the frontend and in global",
+    ),
+    "sessions_in_all": (
+        "{server} had {most!n} sessions open, its status page's own included, and may have "
+        "{limit!n} in all its frontends (global maxconn)",
+        "raise maxconn in the global section of haproxy.cfg",
+    ),
+    "group_tasks": (
+        "the control group of {server} had {most!n} threads, and may have {limit!n} (pids.max)",
+        f"raise its limit (systemd TasksMax=, docker --pids-limit), {_SHARE_THREADS}",
+    ),
+    "user_tasks": (
+        "the user of {server} had {most!n} threads, and may have {limit!n} (RLIMIT_NPROC)",
+        f"raise its limit (systemd LimitNPROC=, ulimit -u), {_SHARE_THREADS}",
+    ),
+    "host_tasks": (
+        "the host of {server} had {most!n} threads, and may have {limit!n} (kernel.threads-max, "
+        "kernel.pid_max)",
+        f"raise both with sysctl -w, {_SHARE_THREADS}",
+    ),
+    "address_space": (
+        "a process of {server} had {most!b} of address space, and may have {limit!b} (RLIMIT_AS)",
+        "raise its limit (systemd LimitAS=, ulimit -v), or give its threads smaller stacks "
+        "(ulimit -s)",
+    ),
+    "mappings": (
+        "a process of {server} had {most!n} memory maps, and may have {limit!n} (vm.max_map_count)",
+        f"raise it with sysctl -w vm.max_map_count=N, {_SHARE_THREADS}",
     ),
     "busy_workers": (
         "all {busy!n} workers of {server} were busy to the end, and none was idle",
@@ -90,7 +118,9 @@ _WAYS: dict[str, tuple[str, str]] = {
 #: The forms of a mechanism with several forms, or with another name; for failed connects they are the causes.
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
-    "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
+    "slots": ("not_handled", "sessions", "sessions_in_all", "busy_workers"),
+    "tasks": ("group_tasks", "user_tasks", "host_tasks"),
+    "memory_limit": ("memory_limit", "memory_killed"),
     "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
@@ -109,6 +139,7 @@ _UNSEEN = {
 _UNSEEN_IN = {
     "busy_workers": {"busy": "the"},
     "memory_limit": {"limit": "so much", "most": "all of that"},
+    "address_space": {"limit": "so much", "most": "nearly as much"},
     "memory_killed": {"limit": "so much", "most": "all of that"},
 }
 

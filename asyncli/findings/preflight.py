@@ -14,7 +14,7 @@ def preflight(
     check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
 ) -> Words:
     """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
-    with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
+    with "warn" it may, with "unknown" the limit or what the plan needs of it is unknown. ``have`` and ``need`` are in ``unit``.
     """
     amounts = ", ".join(f"{_amount(x, unit)} {word}" for x, word in ((have, "available"), (need, "needed")) if x is not None)
     evidence = "; ".join(part for part in (f"{what}: {amounts}" if amounts else what, detail) if part)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.constants import PART
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
-from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.cost import SURE
 from asyncli.findings.drift import examined
