@@ -325,9 +325,12 @@ class CapacitySearch:
         if not step.tested and self.steps and step.outcome == "failed":
             # The server has gone, so the step says nothing about this count.
             step.outcome = "stopped"
-            is_refused = step.gave_way[0].code == "refused"
-            listens = not is_refused and rest.listens()
-            self._end(f"nothing answered in the step of {format_count(count)}", listens=listens)
+            first = step.gave_way[0]
+            why = f"nothing answered in the step of {format_count(count)}"
+            if first.code == "refused":
+                why = f"{why}: {first.evidence}"
+            has_ended = first.code == "refused" and first.side == "server"
+            self._end(why, listens=not has_ended and rest.listens())
         self.steps = with_own_limit([*self.steps, step])
         self._environment = results.records.environment
         self._server = step.server

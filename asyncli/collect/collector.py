@@ -10,6 +10,7 @@ from typing import Any
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
+from asyncli.collect.listeners import Listeners
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
@@ -138,6 +139,8 @@ class Collector(Sampler):
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
+        if self._sees_listeners(found, ports):
+            probes["listeners"] = Listeners(ports, found.pids, lambda: self._roots).read
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -151,6 +154,17 @@ class Collector(Sampler):
         others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
+
+    def _sees_listeners(self, found: Found, ports: Sequence[int]) -> bool:
+        """Whether the server's processes or our namespace show its listening sockets of TCP."""
+        if ports:
+            return self.local or bool(found.pids)
+        return bool(found.pids) and not self._knows_targets
+
+    @property
+    def _roots(self) -> Sequence[int]:
+        """The server's root processes, as far as they are known."""
+        return () if self._tree is None else self._tree.roots
 
     def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
         """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network

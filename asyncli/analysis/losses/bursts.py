@@ -272,6 +272,9 @@ def _worker_crashed(case: _Case) -> Reason | None:
 
 
 def _connects_were_refused(case: _Case) -> Reason | None:
+    # A packet filter refuses them too.
+    if case.evidence.listened_since:
+        return None
     if not case.burst.all_of_them or not _refused_after(case.table, case.burst):
         return None
     return reason("server_ended", "connects_refused", server=case.server)

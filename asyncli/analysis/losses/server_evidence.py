@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
+from asyncli.analysis.refusals import did_listen
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
     SERVER_SOCKETS,
@@ -64,6 +65,8 @@ class Evidence(msgspec.Struct):
     cores: float | None = None
     #: A signal or a debugger had stopped a process of it.
     halted: bool | None = None
+    #: Its sockets went on listening afterwards.
+    listened_since: bool | None = None
 
     @property
     def stood_still(self) -> bool:
@@ -150,6 +153,7 @@ class ServerEvidence:
         self.label = "nginx" if self.is_nginx else "the server"
         #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
+        self._run = run
         self._stop = run.stop_s
         # Held is constant, not interpolated, from the hold's last second to the drain.
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
@@ -209,6 +213,7 @@ class ServerEvidence:
             evidence.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
         evidence.requests = self._requests(from_s, to_s)
         self._add_cpu(evidence, from_s, to_s)
+        evidence.listened_since = did_listen(self._run, to_s, min(to_s + MISSED_S, self._stop))
         stopped = self._server["stopped"].between(from_s, to_s).values
         if stopped:
             evidence.halted = max(stopped) > 0
