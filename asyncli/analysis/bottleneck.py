@@ -139,8 +139,8 @@ class AnalysedRun(msgspec.Struct, frozen=True):
     @property
     def spared_others(self) -> bool:
         """Whether nearly all that was lost was never answered, and what was answered took less than half of the timeout. A host
-        that is busy is late for all, and the longer the wait the fewer: a number that is served ends at once. It refuses no
-        connect either.
+        that is busy is late for all, and the longer the wait the fewer: a number that is served ends at once.
+        It refuses no connect either.
         """
         whole, limit_us = self.totals.whole, 0.5e6 * self.run.plan.timeout_s
         ended = whole.lost + sum(whole.failures.values())

@@ -14,11 +14,12 @@ import msgspec
 
 from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_OPENED
 from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 
 class RefusedConnects(msgspec.Struct):
-    """How many were refused while nothing listened (``unheard``), and while the same sockets listened
-    all the while (``on_the_way``).
+    """How many were refused while nothing listened (``unheard``), and while the same sockets
+    listened all the while (``on_the_way``).
     """
 
     unheard: int = 0
@@ -49,17 +50,27 @@ def did_listen(run: Run, from_s: float, to_s: float) -> bool | None:
     every = max(listening.values, default=0.0)
     if not every or not any(tick.opened for _, tick in run.ticks):
         return None
-    # Readings before and after tell of all the time between them: the same sockets were there.
-    first = bisect.bisect_right(listening.t_s, from_s) - 1
-    last = bisect.bisect_left(listening.t_s, to_s)
-    if first < 0 or last == len(listening):
+    around = _around(listening, from_s, to_s)
+    if not around:
         return None
-    around = listening.values[first : last + 1]
-    if 0 in listening.between(from_s, to_s).values or not any(around):
+    if 0 in listening.between(from_s, to_s).values or not any(around.values):
         return False
-    opened = run.series(SERVER_LISTENERS_OPENED)
-    were_opened = opened.at(listening.t_s[last]) != opened.at(listening.t_s[first])
     # Of several addresses some may have no socket.
-    if were_opened or min(around) < every or len(run.place.destinations) > 1:
+    if min(around.values) < every or len(run.place.destinations) > 1:
+        return None
+    # The same sockets at two readings were there all the time between them.
+    opened = _around(run.series(SERVER_LISTENERS_OPENED), from_s, to_s)
+    if not opened or opened.values[0] != opened.values[-1]:
         return None
     return True
+
+
+def _around(readings: Series, from_s: float, to_s: float) -> Series:
+    """The readings from the last one before ``from_s`` to the first after ``to_s``; none without
+    these two.
+    """
+    first = bisect.bisect_right(readings.t_s, from_s) - 1
+    last = bisect.bisect_left(readings.t_s, to_s)
+    if first < 0 or last == len(readings):
+        return Series()
+    return readings.between(readings.t_s[first], readings.t_s[last])

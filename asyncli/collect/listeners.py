@@ -1,6 +1,7 @@
 """The server's listening sockets, in the network namespace in which it listens.
 
-A socket's inode is its identity: where the same inodes are listed before and after, the server listened all the while.
+A socket's inode is its identity: where the same inodes are listed before and after, the server
+listened all the while.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_OPENED
 
 
 class Listeners:
-    """The sockets that listen on ``ports``; on all ports of the server's processes ``found`` if they
-    listen on none of these.
+    """The sockets that listen on ``ports``; on all ports of the server's processes ``found`` if
+    they listen on none of these.
 
     ``living``: its processes now, which show its namespace if that is not ours. Blocking.
     """

@@ -37,7 +37,8 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "memory_limit": ("{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT),
     "memory_killed": (
-        "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
+        "the kernel killed {killed} of the control group of {server} because memory ran out: the "
+        "group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,
     ),
     "not_handled": (

@@ -112,7 +112,7 @@ SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
 SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
 SERVER_LISTENERS_OPENED = _counter(
-    "server.listeners_opened", "of these, opened since our start: none while the same sockets listen"
+    "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
 )
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
@@ -160,6 +160,7 @@ HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
 HOST_PROCESSES_BYTES = _gauge("host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files")
 HOST_SHMEM_BYTES = _gauge("host.shmem_bytes", "Shmem of meminfo: shared memory and files in memory (tmpfs), mapped or not")
 HOST_OTHER_PROCESSES = _gauge("host.other_processes", "processes of the host that are neither the server's nor asyncli's")
+HOST_KILLED = _counter("host.killed", "processes of the host killed for lack of memory since boot")
 HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
 BESIDE_DESCRIPTORS = _family(
     "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -11,21 +10,21 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fault_table
 import psutil
 import pytest
-from programs import DEADLINE_S, Program, report, serving, until
+from memory_groups import own_group
+from programs import DEADLINE_S, Program, report, serving
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
-from asyncli.collect.cgroups import memory_group
 from asyncli.findings.capacity import not_a_fresh_broker
 from asyncli.lab import choose
 from asyncli.lab.builtin import LabBuiltin
@@ -95,28 +94,6 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
         one = report(tmp_path / "steps", step["run_file"])
         assert (one["run"]["complete"], one["run"]["verdict"]) == (True, verdicts[step["outcome"]])
         assert one["connections"]["requested"] == step["asked"]
-
-
-@contextlib.contextmanager
-def own_group(limit_bytes: int) -> Iterator[Path]:
-    """The folder of a memory control group of our own with that limit, of either version; skips where none can be made."""
-    ours = memory_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-    folder = ours and ours.folder / f"asyncli-test-{os.getpid()}"
-    try:
-        if ours is None or folder is None:
-            raise OSError
-        folder.mkdir()
-        (folder / ("memory.max" if ours.second else "memory.limit_in_bytes")).write_text(str(limit_bytes))
-        with contextlib.suppress(OSError):
-            swap, most = ("memory.swap.max", 0) if ours.second else ("memory.memsw.limit_in_bytes", limit_bytes)
-            (folder / swap).write_text(str(most))
-    except OSError:
-        pytest.skip("no memory control group can be made here")
-    try:
-        yield folder
-    finally:
-        until(lambda: not (folder / "cgroup.procs").read_text(), "all of the group have ended")
-        folder.rmdir()
 
 
 # Where others use the CPUs, the search would say, rightly, that this host is the limit.

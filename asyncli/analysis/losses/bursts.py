@@ -219,6 +219,20 @@ def _server_restarted(case: _Case) -> Reason | None:
     return reason("server_restarted", certain=True, server=case.server)
 
 
+def _workers_killed_for_memory(case: _Case) -> Reason | None:
+    """The kernel killed workers for lack of memory: certain if their control group counts as many
+    victims as workers ended; likely by the host's count, whose victims may be others.
+    """
+    ended = case.evidence.ended
+    if not ended or not _held_so_many(case, ended):
+        return None
+    is_certain = case.evidence.killed_in_group >= ended
+    if not is_certain and not case.evidence.killed_on_host:
+        return None
+    fields = {"server": case.server, "ended": ended, "workers": case.workers}
+    return reason("worker_crash", "workers_killed_for_memory", certain=is_certain, **fields)
+
+
 def _processes_went_on(case: _Case) -> Reason | None:
     """The server's processes all went on: they did it, something behind them, or a middle box before them."""
     table, burst, evidence = case
@@ -314,7 +328,7 @@ def _worker_ended(case: _Case) -> Reason | None:
         if not one_of(workers, burst.count, burst.held):
             return None
         return reason("worker_ended", "worker_or_backend_ended", server=case.server, workers=workers)
-    if not ended or 2 * burst.count < ended * burst.held / workers:
+    if not ended or not _held_so_many(case, ended):
         return None
     return reason("worker_ended", certain=True, server=case.server, ended=ended, workers=workers)
 
@@ -331,6 +345,7 @@ def _middle_box_seems_to_reset(case: _Case) -> Reason | None:
 _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _server_ended,
     _server_restarted,
+    _workers_killed_for_memory,
     _processes_went_on,
     _counters_restarted,
     _middle_box_reset,
@@ -342,6 +357,11 @@ _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _worker_ended,
     _middle_box_seems_to_reset,
 )
+
+
+def _held_so_many(case: _Case, ended: int) -> bool:
+    """Whether as many were lost as so many workers may have held; else what ended was a helper."""
+    return 2 * case.burst.count >= min(ended, case.workers) * case.burst.held / case.workers
 
 
 def _mostly_idle_resets(burst: Burst) -> bool:

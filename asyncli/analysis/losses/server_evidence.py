@@ -14,6 +14,8 @@ from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.refusals import did_listen
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
+    HOST_KILLED,
+    SERVER_GROUP_KILLED,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_UNACKNOWLEDGED,
@@ -65,6 +67,9 @@ class Evidence(msgspec.Struct):
     cores: float | None = None
     #: A signal or a debugger had stopped a process of it.
     halted: bool | None = None
+    #: Processes of its control group that the kernel killed for lack of memory, and of its host.
+    killed_in_group: int = 0
+    killed_on_host: int = 0
     #: Its sockets went on listening afterwards.
     listened_since: bool | None = None
 
@@ -232,6 +237,8 @@ class ServerEvidence:
         evidence.ended = self._rise(self._server["ended"], from_s, to_s)
         after = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
         is_as_before = bool(after) and after[-1] == before
+        evidence.killed_in_group = _victims(self._run.series(SERVER_GROUP_KILLED), from_s, to_s)
+        evidence.killed_on_host = _victims(self._run.series(HOST_KILLED), from_s, to_s)
         evidence.lived = evidence.ended == 0 and not evidence.gone and is_as_before
         accepts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         evidence.counters_restarted = bool(counter_resets(accepts))
@@ -323,6 +330,17 @@ def _sockets_of_server(run: Run) -> Series:
     if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(run.held.values, default=0.0):
         return elsewhere
     return sockets
+
+
+def _victims(counter: Series, from_s: float, to_s: float) -> int:
+    """The rise of a counter of killed processes from the last reading before to the first after; 0
+    where it was not read.
+    """
+    before = counter.last(from_s)
+    after = counter.first(to_s)
+    if after is None:
+        after = counter.last()
+    return 0 if before is None or after is None else max(0, round(after - before))
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
