@@ -89,7 +89,7 @@ class Collector(Sampler):
         """Read :attr:`server` again: it may have been restarted or reconfigured."""
         if self._tree is None:
             return
-        found = Found(self._tree.roots, self._found_by)
+        found = Found(self._tree.roots, self._found_by, apart=self.server.apart)
         facts = await asyncio.to_thread(describe, found, self._header)
         if facts.name is None:
             return
@@ -139,8 +139,7 @@ class Collector(Sampler):
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
-        if self._sees_listeners(found, ports):
-            probes["listeners"] = Listeners(ports, found.pids, lambda: self._roots).read
+        probes |= self._listeners(found, ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -155,11 +154,15 @@ class Collector(Sampler):
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
-    def _sees_listeners(self, found: Found, ports: Sequence[int]) -> bool:
-        """Whether the server's processes or our namespace show its listening sockets of TCP."""
-        if ports:
-            return self.local or bool(found.pids)
-        return bool(found.pids) and not self._knows_targets
+    def _listeners(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
+        """The probe of the server's listening sockets of TCP, which its processes or our namespace
+        show.
+        """
+        is_shown = bool(found.pids) or (self.local and bool(ports))
+        has_ports = bool(ports) or not self._knows_targets
+        if not is_shown or not has_ports:
+            return {}
+        return {"listeners": Listeners(ports, found.pids, lambda: self._roots).read}
 
     @property
     def _roots(self) -> Sequence[int]:
