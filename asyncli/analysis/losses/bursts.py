@@ -269,8 +269,12 @@ def _middle_box_reset(case: _Case) -> Reason | None:
 
 
 def _worker_crashed(case: _Case) -> Reason | None:
-    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them."""
+    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them;
+    Apache's scoreboard may count those of a process that ended in order until another takes its place.
+    """
     evidence, burst = case.evidence, case.burst
+    if case.table.server.name == "Apache":
+        return None
     if 2 * case.still_counted < burst.count or case.count("closed_announced"):
         return None
     if evidence.ended is None:
@@ -319,6 +323,16 @@ def _all_were_closed(case: _Case) -> Reason | None:
     return reason("reload", "likely_reload", server=case.server)
 
 
+def _workers_announced_the_end(case: _Case) -> Reason | None:
+    """A worker that crashes announces nothing: these ended in order, and others took their place."""
+    evidence = case.evidence
+    if not evidence.ended or not evidence.started or not _held_so_many(case, evidence.ended):
+        return None
+    if 2 * case.count("closed_announced") < case.burst.count:
+        return None
+    return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=evidence.ended)
+
+
 def _worker_ended(case: _Case) -> Reason | None:
     """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
     burst, ended, workers = case.burst, case.evidence.ended, case.workers
@@ -354,6 +368,7 @@ _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _page_stayed_silent,
     _all_workers_ended,
     _all_were_closed,
+    _workers_announced_the_end,
     _worker_ended,
     _middle_box_seems_to_reset,
 )

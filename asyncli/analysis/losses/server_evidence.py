@@ -45,8 +45,9 @@ class Evidence(msgspec.Struct):
     restarted: bool | None = None
     #: Its counters restarted. A reload of HAProxy does so too: a new worker begins to count.
     counters_restarted: bool = False
-    #: Processes that ended.
+    #: Processes that ended, and those that started.
     ended: int | None = None
+    started: int | None = None
     #: Its processes were read: none ended, and none is new. What ended its connections is then in them, or behind them.
     lived: bool = False
     #: Reconnects of our poller.
@@ -164,7 +165,7 @@ class ServerEvidence:
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
         # Instants of samples, with or without the status page.
         self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
-        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s", "stopped")}
+        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "started", "cpu_s", "stopped")}
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
@@ -235,6 +236,7 @@ class ServerEvidence:
                 evidence.gone = False
                 evidence.restarted = True
         evidence.ended = self._rise(self._server["ended"], from_s, to_s)
+        evidence.started = self._rise(self._server["started"], from_s, to_s)
         after = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
         is_as_before = bool(after) and after[-1] == before
         evidence.killed_in_group = _victims(self._run.series(SERVER_GROUP_KILLED), from_s, to_s)
