@@ -20,6 +20,7 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
 from asyncli.analysis.losses.table import ENDED
 from asyncli.analysis.losses.unanswered import answered_within_us
+from asyncli.analysis.refusals import refusals
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.server_ceilings import new_connections
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
@@ -183,10 +184,14 @@ class AnalysedRun(msgspec.Struct, frozen=True):
     def spared_others(self) -> bool:
         """Whether nearly all that was lost was never answered, and what was answered took less than half of the timeout. A host
         that is busy is late for all, and the longer the wait the fewer: a number that is served ends at once.
+        It refuses no connect either.
         """
         whole, limit_us = self.totals.whole, 0.5e6 * self.run.plan.timeout_s
+        ended = whole.lost + sum(whole.failures.values())
+        if ended and self.failures("refused") >= NEARLY_ALL * ended:
+            return True
         never = sum(dead.requests.counts.get(bucket(0), 0) for cause in _SILENT if (dead := whole.deaths.get(cause)))
-        if never < max(FEWEST, NEARLY_ALL * (whole.lost + sum(whole.failures.values()))):
+        if never < max(FEWEST, NEARLY_ALL * ended):
             return False
         return bool(whole.answered) and all(answered_within_us(tick, 0.99) < limit_us for _, tick in self.run.ticks)
 
@@ -458,6 +463,28 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
             yield Bottleneck(side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
+def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Refused connects: the server's only if nothing listened meanwhile.
+
+    On the way to a Unix socket there is nothing else.
+    """
+    count = seen.failures("refused")
+    if not count:
+        return
+    if not seen.run.plan.has_ports:
+        yield from _not_connected("server", ["refused"], seen)
+        return
+    refused = refusals(seen.run)
+    connects = connects_failed("refused", count).evidence
+    fields: dict[str, Any] = {"connects": connects, "server": seen.server}
+    if 2 * refused.unheard >= count:
+        yield _bottleneck("server", "refused", "refused_unheard", **fields)
+    elif 2 * refused.on_the_way >= count:
+        yield _bottleneck("network", "refused", "refused_on_the_way", certain=False, **fields)
+    else:
+        yield _bottleneck("unknown", "refused", "refused_by_either", certain=False, **fields)
+
+
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Failed handshakes."""
     whole, server = seen.totals.whole, seen.server
@@ -493,7 +520,7 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
+    partial(_findings, "server", {"address_dead"}), _connects_refused,
     partial(_not_connected, "network", ["unreachable"]), _refused,
     _lost, _errors, partial(_not_connected, "unknown", ["reset", *_UNANSWERED]), partial(_full, certain=False), _slow,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
+from asyncli.collect.listeners import Listeners
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
@@ -89,7 +90,7 @@ class Collector(Sampler):
         """Read :attr:`server` again: it may have been restarted or reconfigured."""
         if self._tree is None:
             return
-        found = Found(self._tree.roots, self._found_by)
+        found = Found(self._tree.roots, self._found_by, apart=self.server.apart)
         facts = await asyncio.to_thread(describe, found, self._header)
         if facts.name is None:
             return
@@ -144,6 +145,7 @@ class Collector(Sampler):
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
+        probes |= self._listeners(found, ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -159,6 +161,21 @@ class Collector(Sampler):
         others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
+
+    def _listeners(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
+        """The probe of the server's listening sockets of TCP, which its processes or our namespace
+        show.
+        """
+        is_shown = bool(found.pids) or (self.local and bool(ports))
+        has_ports = bool(ports) or not self._knows_targets
+        if not is_shown or not has_ports:
+            return {}
+        return {"listeners": Listeners(ports, found.pids, lambda: self._roots).read}
+
+    @property
+    def _roots(self) -> Sequence[int]:
+        """The server's root processes, as far as they are known."""
+        return () if self._tree is None else self._tree.roots
 
     def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
         """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network

@@ -14,6 +14,10 @@ _BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and n
 _ARRIVED = (
     "{timeouts!n} connects got no answer, and never reached {server}: its status page counts {accepted!n} of {started!n} accepted"
 )
+_REJECTS = (
+    "see rules that reject, on its host too (nft list ruleset, iptables-save), and what redirects "
+    "its port"
+)
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _WAYS: dict[str, tuple[str, str]] = {
     "both_busy": (
@@ -34,7 +38,8 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "memory_limit": ("{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT),
     "memory_killed": (
-        "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
+        "the kernel killed {killed} of the control group of {server} because memory ran out: the "
+        "group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,
     ),
     "not_handled": (
@@ -99,6 +104,20 @@ _WAYS: dict[str, tuple[str, str]] = {
         f"{_ARRIVED}; packets were lost, or a full listen queue on its host dropped them, which this host cannot see",
         f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host shows its queue",
     ),
+    "refused_unheard": (
+        "{connects}, and no socket listened at the server's ports meanwhile",
+        "see why it does not listen: its error log, or a restart that closes its sockets",
+    ),
+    "refused_on_the_way": (
+        "{connects}, though {server} listened all the while with the same sockets: looks like a "
+        "packet filter or another box on the way",
+        _REJECTS,
+    ),
+    "refused_by_either": (
+        "{connects}, by {server} or by a packet filter on the way: a reset does not say who sent "
+        "it",
+        f"see that {{server}} listens at this address and port; {_REJECTS}",
+    ),
     "tls_failed": ("TLS handshakes failed: {why}", "{remedy}"),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "errors": ("{server} answered heartbeats with errors: {errors}", "{remedy}; a proxy's errors may be its backend's"),
@@ -122,6 +141,7 @@ _FORMS = {
     "tasks": ("group_tasks", "user_tasks", "host_tasks"),
     "memory_limit": ("memory_limit", "memory_killed"),
     "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
+    "refused": ("refused", "refused_unheard", "refused_on_the_way", "refused_by_either"),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of bottlenecks, beside those of diagnoses and findings.
@@ -133,6 +153,7 @@ _UNSEEN = {
     "cpus": "N", "busy": "nearly all", "shares": "with asyncli, the server and other programs", "late_s": "most",
     "whole_s": "that time", "killed": "processes", "errors": "a status of 400 or more", "why": "the report says why",
     "short": "a limit is too low", "steps": "several", "age_s": "T", "times": "at times", "refused": "some",
+    "connects": "connects were refused",
     "timeouts": "some", "accepted": "some", "started": "them", "asked": "a count", "held": "N",
     **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip

@@ -114,6 +114,10 @@ SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
     "server.sockets_unacknowledged", "accepted connections at those ports on which the server sent what is not acknowledged"
 )
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
+SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
+SERVER_LISTENERS_OPENED = _counter(
+    "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
+)
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
@@ -190,6 +194,7 @@ HOST_TASKS_LIMIT = _gauge(
     "host.tasks_limit",
     "how many these may be: kernel.threads-max, or kernel.pid_max if that is lower",
 )
+HOST_KILLED = _counter("host.killed", "processes of the host killed for lack of memory since boot")
 HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
 BESIDE_DESCRIPTORS = _family(
     "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",
@@ -217,6 +222,9 @@ TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
-SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED, AGENT_CPU_S)
+SINCE_AGENT_START = (
+    STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED,
+    SERVER_LISTENERS_OPENED, AGENT_CPU_S,
+)  # fmt: skip
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -69,6 +69,13 @@ def failed(cause: str, count: int = 50) -> Change:
     return lambda run: run.ticks[3][1].failures.update({cause: count})
 
 
+def closes_its_sockets(run: Run) -> None:
+    """The server listens until the first connection is open."""
+    for sample in run.samples:
+        listens = float(sample.t_s <= run.first_connect_s)
+        sample.values |= {"server.listeners": listens, "server.listeners_opened": 0.0}
+
+
 def sent_connects_again(count: int, unanswered: int = 0) -> Change:
     """Connects that their own sockets sent again."""
 
@@ -92,6 +99,7 @@ STOLEN = (rising("host.cpu_busy_s", 1.96, 0.0), rising("server.cpu_s", 0.1), ris
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
 ALL_CPUS = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
+LISTENS = level(server__listeners=2.0, server__listeners_opened=0.0)
 GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
 
 
@@ -157,7 +165,13 @@ def found(one: AnalysedRun) -> Bottleneck:
         # Also if it uses all CPUs of the host, and asyncli hardly any.
         (seen(*ALL_CPUS, slow=SLOW), "server", "cpu", True),
         (seen(rising("tcp.ListenOverflows", 3), sent_connects_again(50, 50), lost("heartbeat_timeout")), "server", "listen_queue", False),
-        (seen(failed("refused")), "server", "refused", True),
+        # A reset does not say who sent it; the server's listening sockets do.
+        (seen(failed("refused")), "unknown", "refused", False),
+        (seen(failed("refused"), LISTENS), "network", "refused", False),
+        (seen(failed("refused"), LISTENS, rising("server.listeners_opened", 1.0)), "unknown", "refused", False),
+        (seen(failed("refused"), closes_its_sockets), "server", "refused", True),
+        # A busy host refuses no connect.
+        (seen(*CPUS, failed("refused"), closes_its_sockets, late_ramp=True), "server", "refused", True),
         (seen(failed("unreachable")), "network", "unreachable", True),
         (seen(answered(503, 20)), "server", "errors", True),
         (seen(codes=("never_accepted",), certain=False), "server", "never_accepted", False),
