@@ -273,7 +273,8 @@ def _variance_at(part: Part, n: float) -> float:
 def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], freedom: int) -> float:
     """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance)."""
     import numpy as np
-    from scipy.special import stdtr
+
+    from asyncli.analysis.special import stdtr
 
     if not parts:
         return 0.0
