@@ -77,7 +77,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         run = asyncli.load(path)
         connections = run.summary.connections
-        assert (connections.held, connections.lost) == (connections.requested, 0)
+        assert (connections.held, connections.lost) == (connections.requested, 0), (connections, run.summary.findings)
         # Beside other tests it may have been late, which makes a run invalid and its counts no less exact.
         assert run.verdict == "passed" or run.frames.findings["code"].str.startswith("generator_saturated_").any(), run.verdict
         # What nginx takes for one connection is its request pool and buffers: some hundred bytes, on any machine; with TLS OpenSSL's too.
