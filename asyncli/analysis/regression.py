@@ -458,7 +458,8 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance).
     """
     import numpy as np
-    from scipy.special import stdtr
+
+    from asyncli.analysis.special import stdtr
 
     if not parts:
         return 0.0
@@ -470,10 +471,8 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     weight = weight / weight.sum()
 
     def inside(half: float) -> float:
-        high, low = (
-            stdtr(freedom, (middle + half - mean) / deviation),
-            stdtr(freedom, (middle - half - mean) / deviation),
-        )
+        high = stdtr(freedom, (middle + half - mean) / deviation)
+        low = stdtr(freedom, (middle - half - mean) / deviation)
         return float((weight * (high - low)).sum())
 
     low, high = 0.0, float(np.max(deviation + np.abs(mean - middle)))
