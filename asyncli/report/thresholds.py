@@ -350,17 +350,16 @@ def _finite(value: object) -> float | None:
 
 def _value(document: Mapping[str, Any], key: str) -> Any:
     """What the document has under the key; None without it."""
-    part, _, name = key.rpartition(".")
+    *parts, name = key.split(".")
     value: Any = document
-    for name_of_part in part.split("."):
+    for part in parts:
+        value = value.get(part)
         if not isinstance(value, Mapping):
             return None
-        value = value.get(name_of_part)
-    if not isinstance(value, Mapping):
-        return None
-    # Causes and statuses that did not occur have no entry.
-    missing = 0 if part.rpartition(".")[2] in _BY_NAME else None
-    return value.get(name, missing)
+    if parts and parts[-1] in _BY_NAME:
+        # Causes and statuses that did not occur have no entry.
+        return value.get(name, 0)
+    return value.get(name)
 
 
 class _Kind(NamedTuple):
