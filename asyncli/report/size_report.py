@@ -123,32 +123,26 @@ def _hosts(sizing: Sizing, path: str) -> str:
 
 def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     """What makes the answer less sure."""
-    doubts_found = []
+    found = []
     if sizing.factor > _FAR:
         measured = format_count(sizing.measured)
-        doubts_found.append(
-            f"This is {format_count(sizing.factor)} times the {measured} connections of the run: "
-            "it holds if memory goes on as it did. "
-            f"A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
+        found.append(
+            f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory goes on as "
+            f"it did. A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if sizing.at_least_bytes is not None:
-        doubts_found.append(
-            f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a "
-            "cache or a database that works for the server is not in it. A slower ramp and a "
-            "quiet host would show it."
+        found.append(
+            f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a cache or a database that works "
+            "for the server is not in it. A slower ramp and a quiet host would show it."
         )
     if summary.run.verdict != "passed":
         verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
-        doubts_found.append(
-            f"Verdict of the run: {verdict}. The parts that it measured count all the same."
-        )
+        found.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
     if is_of_one_ramp(summary):
-        doubts_found.append(ONE_RAMP)
+        found.append(ONE_RAMP)
     if not sides(summary.environment).server:
-        doubts_found.append(
-            "The run has no memory of the server's host: soak with --agent to size that."
-        )
-    return doubts_found
+        found.append("The run has no memory of the server's host: soak with --agent to size that.")
+    return found
 
 
 def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
