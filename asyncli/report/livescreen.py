@@ -30,6 +30,12 @@ SHORTEST_FRAME_S = 0.25
 _WIDEST = 92
 _ATTENTION_LINES = 2
 
+_PARTS_OF_COST = (
+    ("server", "server"),
+    ("kernel", "kernel, all ends,"),
+    ("generator", "asyncli"),
+)
+
 #: (name, value, style)
 Fact = tuple[str, str, str]
 
@@ -276,23 +282,16 @@ def _cost(state: LiveState) -> list[Text]:
     from rich.text import Text
 
     streams = with_streams(state.streams)
-    total = state.host_per_connection
-    half_width = state.host_per_connection_half
-    if total is None or half_width is None:
-        first = Text(f"Cost of a connection{streams} on {state.host}: not known yet", "dim")
-    else:
-        cost = (plus_minus(total, half_width), "bold cyan")
+    if "host" in state.costs:
+        total = (plus_minus(*state.costs["host"]), "bold cyan")
         where = f" on {state.host}{so_far(state)}"
-        first = Text.assemble(f"A connection{streams} costs ", cost, where)
-    rows = (
-        ("server", state.server_per_connection, state.server_per_connection_half),
-        ("kernel, all ends,", state.kernel_per_connection, state.kernel_per_connection_half),
-        ("asyncli", state.generator_per_connection, state.generator_per_connection_half),
-    )
+        first = Text.assemble(f"A connection{streams} costs ", total, where)
+    else:
+        first = Text(f"Cost of a connection{streams} on {state.host}: not known yet", "dim")
     parts = []
-    for place, value, half_width in rows:
-        if value is not None and half_width is not None:
-            parts.append(f"{place} {plus_minus(value, half_width)}")
+    for name, place in _PARTS_OF_COST:
+        if name in state.costs:
+            parts.append(f"{place} {plus_minus(*state.costs[name])}")
     return [first, Text("  " + ", ".join(parts), "dim")]
 
 
