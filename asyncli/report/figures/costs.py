@@ -267,7 +267,7 @@ def shares_left_out(costs: Costs, *, server: str) -> list[str]:
     return left_out
 
 
-class _Part(NamedTuple):
+class _DrawnPart(NamedTuple):
     """A part of a connection on this host; ``name``: its field in the costs."""
 
     name: str
@@ -277,7 +277,7 @@ class _Part(NamedTuple):
     times: int
 
 
-def _parts(costs: Costs, server: str) -> list[_Part]:
+def _parts(costs: Costs, server: str) -> list[_DrawnPart]:
     """The parts that were read."""
     behind = ", ".join(costs.behind_programs)
     rows = (
@@ -290,7 +290,7 @@ def _parts(costs: Costs, server: str) -> list[_Part]:
     parts = []
     for name, cost, label, colour, times in rows:
         if cost is not None:
-            parts.append(_Part(name, cost, label, colour, times))
+            parts.append(_DrawnPart(name, cost, label, colour, times))
     return parts
 
 

@@ -44,7 +44,7 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
     return figure
 
 
-class _Room(NamedTuple):
+class _Margins(NamedTuple):
     """Pixels around the panels; ``names_above``: from the first panel to the names of phases."""
 
     left: float
@@ -54,8 +54,8 @@ class _Room(NamedTuple):
     names_above: float
 
 
-_NARROW = _Room(left=60.0, right=22.0, gap=62.0, top=76.0, names_above=54.0)
-_WIDE = _Room(left=64.0, right=130.0, gap=34.0, top=44.0, names_above=24.0)
+_NARROW = _Margins(left=60.0, right=22.0, gap=62.0, top=76.0, names_above=54.0)
+_WIDE = _Margins(left=64.0, right=130.0, gap=34.0, top=44.0, names_above=24.0)
 
 
 def _name_phases(ax: Axes, timeline: Timeline, width: float, y: float) -> None:
