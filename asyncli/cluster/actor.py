@@ -58,9 +58,11 @@ class HostActor:
             return "its session has closed it"
         if host_probe.held_by:
             return f"it is held by {host_probe.held_by}"
-        generator = self._generator = Generator(msgspec.msgpack.decode(shard, type=Shard))
+        generator = Generator(msgspec.msgpack.decode(shard, type=Shard))
+        self._generator = generator
         self._group = ProcessGroup("generator", listed(lambda: generator.pids), may_be_empty=True)
-        host_probe.held_by, self._host_taken = self._session, True
+        host_probe.held_by = self._session
+        self._host_taken = True
         self._start_task(self._watch_session())
         try:
             await generator.start()
@@ -127,7 +129,8 @@ class HostActor:
 
     def _release_host(self) -> None:
         if self._host_taken:
-            host_probe.held_by, self._host_taken = "", False
+            host_probe.held_by = ""
+            self._host_taken = False
 
     async def _watch_session(self) -> None:
         """End when Dask drops this actor, or after SESSION_TIMEOUT_S without a call."""
@@ -135,11 +138,23 @@ class HostActor:
             await asyncio.sleep(1.0)
             if self._generator is not None and self._opened.is_set():
                 self._generator.alive(_PROCESSES_TIMEOUT_S)
-            forgotten = not any(one is self for one in self._worker.state.actors.values())
-            if forgotten or (self._opened.is_set() and time.monotonic() - self._last_call_s > SESSION_TIMEOUT_S):
+            if not self._is_kept() or self._is_silent():
                 await self.close()
-                why = f"no contact with its session for {SESSION_TIMEOUT_S:.0f} s, so it closed its connections"
+                why = (
+                    f"no contact with its session for {SESSION_TIMEOUT_S:.0f} s, so it closed its "
+                    "connections"
+                )
                 self._put(_encode(Failed(why, away=True)))
+
+    def _is_kept(self) -> bool:
+        """Whether Dask still has this actor."""
+        return any(actor is self for actor in self._worker.state.actors.values())
+
+    def _is_silent(self) -> bool:
+        """Whether its session has not called for too long since the start of its processes."""
+        if not self._opened.is_set():
+            return False
+        return time.monotonic() - self._last_call_s > SESSION_TIMEOUT_S
 
     async def _forward(self, generator: Generator) -> None:
         await self._measure()
@@ -175,6 +190,10 @@ class HostActor:
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         """Report a failed task, which is a bug."""
         _tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            return
+        error = task.exception()
         if error is not None:
-            self._put(_encode(Failed(why=f"its actor failed: {type(error).__name__}: {' '.join(str(error).split())}")))
+            text = " ".join(str(error).split())
+            why = f"its actor failed: {type(error).__name__}: {text}"
+            self._put(_encode(Failed(why=why)))

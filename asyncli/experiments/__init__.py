@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-_MIN_S, _MAX_S = 1e-3, 86_400.0
+_MIN_S = 1e-3
+_MAX_S = 86_400.0
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,9 @@ class Experiment(NamedTuple):
     @property
     def cited(self) -> str:
         """The write-up, and what it did."""
-        return f"{self.write_up}; {self.source}" if self.write_up else self.source
+        if not self.write_up:
+            return self.source
+        return f"{self.write_up}; {self.source}"
 
     def title_and_question(self, plan: ExperimentPlan) -> tuple[str, str]:
         """Title and question with the numbers of ``plan``."""
@@ -96,27 +99,42 @@ def load(name: str) -> Experiment:
 def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str = "") -> Any:
     """The plan: defaults, then ``quick``, then ``changes``. Unknown keys (of older records) are ignored. Raises
     :class:`PlanError`, with ``where`` before the key."""
+    values = dict(changes)
+    if quick:
+        values = {**experiment.quick, **changes}
     try:
-        plan = msgspec.convert((experiment.quick if quick else {}) | dict(changes), experiment.plan)
+        plan = msgspec.convert(values, experiment.plan)
     except ValueError as error:
-        words, _, key = str(error).partition(" - at `$.")
-        raise PlanError(f"{where}{f'{key[:-1]}: ' if key else ''}{words}") from None
+        reason, _, key = str(error).partition(" - at `$.")
+        if key:
+            raise PlanError(f"{where}{key.removesuffix('`')}: {reason}") from None
+        raise PlanError(f"{where}{reason}") from None
     for key, value in msgspec.structs.asdict(plan).items():
-        names = value if isinstance(value, list) else []
-        if unknown := [one for one in names if isinstance(one, str) and one not in experiment.servers]:
-            raise PlanError(f"{where}{key}: unknown server {unknown[0]!r}; write one of {', '.join(experiment.servers)}")
+        if isinstance(value, list):
+            _require_servers(experiment, value, f"{where}{key}")
     return plan
+
+
+def _require_servers(experiment: Experiment, names: Iterable[object], where: str) -> None:
+    for name in names:
+        if isinstance(name, str) and name not in experiment.servers:
+            known = ", ".join(experiment.servers)
+            raise PlanError(f"{where}: unknown server {name!r}; write one of {known}")
 
 
 def command_of(experiment: Experiment, plan: ExperimentPlan, quick: bool) -> str:
     """The command that repeats the run; in its record's folder if flags cannot express the plan."""
-    default = plan_of(experiment, quick, {})
-    changed = {key: value for key, value in msgspec.structs.asdict(plan).items() if value != getattr(default, key)}
+    defaults = msgspec.structs.asdict(plan_of(experiment, quick, {}))
+    changed = {}
+    for key, value in msgspec.structs.asdict(plan).items():
+        if value != defaults[key]:
+            changed[key] = value if isinstance(value, list) else [value]
     words = ["asyncli", "experiment", experiment.name]
     if not changed.keys() <= _FLAGS:
         return shlex.join([*words, "--plan", "record.json"])
-    words += ["--quick"] if quick else []
-    for key, value in changed.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [f"--{key}", str(one)]
+    if quick:
+        words.append("--quick")
+    for key, values in changed.items():
+        for value in values:
+            words += [f"--{key}", str(value)]
     return shlex.join(words)

@@ -98,10 +98,14 @@ CELLS = {
     "memcached": Cell("memcached", "raw TCP"),
 }
 _COLUMNS = [
-    Column("user", "server processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, per socket end", "B"),
-    Column("own", "server side in all", "B"), Column("own_half", "±", "B"),
-    Column("connect_us", "CPU per connect with first heartbeat", "us"), Column("beat_us", "CPU per later heartbeat", "us"),
-]  # fmt: skip
+    Column("user", "server processes", "B"),
+    Column("user_half", "±", "B"),
+    Column("kernel", "kernel, per socket end", "B"),
+    Column("own", "server side in all", "B"),
+    Column("own_half", "±", "B"),
+    Column("connect_us", "CPU per connect with first heartbeat", "us"),
+    Column("beat_us", "CPU per later heartbeat", "us"),
+]
 _STREAM_COLUMNS = _COLUMNS[:2]
 # Fewer and more streams: the cost of the first one, and of the connection's buffers, is in both and cancels.
 _PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
@@ -173,11 +177,12 @@ def cpu_of(run: Run) -> dict[str, float | None]:
         return {"beat_us": None, "connect_us": None}
     cpu_s, beats, _ = _server_cpu(run, hold.start_s, run.stop_s)
     beat_s = cpu_s / beats if beats else 0.0
+    connect_us = None
     cpu_s, beats, opened = _server_cpu(run, ramp.start_s, hold.start_s)
-    return {
-        "beat_us": beat_s * 1e6 if beat_s else None,
-        "connect_us": (cpu_s - max(0, beats - opened) * beat_s) / opened * 1e6 if opened else None,
-    }
+    if opened:
+        later_beats = max(0, beats - opened)
+        connect_us = (cpu_s - later_beats * beat_s) / opened * 1e6
+    return {"beat_us": beat_s * 1e6 if beat_s else None, "connect_us": connect_us}
 
 
 def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
@@ -195,23 +200,51 @@ def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The tables, and a chart of server memory each without and with TLS, which takes a multiple."""
-    labels = {name: f"{one.server}, {one.protocol}" for name, one in CELLS.items()}
-    table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
-    rows = [FigureRow(f"{one}, HTTP/2", stream_cost(rounds, *pair)) for one, pair in _PAIRS.items()]
-    streams = FigureTable("One more held stream", _STREAM_COLUMNS, [one for one in rows if one.values["user"]], _STREAM_CAPTION)
-    costs = ((name, figure(rounds, name, "user")) for name, one in CELLS.items() if not one.streams)
-    known = {name: value for name, value in costs if value is not None}
-    for row in table.rows:
-        name = next(name for name, label in labels.items() if label == row.label)
-        row.values.update({cost: [] for cost in ("user", "own") if figure(rounds, name, cost) is None})
+    labels = {name: f"{cell.server}, {cell.protocol}" for name, cell in CELLS.items()}
+    tables = [rounds.table("One held connection", _COLUMNS, labels, _CAPTION)]
+    _omit_unknown(tables[0], rounds, {label: name for name, label in labels.items()})
+    streams = _stream_rows(rounds)
+    if streams:
+        tables.append(
+            FigureTable("One more held stream", _STREAM_COLUMNS, streams, _STREAM_CAPTION)
+        )
+    costs = _known_costs(rounds)
     charts = []
     for tls, title in ((False, "in the clear"), (True, "over TLS")):
-        names = sorted((name for name in known if CELLS[name].tls == tls), key=known.__getitem__)
-        line = bars("its processes", [known[name] for name in names])
+        names = sorted((name for name in costs if CELLS[name].tls == tls), key=costs.__getitem__)
+        line = bars("its processes", [costs[name] for name in names])
         categories = [labels[name].replace(" over TLS", "") for name in names]
-        what = f"A server's memory for one held connection {title}"
-        charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], categories))
-    return Conclusions([table, *([streams] if streams.rows else [])], charts)
+        heading = f"A server's memory for one held connection {title}"
+        unit = f"bytes in its processes, {title}"
+        charts.append(Chart("bars", heading, "", unit, [line], categories))
+    return Conclusions(tables, charts)
+
+
+def _omit_unknown(table: FigureTable, rounds: Rounds, names: Mapping[str, str]) -> None:
+    """Omit the figures whose interval reaches zero; ``names``: of the cells, by label."""
+    for row in table.rows:
+        for cost in ("user", "own"):
+            if figure(rounds, names[row.label], cost) is None:
+                row.values[cost] = []
+
+
+def _stream_rows(rounds: Rounds) -> list[FigureRow]:
+    rows = []
+    for server, pair in _PAIRS.items():
+        values = stream_cost(rounds, *pair)
+        if values["user"]:
+            rows.append(FigureRow(f"{server}, HTTP/2", values))
+    return rows
+
+
+def _known_costs(rounds: Rounds) -> dict[str, float]:
+    """The server's memory for a connection without streams, by cell."""
+    costs = {}
+    for name, cell in CELLS.items():
+        cost = figure(rounds, name, "user")
+        if cost is not None and not cell.streams:
+            costs[name] = cost
+    return costs
 
 
 def figure(rounds: Rounds, name: str, cost: str) -> float | None:
@@ -223,16 +256,21 @@ def figure(rounds: Rounds, name: str, cost: str) -> float | None:
     return value
 
 
-def stream_cost(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:
+def stream_cost(rounds: Rounds, few: str, many: str) -> dict[str, list[float]]:
     """For each round the cost of one more stream: the difference of two cells divided by that of their streams. ``user_half``
     assumes that their errors are correlated. Pure."""
-    streams = CELLS[more].streams - CELLS[fewer].streams
-    costs, halves = ([rounds.by_round(one, key) for one in (fewer, more)] for key in ("user", "user_half"))
-    both = [at for at in costs[0] if at in costs[1]]
-    return {
-        "user": [(costs[1][at] - costs[0][at]) / streams for at in both],
-        "user_half": [(halves[1][at] + halves[0][at]) / streams for at in both],
-    }
+    streams = CELLS[many].streams - CELLS[few].streams
+    costs_of_few = rounds.by_round(few, "user")
+    costs_of_many = rounds.by_round(many, "user")
+    halves_of_few = rounds.by_round(few, "user_half")
+    halves_of_many = rounds.by_round(many, "user_half")
+    costs = []
+    half_widths = []
+    for number, cost_of_few in costs_of_few.items():
+        if number in costs_of_many:
+            costs.append((costs_of_many[number] - cost_of_few) / streams)
+            half_widths.append((halves_of_many[number] + halves_of_few[number]) / streams)
+    return {"user": costs, "user_half": half_widths}
 
 
 EXPERIMENT = Experiment(

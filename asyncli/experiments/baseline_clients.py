@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import gc
 import http.client
+import itertools
 import json
 import sys
 import time
@@ -32,10 +33,12 @@ Exchange = tuple[int, int, float]
 def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
     """Send requests with a thread per connection, one request after the other (http.client)."""
     parts = urlsplit(url)
-    path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    path = parts.path or "/"
+    if parts.query:
+        path = f"{path}?{parts.query}"
 
     def work(number: int) -> list[Exchange]:
-        found: list[Exchange] = []
+        exchanges: list[Exchange] = []
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
         for _ in range(number, responses, connections):
             begun = time.monotonic()
@@ -44,15 +47,15 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
                 answer = connection.getresponse()
                 size = len(answer.read())
             except (OSError, http.client.HTTPException):
-                found.append((0, 0, 0.0))
+                exchanges.append((0, 0, 0.0))
                 connection.close()  # the next request connects again
                 continue
-            found.append((answer.status, size, (time.monotonic() - begun) * 1000))
+            exchanges.append((answer.status, size, (time.monotonic() - begun) * 1000))
         connection.close()
-        return found
+        return exchanges
 
     with ThreadPoolExecutor(connections) as pool:
-        return [one for some in pool.map(work, range(connections)) for one in some]
+        return list(itertools.chain.from_iterable(pool.map(work, range(connections))))
 
 
 def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
@@ -104,16 +107,22 @@ def main(argv: list[str] | None = None) -> int:
     # A full collection would traverse asyncli's own modules, which a baseline program does not have.
     gc.collect()
     gc.freeze()
-    begun, cpu_s = time.monotonic(), time.process_time()
+    begun = time.monotonic()
+    cpu_s = time.process_time()
     exchanges = CLIENTS[chosen.client](chosen.url, chosen.connections, chosen.responses)
-    duration_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu_s
+    duration_s = time.monotonic() - begun
+    cpu_s = time.process_time() - cpu_s
     # An error status counts as failed.
     latencies = [round(ms, 3) for status, _, ms in exchanges if status == 200]
-    found = {
-        "duration_s": duration_s, "cpu_s": cpu_s, "answered": len(latencies), "failed": len(exchanges) - len(latencies),
-        "bytes": sum(size for _, size, _ in exchanges), "latencies_ms": latencies,
-    }  # fmt: skip
-    print(json.dumps(found), flush=True)
+    result = {
+        "duration_s": duration_s,
+        "cpu_s": cpu_s,
+        "answered": len(latencies),
+        "failed": len(exchanges) - len(latencies),
+        "bytes": sum(size for _, size, _ in exchanges),
+        "latencies_ms": latencies,
+    }
+    print(json.dumps(result), flush=True)
     return 0
 
 

@@ -11,6 +11,7 @@ addresses of 127.0.0.0/8, few enough from each that a port is always free, howev
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import resource
@@ -70,26 +71,36 @@ def _loop(host: str, port: int, sources: tuple[str | None, ...], loops: int, wan
         except _WrongLengthError as error:
             return done, str(error)
         except OSError as error:
-            # After SO_SNDTIMEO or SO_RCVTIMEO connect(), send() and recv() fail as non-blocking calls do (socket(7)).
-            timeout = isinstance(error, BlockingIOError)
-            return done, "timeout" if timeout else errno.errorcode.get(error.errno or 0, "other")
+            return done, _kind_of(error)
     return loops, None
+
+
+def _kind_of(error: OSError) -> str:
+    # After SO_SNDTIMEO or SO_RCVTIMEO connect(), send() and recv() fail as non-blocking calls do
+    # (socket(7)).
+    if isinstance(error, BlockingIOError):
+        return "timeout"
+    return errno.errorcode.get(error.errno or 0, "other")
 
 
 def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
     """The source addresses of each process; None: the kernel chooses, if the server is not on 127.0.0.0/8."""
-    each = sources_wanted(loops, 1, _PORTS)
-    found = loopback_sources(processes * each) if host.startswith("127.") else ()
-    if not found:
+    if not host.startswith("127."):
+        return [(None,)] * processes
+    per_process = sources_wanted(loops, 1, _PORTS)
+    addresses = loopback_sources(processes * per_process)
+    if not addresses:
         return [(None,)] * processes
     # With more connections than addresses, addresses repeat.
-    return [tuple(found[(process * each + at) % len(found)] for at in range(each)) for process in range(processes)]
+    endless = itertools.cycle(addresses)
+    return [tuple(itertools.islice(endless, per_process)) for _ in range(processes)]
 
 
 def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[str]:
     """Fork the processes and start them at the same time. The returned stream has a line from each when it ends. They end soon
     after this process."""
-    sources, parent = _sources(host, processes, loops), os.getpid()
+    sources = _sources(host, processes, loops)
+    parent = os.getpid()
     ready_read, ready_write = os.pipe()
     result_read, result_write = os.pipe()
     for number in range(processes):
@@ -134,8 +145,13 @@ def main(argv: list[str]) -> int:
         failures["died"] = processes - len(ends)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     connections = sum(int(done) for done, _ in ends)
-    found = {"connections": connections, "seconds": seconds, "cpu_s": spent.ru_utime + spent.ru_stime, "failures": failures}
-    print(json.dumps(found), flush=True)
+    result = {
+        "connections": connections,
+        "seconds": seconds,
+        "cpu_s": spent.ru_utime + spent.ru_stime,
+        "failures": failures,
+    }
+    print(json.dumps(result), flush=True)
     return 1 if failures else 0
 
 

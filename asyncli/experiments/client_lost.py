@@ -194,8 +194,12 @@ def _moments(
         return None
 
     lost_s = first_finding("host_lost")
-    again_s = None if lost_s is None else _all_held_s(run, lost_s)
-    gone_s = None if again_s is None else _dead_gone_s(run, max(again_s, times.back_s))
+    again_s = None
+    gone_s = None
+    if lost_s is not None:
+        again_s = _all_held_s(run, lost_s)
+    if again_s is not None:
+        gone_s = _dead_gone_s(run, max(again_s, times.back_s))
     return {
         _BEFORE: times.cut_s,
         _SILENT: first_finding("host_silent"),
@@ -230,15 +234,21 @@ def _counts_at(run: Run, name: str, at_s: float) -> dict[str, Any]:
     are reopened: other counts are of the instant.
     """
     at_next_tick = [tick for t_s, tick in run.ticks if t_s <= at_s + _TICK_S]
-    ticks = at_next_tick if name == _SILENT else [tick for t_s, tick in run.ticks if t_s <= at_s]
+    ticks = [tick for t_s, tick in run.ticks if t_s <= at_s]
+    if name == _SILENT:
+        ticks = at_next_tick
     counts = added_up(Tick(), *ticks)
-    lost = added_up(Tick(), *at_next_tick).lost if name == _LOST else counts.lost
-    active = run.series(STATUS_ACTIVE)
-    # The first status page after it shows what was opened.
-    count = active.first(since_s=at_s) if name == _AGAIN else active.last(until_s=at_s)
+    lost = counts.lost
+    if name == _LOST:
+        lost = added_up(Tick(), *at_next_tick).lost
+    status_page = run.series(STATUS_ACTIVE)
+    active = status_page.last(until_s=at_s)
+    if name == _AGAIN:
+        # The first status page after it shows what was opened.
+        active = status_page.first(since_s=at_s)
     return {
         "held": ticks[-1].held if ticks else 0,
-        "active": count,
+        "active": active,
         "opened": counts.opened,
         "lost": lost,
         "reopened": counts.reopened,

@@ -30,7 +30,8 @@ class Context:
     """One run of an experiment."""
 
     def __init__(self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
-        self.plan, self.say = plan, say
+        self.plan = plan
+        self.say = say
         #: For run files kept beside the record; None: none are kept.
         self.folder = folder
         self.rounds: list[Round] = []
@@ -99,41 +100,52 @@ _BUSY = ("generator_saturated_cpu", "both_busy", "host_busy")
 
 def fitness(*failures: str | None) -> dict[str, Any]:
     """``usable``: there are no ``failures``; ``unusable``: the failures as a text, or None."""
-    why = [one for one in failures if one]
-    return {"usable": not why, "unusable": "; ".join(why) or None}
+    reason = "; ".join(filter(None, failures))
+    return {"usable": not reason, "unusable": reason or None}
 
 
-def fitness_of(found: BenchResult) -> dict[str, Any]:
+def fitness_of(result: BenchResult) -> dict[str, Any]:
     """The :func:`fitness` of a bench: as many requests as asked for were answered, with a status below 400."""
-    asked, total = found.plan.requests, found.requests.total
-    failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
+    failures = []
+    for finding in result.findings:
+        if finding.severity == "error" and finding.code not in _BUSY:
+            failures.append(finding.evidence)
+    asked = result.plan.requests
+    total = result.requests.total
     # The bench's own findings say more.
     if not failures and asked is not None and total != asked:
         failures.append(f"{total:,} of {asked:,} requests were answered")
-    if not failures and not found.complete:
+    if not failures and not result.complete:
         failures.append("it was stopped early")
-    return fitness(*failures, None if total else "nothing was answered")
+    if not total:
+        failures.append("nothing was answered")
+    return fitness(*failures)
 
 
-def figures(found: BenchResult) -> dict[str, Any]:
+def figures(result: BenchResult) -> dict[str, Any]:
     """A bench's figures by the keys of the experiments' tables."""
-    times = found.times_ms["total"]
+    times = result.times_ms["total"]
+    latency = result.latency_ms
     return {
-        **fitness_of(found),
-        "per_s": found.requests.per_s,
-        "failed": found.requests.failed,
-        "resent": found.requests.resent,
-        "total": found.requests.total,
-        "duration_s": found.duration_s,
+        **fitness_of(result),
+        "per_s": result.requests.per_s,
+        "failed": result.requests.failed,
+        "resent": result.requests.resent,
+        "total": result.requests.total,
+        "duration_s": result.duration_s,
         "mean_ms": times and times.mean,
         "sd_ms": times and times.sd,
-        **{f"{name}_ms": getattr(found.latency_ms, name) for name in ("p50", "p90", "p99", "p999", "max")},
-        "opened": found.connections.opened,
-        "client_us": found.generator.cpu_us_per_request,
-        "server_us": found.server.cpu_us_per_request,
-        "cpu_s": found.generator.cpu_s,
-        "bytes": found.bytes,
-        "busy": [one.code for one in found.findings if one.code in _BUSY],
+        "p50_ms": latency.p50,
+        "p90_ms": latency.p90,
+        "p99_ms": latency.p99,
+        "p999_ms": latency.p999,
+        "max_ms": latency.max,
+        "opened": result.connections.opened,
+        "client_us": result.generator.cpu_us_per_request,
+        "server_us": result.server.cpu_us_per_request,
+        "cpu_s": result.generator.cpu_s,
+        "bytes": result.bytes,
+        "busy": [finding.code for finding in result.findings if finding.code in _BUSY],
     }
 
 
@@ -148,7 +160,8 @@ async def run(
     """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. If cancelled, the record has what was
     measured and is not complete."""
     context = Context(plan, say, folder)
-    started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    begun = time.monotonic()
     complete = False
     try:
         await experiment.run(context)
@@ -163,7 +176,8 @@ async def run(
         conclusions = concluded(experiment, plan, context.rounds)
     except Exception as error:
         context.findings.append(not_concluded(_describe(error)))
-        complete, conclusions = False, Conclusions()
+        complete = False
+        conclusions = Conclusions()
     if not counted(context.rounds):
         context.findings.append(untested())
     if quick:
@@ -195,8 +209,10 @@ def concluded(experiment: Experiment, plan: ExperimentPlan, rounds: list[Round])
 
 def counted(rounds: list[Round]) -> Rounds:
     """The usable rounds, for tables and claims."""
-    return Rounds(one for one in rounds if one.get("usable", True))
+    return Rounds(measurement for measurement in rounds if measurement.get("usable", True))
 
 
 def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AsyncliError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

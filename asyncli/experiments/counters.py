@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import operator
 import os
 import re
 import shutil
@@ -36,14 +38,17 @@ def read_tcp(proc: Path = PROC) -> dict[str, float]:
 
     Both ends count; on loopback a segment counts once (Documentation/networking/snmp_counter.rst).
     """
-    wanted = {one for sums in _TCP.values() for one in sums}
+    wanted = set(itertools.chain.from_iterable(_TCP.values()))
     values: dict[str, float] = {}
     for file, group in _FILES.items():
         try:
             values |= parse_counters(read_text(proc / file), group, wanted)
         except (OSError, ValueError):
             return {}
-    return {name: sum(values.get(f"{TCP}{one}", 0.0) for one in sums) for name, sums in _TCP.items()}
+    figures = {}
+    for name, counters in _TCP.items():
+        figures[name] = sum(values.get(f"{TCP}{counter}", 0.0) for counter in counters)
+    return figures
 
 
 def read_io(pid: int) -> dict[str, float]:
@@ -52,11 +57,14 @@ def read_io(pid: int) -> dict[str, float]:
     /proc/PID/io). Empty if it cannot be read for all of them."""
     try:
         root = psutil.Process(pid)
-        found = [one.io_counters() for one in (root, *root.children(recursive=True))]
+        processes = [root, *root.children(recursive=True)]
+        counters = [process.io_counters() for process in processes]
     except psutil.Error:
         return {}
-    calls, disk = (sum(one.read_count + one.write_count for one in found), sum(one.read_bytes + one.write_bytes for one in found))
-    return {"io_calls": calls, "disk_bytes": disk}
+    return {
+        "io_calls": sum(io.read_count + io.write_count for io in counters),
+        "disk_bytes": sum(io.read_bytes + io.write_bytes for io in counters),
+    }
 
 
 def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
@@ -65,7 +73,8 @@ def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, fl
 
 
 # Clocks of :func:`~asyncli.collect.procfs.cpu_clock_s`: user and system time together, and user time alone.
-_PROF, _VIRT = 0, 1
+_PROF = 0
+_VIRT = 1
 _MAX_CHILDREN_SHARE = 0.02
 
 
@@ -79,7 +88,7 @@ class CpuTime(NamedTuple):
 
     def less(self, earlier: CpuTime) -> CpuTime:
         """The difference to ``earlier``."""
-        return CpuTime(*(mine - theirs for mine, theirs in zip(self, earlier, strict=True)))
+        return CpuTime(*map(operator.sub, self, earlier))
 
     def split(self) -> tuple[float, float] | None:
         """``total_s`` split into user and system seconds; None if the kernel did not sample enough of it."""
@@ -105,9 +114,11 @@ class ServerCpu:
         total = user = system = children = 0.0
         for stat in self._tree():
             with contextlib.suppress(OSError):  # it has ended
-                mine = cpu_clock_s(stat.pid, _VIRT)
-                user, system = user + mine, system + cpu_clock_s(stat.pid, _PROF) - mine
-            total, children = total + stat.cpu_s + stat.waited_s, children + stat.waited_s
+                of_process = cpu_clock_s(stat.pid, _VIRT)
+                user += of_process
+                system += cpu_clock_s(stat.pid, _PROF) - of_process
+            total += stat.cpu_s + stat.waited_s
+            children += stat.waited_s
         return CpuTime(total, user, system, children)
 
     def size(self) -> tuple[int, int]:
@@ -148,17 +159,26 @@ async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
         raise HostError("strace is not installed; install it (apt-get install strace)")
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="asyncli-strace-") as folder:
-        table, stderr_file = Path(folder, "table"), Path(folder, "stderr")
-        argv = [os.path.abspath(program), "-c", "-f", "-o", str(table), *(word for pid in pids for word in ("-p", str(pid)))]
+        table = Path(folder, "table")
+        stderr_file = Path(folder, "stderr")
+        argv = [os.path.abspath(program), "-c", "-f", "-o", str(table)]
+        for pid in pids:
+            argv += ["-p", str(pid)]
         with stderr_file.open("wb") as stderr:
             process = child.spawn(argv, stderr=stderr, env={**os.environ, "LC_ALL": "C"})
         try:
-            if not await child.until(lambda: process.poll() is not None or _attached(process.pid, pids), _STRACE_TIMEOUT_S):
+
+            def attached_or_ended() -> bool:
+                return process.poll() is not None or _attached(process.pid, pids)
+
+            if not await child.until(attached_or_ended, _STRACE_TIMEOUT_S):
                 raise HostError(
-                    f"strace has not attached to {len(pids)} processes within {_STRACE_TIMEOUT_S:.0f} s; see the host's load"
+                    f"strace has not attached to {len(pids)} processes within "
+                    f"{_STRACE_TIMEOUT_S:.0f} s; see the host's load"
                 )
             if process.poll() is not None:
-                complaint = " ".join(stderr_file.read_text(encoding="utf-8", errors="replace").split()) or "it printed nothing"
+                text = stderr_file.read_text(encoding="utf-8", errors="replace")
+                complaint = " ".join(text.split()) or "it printed nothing"
                 raise HostError(f"strace did not start: {complaint}; {_REMEDY}")
             yield counts
             process.send_signal(signal.SIGINT)
@@ -179,7 +199,7 @@ def _attached(tracer: int, pids: Sequence[int]) -> bool:
     for pid in pids:
         with contextlib.suppress(OSError):
             text = read_text(f"/proc/{pid}/status")
-            found = _TRACER.search(text)
-            if found is not None and not _ENDED.search(text):
-                tracers.add(int(found[1]))
+            match = _TRACER.search(text)
+            if match is not None and not _ENDED.search(text):
+                tracers.add(int(match[1]))
     return tracers == {tracer}

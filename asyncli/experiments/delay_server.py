@@ -27,7 +27,8 @@ class DelayConnection(asyncio.Protocol):
     """A connection to a client that reads all answers."""
 
     def __init__(self, response: bytes, round_trip_s: float) -> None:
-        self._response, self._round_trip_s = response, round_trip_s
+        self._response = response
+        self._round_trip_s = round_trip_s
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[bytes] = deque()
         self._received = bytearray()
@@ -56,10 +57,15 @@ class DelayConnection(asyncio.Protocol):
 
     def _answer_requests(self) -> None:
         """Answer the received requests, up to one with a processing time."""
-        at, ready = 0, 0
-        while not self._busy and (match := _REQUEST.match(self._received, at)) is not None:
+        at = 0
+        ready = 0
+        while not self._busy:
+            match = _REQUEST.match(self._received, at)
+            if match is None:
+                break
             at = match.end()
-            if work_ms := int(match[1] or 0):
+            work_ms = int(match[1] or 0)
+            if work_ms:
                 self._busy = True
                 self._loop.call_later(work_ms / 1000, self._finish_work)
             else:
@@ -81,7 +87,8 @@ class DelayServer(LabServer):
 
     def __init__(self, size_bytes: int, round_trip_ms: float = 0.0) -> None:
         super().__init__(_CONNECTIONS)
-        self.size_bytes, self.round_trip_ms = size_bytes, round_trip_ms
+        self.size_bytes = size_bytes
+        self.round_trip_ms = round_trip_ms
 
     def _argv(self) -> list[str]:
         flags = {"port": self.port, "bytes": self.size_bytes, "round-trip-ms": self.round_trip_ms}

@@ -29,17 +29,19 @@ async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(_TIMEOUT_S), contextlib.AsyncExitStack() as stack:
-            found = []
+            streams = []
             for _ in range(many):
-                found.append(await asyncio.open_connection(parts.hostname, parts.port))
-                stack.callback(found[-1][1].transport.abort)
-            yield found
+                reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+                stack.callback(writer.transport.abort)
+                streams.append((reader, writer))
+            yield streams
     except (OSError, asyncio.IncompleteReadError) as error:
         raise PeerError(f"{url}: {error or 'no answer in time'}; check that the server runs") from None
 
 
 def _ask(url: str, work_ms: int = 0) -> bytes:
-    return f"GET {f'/?ms={work_ms}' if work_ms else '/'} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
+    path = f"/?ms={work_ms}" if work_ms else "/"
+    return f"GET {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
 
 
 async def _read_one(reader: asyncio.StreamReader) -> None:
@@ -77,7 +79,8 @@ async def read_late(url: str, responses: int) -> dict[str, Any]:
     ``before_bytes``: received but unread then; ``window_closed``: how often, on the whole host, None if unknown; ``answered``:
     answers read afterwards. Raises :class:`~asyncli.model.errors.PeerError`.
     """
-    waiting, before = -1, read_tcp()
+    waiting = -1
+    before = read_tcp()
     async with _connections(url, 1) as [(reader, writer)]:
         sock = writer.get_extra_info("socket")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -86,14 +89,22 @@ async def read_late(url: str, responses: int) -> dict[str, Any]:
         def closed() -> bool:
             """Whether a window closed on the host and this socket is full: bytes wait, and no more arrive."""
             nonlocal waiting
-            was, waiting = waiting, int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
-            return bool(since(read_tcp(), before).get("window_closed")) and was == waiting > 0
+            waiting_before = waiting
+            unread = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
+            waiting = int.from_bytes(unread, sys.byteorder)
+            has_closed = bool(since(read_tcp(), before).get("window_closed"))
+            return has_closed and waiting_before == waiting > 0
 
         await child.until(closed, _PATIENCE_S)
-        came, answered = waiting, 0
+        came = waiting
+        answered = 0
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         with contextlib.suppress(asyncio.IncompleteReadError):
             while answered < responses:
                 await _read_one(reader)
                 answered += 1
-    return {"before_bytes": came, "window_closed": since(read_tcp(), before).get("window_closed"), "answered": answered}
+    return {
+        "before_bytes": came,
+        "window_closed": since(read_tcp(), before).get("window_closed"),
+        "answered": answered,
+    }

@@ -103,7 +103,9 @@ async def _hold(context: Context, name: str, number: int) -> None:
     plan = context.plan
     shape = SHAPES[name]
     connections = connections_that_fit(name, plan, _counter(HOST_AVAILABLE_BYTES))
-    options = {"workers": connections} if shape.pool and name != "apache-prefork" else {}
+    options = {}
+    if shape.pool and name != "apache-prefork":
+        options["workers"] = connections
     before = _counter(HOST_USED_BYTES)
     keepalive_s = parse_duration(plan.keepalive)
     server = choose(name, connections=connections, keepalive_s=keepalive_s, **options)
@@ -120,10 +122,10 @@ async def _hold(context: Context, name: str, number: int) -> None:
         context.record_server(server)
     # A pool starts before the first connection.
     member = start / max(1, workers) if shape.pool else None
-    each = None
+    with_member = None
     cost = "cost unknown"
     if figures["own"] is not None:
-        each = figures["own"] + (member or 0.0)
+        with_member = figures["own"] + (member or 0.0)
         cost = f"{figures['own']:,.0f} B each on the server's side"
     context.add(
         name,
@@ -131,7 +133,7 @@ async def _hold(context: Context, name: str, number: int) -> None:
         **figures,
         start=start,
         member=member,
-        each=each,
+        each=with_member,
         workers=workers,
         cut=server.connections,
         **_host_facts(),
@@ -230,11 +232,11 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
 
 def _cost_interval(figures: Round) -> Interval | None:
     """The interval of a connection's whole cost; None if it is not precise enough to divide by."""
-    each = figures.get("each")
+    cost = figures.get("each")
     half_width = figures.get("own_half")
-    if not each or half_width is None or half_width > _MAX_RELATIVE_HALF_WIDTH * each:
+    if not cost or half_width is None or half_width > _MAX_RELATIVE_HALF_WIDTH * cost:
         return None
-    return Interval(each - half_width, each + half_width)
+    return Interval(cost - half_width, cost + half_width)
 
 
 def limits_of(name: str, figures: Round, limit_bytes: float) -> dict[str, float]:

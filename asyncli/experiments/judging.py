@@ -124,7 +124,8 @@ class Rule(NamedTuple):
 
 
 #: A ratio closer to 1 does not count as a difference, however exact it is.
-MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
+MORE = Rule(low=1.05)
+LESS = Rule(high=1 / 1.05)
 
 
 def claimed(

@@ -23,7 +23,8 @@ from asyncli.model.errors import EngineError
 from asyncli.model.units import parse_duration
 
 #: The source's addresses.
-SERVER, CLIENTS = "server", ("client .9", "client .10")
+SERVER = "server"
+CLIENTS = ("client .9", "client .10")
 HOSTS = {SERVER: "192.168.1.8/24", CLIENTS[0]: "192.168.1.9/24", CLIENTS[1]: "192.168.1.10/24"}
 #: The host of a cluster's session.
 SESSION = "session"
@@ -32,8 +33,11 @@ FLEET = {**HOSTS, SESSION: "192.168.1.7/24"}
 SYSCTLS = {host: {"net.ipv4.ip_local_port_range": "1024 61024"} for host in CLIENTS}
 # The source's setting.
 _KEEPALIVE_TIMEOUT_S = 3600
-_AGENT_PORT, _SCHEDULER_PORT = 9165, 8786
-AGENT, SCHEDULER, WORKER = "the agent", "the scheduler", "the Dask worker"
+_AGENT_PORT = 9165
+_SCHEDULER_PORT = 8786
+AGENT = "the agent"
+SCHEDULER = "the scheduler"
+WORKER = "the Dask worker"
 _START_S = 30.0
 _MAX_LAST_WORDS = 300
 
@@ -41,8 +45,11 @@ _MAX_LAST_WORDS = 300
 class Running:
     """A program that runs on ``host``."""
 
-    def __init__(self, host: str, what: str, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.host, self.what, self.process, self._log = host, what, process, log
+    def __init__(self, host: str, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.host = host
+        self.name = name
+        self.process = process
+        self._log = log
 
     @property
     def output(self) -> str:
@@ -59,20 +66,24 @@ class Running:
 
     async def wait_for_output(self, pattern: str, within_s: float = _START_S) -> re.Match[str]:
         """Wait for the first match in its output. Raises :class:`EngineError` if it ends without one, or after ``within_s``."""
-        found: re.Match[str] | None = None
+        match: re.Match[str] | None = None
 
         def matched_or_ended() -> bool:
-            nonlocal found
+            nonlocal match
             # Before reading: after its end the output is complete.
             ended = self.ended
-            found = re.search(pattern, self.output)
-            return found is not None or ended
+            match = re.search(pattern, self.output)
+            return match is not None or ended
 
         await child.until(matched_or_ended, within_s)
-        if found is None:
-            how = f"ended with status {self.process.returncode}" if self.ended else f"is not ready after {within_s:.0f} s"
-            raise EngineError(f"{self.what} of {self.host} {how} ({self.last_words}); look at the host's load")
-        return found
+        if match is None:
+            state = f"is not ready after {within_s:.0f} s"
+            if self.ended:
+                state = f"ended with status {self.process.returncode}"
+            raise EngineError(
+                f"{self.name} of {self.host} {state} ({self.last_words}); look at the host's load"
+            )
+        return match
 
 
 class Programs:
@@ -89,23 +100,24 @@ class Programs:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            await asyncio.gather(*(child.end(one.process) for one in self.running))
+            await asyncio.gather(*(child.end(program.process) for program in self.running))
         finally:
-            for one in self.running:
-                child.kill_group(one.process.pid)
+            for program in self.running:
+                child.kill_group(program.process.pid)
             self._folder.cleanup()
 
     def start(
-        self, host: str, what: str, module: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+        self, host: str, name: str, module: str, words: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> Running:
-        """Run ``python -m module words`` on ``host`` with this Python and package; errors name it ``what``."""
+        """Run ``python -m module words`` on ``host`` with this Python and package; errors call it ``name``."""
         log = Path(self._folder.name) / f"{len(self.running)}.log"
         argv = [sys.executable, "-m", module, *words]
         with log.open("wb") as stream, self._network.inside(host):
             env = child.import_environment() | dict(environment or {})
             process = child.spawn(argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env=env)
-        self.running.append(found := Running(host, what, process, log))
-        return found
+        program = Running(host, name, process, log)
+        self.running.append(program)
+        return program
 
     async def cluster(self, host: str) -> str:
         """Start a Dask scheduler on ``host`` and a worker on each client host; returns the scheduler's address."""
@@ -123,8 +135,10 @@ class Programs:
         # In the environment other users cannot see it.
         environment = {"ASYNCLI_AGENT_TOKEN": secrets.token_urlsafe(24)}
         listen = f"{self._network.address(SERVER)}:{_AGENT_PORT}"
-        agent = self.start(SERVER, AGENT, "asyncli", ["agent", "--status-url", status_url, "--listen", listen], environment)
-        return (await agent.wait_for_output(r"listens at (\S+)"))[1], environment
+        words = ["agent", "--status-url", status_url, "--listen", listen]
+        agent = self.start(SERVER, AGENT, "asyncli", words, environment)
+        listens = await agent.wait_for_output(r"listens at (\S+)")
+        return listens[1], environment
 
 
 async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
@@ -141,7 +155,8 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
 async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
     """Run nginx with the source's settings on the server's host, sized for ``most`` connections; yields it and its group's
     charge. This thread is on that host during the block."""
-    address, keepalive_s = network.address(SERVER), parse_duration(context.plan.keepalive)
+    address = network.address(SERVER)
+    keepalive_s = parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
     with network.inside(SERVER):
         async with measured_in_cgroup(context, nginx) as charges:
@@ -152,9 +167,15 @@ async def serving(context: Context, network: Network, most: int) -> AsyncIterato
 def soak_arguments(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list[str]:
     """The arguments of a soak by an experiment's plan."""
     return [
-        "soak", nginx.url, "-c", str(connections), "-k", plan.keepalive, "--ramp", f"10/{10_000 / plan.rate:g}ms",
-        "--hold", plan.duration, "--baseline", plan.baseline, "--residue", plan.baseline, "--out", str(file.absolute()),
-    ]  # fmt: skip
+        *("soak", nginx.url),
+        *("-c", str(connections)),
+        *("-k", plan.keepalive),
+        *("--ramp", f"10/{10_000 / plan.rate:g}ms"),
+        *("--hold", plan.duration),
+        *("--baseline", plan.baseline),
+        *("--residue", plan.baseline),
+        *("--out", str(file.absolute())),
+    ]
 
 
 def suffix(number: int) -> str:

@@ -35,7 +35,8 @@ _NEAR, _LARGE, _FAR, _LINE = PAGES
 _LIMITS = {"no limit": (10_000_000, 150), "cut": (100, 150), "fitting": (100, 100)}
 _FREE, _CUT, _FITTING = _LIMITS
 _ORDERS = ("pipelined", "apart")
-_UNREAD, _UNREAD_RESPONSES = "unread", 100
+_UNREAD = "unread"
+_UNREAD_RESPONSES = 100
 _QUICK = 9
 _MAX_DEPTH = 10_000
 # A pipeline of thousands of requests takes the whole run.

@@ -68,6 +68,10 @@ async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[M
     per_s = connections / result["seconds"]
     cpu_us = 1e6 * spent.total_s / connections
     user_s, system_s = spent.split() or (None, None)
+
+    def per_connection_us(seconds: float | None) -> float | None:
+        return None if seconds is None else 1e6 * seconds / connections
+
     context.add(
         cell.step,
         number,
@@ -81,8 +85,8 @@ async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[M
         user_s=user_s,
         system_s=system_s,
         cpu_us=cpu_us,
-        user_us=None if user_s is None else 1e6 * user_s / connections,
-        system_us=None if system_s is None else 1e6 * system_s / connections,
+        user_us=per_connection_us(user_s),
+        system_us=per_connection_us(system_s),
         per_s=per_s,
     )
     speed = f"{per_s:,.0f} connections a second"
@@ -124,9 +128,14 @@ async def _client(host: str, port: int, processes: int, loops: int, size: int) -
 
 
 LABELS = {
-    "iterative": "iterative", "fork": "fork per client", "prefork": "prefork", "thread": "thread per client",
-    "thread-pool": "thread pool (accept)", "thread-queue": "thread pool (queue)", "asyncio": "asyncio",
-}  # fmt: skip
+    "iterative": "iterative",
+    "fork": "fork per client",
+    "prefork": "prefork",
+    "thread": "thread per client",
+    "thread-pool": "thread pool (accept)",
+    "thread-queue": "thread pool (queue)",
+    "asyncio": "asyncio",
+}
 POOLS = ("prefork", "thread-pool", "thread-queue")
 #: The source's order, cheapest first; it does not have asyncio.
 _BY_COST = ("iterative", "thread-pool", "thread-queue", "thread", "prefork", "fork")
@@ -143,13 +152,17 @@ class ModelLoad(NamedTuple):
     @property
     def step(self) -> str:
         """Its step in a record; with the pool's size if the model has a pool."""
-        pool = f", pool {self.pool}" if self.model in POOLS else ""
-        return f"{self.model}{pool}, {self.processes} × {self.size} B"
+        model = self.model
+        if model in POOLS:
+            model = f"{model}, pool {self.pool}"
+        return f"{model}, {self.processes} × {self.size} B"
 
     def label(self) -> str:
         """The step for reports."""
-        pool = f", {self.pool:,} members" if self.model in POOLS else ""
-        return f"{LABELS[self.model]}{pool}, {_clients(self.processes)}, {self.size:,} B"
+        model = LABELS[self.model]
+        if self.model in POOLS:
+            model = f"{model}, {self.pool:,} members"
+        return f"{model}, {_clients(self.processes)}, {self.size:,} B"
 
 
 def _clients(processes: int) -> str:
@@ -293,10 +306,12 @@ def _cpu_chart(rounds: Rounds, order: list[ModelLoad]) -> Chart:
     system_us: list[float | None] = []
     unsplit_us: list[float | None] = []
     for cell in order:
-        has_split = bool(rounds.of(cell.step, "user_us"))
-        user_us.append(rounds.median(cell.step, "user_us") if has_split else None)
-        system_us.append(rounds.median(cell.step, "system_us") if has_split else None)
-        unsplit_us.append(None if has_split else rounds.median(cell.step, "cpu_us"))
+        user_us.append(rounds.median(cell.step, "user_us"))
+        system_us.append(rounds.median(cell.step, "system_us"))
+        if user_us[-1] is None:
+            unsplit_us.append(rounds.median(cell.step, "cpu_us"))
+        else:
+            unsplit_us.append(None)
     lines = [
         bars("user", user_us),
         bars("system", system_us),

@@ -171,16 +171,16 @@ def _per_request(
         return {}
     requests_each = result.connections.requests_each
     connect = result.times_ms["connect"]
-    each = {name: count / total for name, count in used.items()}
+    per_request = {name: count / total for name, count in used.items()}
     return {
         "connect_ms": connect and connect.mean * result.connections.opened / total,
         "kept": result.requests.keepalive / total,
         "each": requests_each and requests_each["max"],
         "wire_bytes": (result.bytes + result.transfer.sent) / total,
-        "segments": each.get("segments"),
-        "disk_bytes": each.get("disk_bytes"),
+        "segments": per_request.get("segments"),
+        "disk_bytes": per_request.get("disk_bytes"),
         # nginx reads by recv(2), which /proc/PID/io does not count.
-        "io_calls": None if setup == _NGINX else each.get("io_calls"),
+        "io_calls": None if setup == _NGINX else per_request.get("io_calls"),
     }
 
 
@@ -252,8 +252,10 @@ def _calls_of(rounds: Rounds, step: str) -> dict[str, float]:
     """Calls per request by name, and their sum ``all``; empty if none were counted."""
     for traced in rounds.in_step(step + _CALLS):
         if traced.get("calls") and traced.get("requests"):
-            each = {name: count / traced["requests"] for name, count in traced["calls"].items()}
-            return {"all": sum(each.values()), **each}
+            calls = {}
+            for name, count in traced["calls"].items():
+                calls[name] = count / traced["requests"]
+            return {"all": sum(calls.values()), **calls}
     return {}
 
 

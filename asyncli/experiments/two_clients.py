@@ -47,7 +47,9 @@ _SOURCE_FREE_BYTES = 1_681_552 * _KB
 # With fewer connections nginx's processes and slots dominate memory per connection.
 _MIN_CONNECTIONS = 50_000
 
-_IDLE, _STARTED, _ON = "1. the idle host", "2. nginx started, no request", "3. both clients on"
+_IDLE = "1. the idle host"
+_STARTED = "2. nginx started, no request"
+_ON = "3. both clients on"
 _COLUMNS = [
     Column("free", "free", "B"), Column("used", "used", "B"), Column("rss", "nginx RSS", "B"), Column("active", "Active"),
     Column("waiting", "Waiting"), Column("accepts", "accepts"), Column("handled", "handled"), Column("requests", "requests"),

@@ -7,8 +7,13 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import resume_with
-from asyncli.model.records import Severity
-from asyncli.model.units import format_clock, format_count, format_duration, format_many, format_share
+from asyncli.model.units import (
+    format_clock,
+    format_count,
+    format_duration,
+    format_many,
+    format_share,
+)
 
 #: What to do about a bench with missing parts.
 BENCH_AGAIN = "find out what stopped or ended them, then run again; report it as a bug if it repeats"
@@ -192,8 +197,10 @@ def host_back(host: str, after_s: float) -> str:
 def host_lost(host: str, why: str, held: int, share: str) -> Words:
     """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts open them now ("": none)."""
     lost = f"{held:,} connections: {_OURS}" if held else "none"
-    severity: Severity = "error" if held or share else "warning"
-    return Words(f"{host} {why} while it held {lost}{share}", severity=severity)
+    evidence = f"{host} {why} while it held {lost}{share}"
+    if held or share:
+        return Words(evidence, severity="error")
+    return Words(evidence, severity="warning")
 
 
 @finding("hosts_all_lost", "error", "see that the scheduler runs, and start a Dask worker on each host again")

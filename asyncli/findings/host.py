@@ -15,10 +15,12 @@ def host_busy(
     its backend. ``times``: of so many periods this is the longest; ``before``: what they used before (None: not measured).
     """
     when = f"from {format_clock(span_s[0])} to {format_clock(span_s[1])}"
-    more = f" (the longest of {times} times)" if times > 1 else ""
+    if times > 1:
+        when += f" (the longest of {times} times)"
+    busy = format_share(min(1.0, busy_cores / cpus))
     evidence = (
-        f"this host's {cpus} CPUs were {format_share(min(1.0, busy_cores / cpus))} busy {when}{more}, {others_cores:.1f} of them "
-        "with other programs or guests (steal)"
+        f"this host's {cpus} CPUs were {busy} busy {when}, {others_cores:.1f} of them with other "
+        "programs or guests (steal)"
     )
     if before:
         return Words(f"{evidence}: latencies include it", "stop those programs, or use quiet hosts")

@@ -16,8 +16,16 @@ def preflight(
     """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
     with "warn" it may, with "unknown" the limit or what the plan needs of it is unknown. ``have`` and ``need`` are in ``unit``.
     """
-    amounts = ", ".join(f"{_amount(x, unit)} {word}" for x, word in ((have, "available"), (need, "needed")) if x is not None)
-    evidence = "; ".join(part for part in (f"{what}: {amounts}" if amounts else what, detail) if part)
+    amounts = []
+    if have is not None:
+        amounts.append(f"{_amount(have, unit)} available")
+    if need is not None:
+        amounts.append(f"{_amount(need, unit)} needed")
+    evidence = what
+    if amounts:
+        evidence = f"{what}: {', '.join(amounts)}"
+    if detail:
+        evidence = f"{evidence}; {detail}"
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
 
@@ -26,5 +34,7 @@ def _amount(number: float, unit: str) -> str:
         return format_bytes(number)
     if unit == "a second":
         return format_rate(number)
+    if unit == "s":
+        return format_duration(number)
     # The check's name contains the unit of a count.
-    return format_duration(number) if unit == "s" else format_count(number)
+    return format_count(number)

@@ -55,7 +55,9 @@ def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
     evidence = (
         f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
     )
-    return Words(evidence, "", "info") if user else Words(evidence, "run asyncli with CAP_SYS_PTRACE")
+    if user:
+        return Words(evidence, "", "info")
+    return Words(evidence, "run asyncli with CAP_SYS_PTRACE")
 
 
 @finding("slabinfo_unreadable", "warning")
@@ -64,7 +66,9 @@ def slabinfo_unreadable(why: str, user: int) -> Words:
     remedy. ``user``: as which it runs.
     """
     evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
-    return Words(evidence, "", "info") if user else Words(evidence, "run it outside of the container, as the host's root")
+    if user:
+        return Words(evidence, "", "info")
+    return Words(evidence, "run it outside of the container, as the host's root")
 
 
 @finding("needs_root", "warning")

@@ -21,12 +21,13 @@ def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str)
     """Nothing listens on this host at the plan's target, so the run did not start. ``url``: another address with that port open;
     ``waited_s``: how long --wait-for-server waited (null: the command has no such flag).
     """
+    nothing = what
     remedy = SEE_SERVER if url is None else f"use {url}"
     if waited_s:
-        what += f", also after --wait-for-server {format_duration(waited_s)}"
+        nothing += f", also after --wait-for-server {format_duration(waited_s)}"
     elif waited_s is not None and url is None:
         remedy += "; --wait-for-server 30s waits for it"
-    return Words(f"{what}: {so}", f"{remedy}; --force starts anyway")
+    return Words(f"{nothing}: {so}", f"{remedy}; --force starts anyway")
 
 
 @finding("address_dropped", "warning")
@@ -190,14 +191,14 @@ def held_by_others(server: str, programs: Sequence[str], memory_read: bool, shar
     """
     holders = " and ".join(programs)
     if shared:
-        what = f"other processes, of {holders}, hold a part of the connections of {server}"
+        held = f"other processes, of {holders}, hold a part of the connections of {server}"
     else:
         verb = "holds" if len(programs) == 1 else "hold"
-        what = f"{holders} {verb} the connections, not the processes of {server} that listen"
+        held = f"{holders} {verb} the connections, not the processes of {server} that listen"
     if memory_read:
-        return Words(f"{what}: the server's cost is of both")
+        return Words(f"{held}: the server's cost is of both")
     return Words(
-        f"{what}, and that memory may not be read: the server's cost is unknown",
+        f"{held}, and that memory may not be read: the server's cost is unknown",
         "run asyncli as root (sudo)",
     )
 
@@ -208,14 +209,14 @@ def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Word
     is a part of its own, and of the whole host's cost; else that is unknown.
     """
     verb = "opens" if len(programs) == 1 else "open"
-    what = (
+    behind = (
         f"{' and '.join(programs)} {verb} as many descriptors as {server}, "
         "like a backend behind it"
     )
     if memory_read:
-        return Words(f"{what}: its memory is a part of its own")
+        return Words(f"{behind}: its memory is a part of its own")
     return Words(
-        f"{what}, and that memory may not be read: no forecast without it",
+        f"{behind}, and that memory may not be read: no forecast without it",
         "run asyncli as root (sudo)",
         "warning",
     )

@@ -11,7 +11,9 @@ from asyncli.model.units import format_bytes
 @finding("server_numbers_unknown", "info")
 def server_numbers_unknown(unknown: Sequence[str], can_be_named: bool) -> Words:
     """These numbers of the server's processes were not read. ``can_be_named``: a flag that names the processes would help."""
-    remedy = "name the server's processes with --server-pid, --server-pidfile or --server-name" if can_be_named else ""
+    remedy = ""
+    if can_be_named:
+        remedy = "name the server's processes with --server-pid, --server-pidfile or --server-name"
     return Words(f"unknown of the server's processes: {', '.join(unknown)}", remedy)
 
 
@@ -46,9 +48,14 @@ def residue_unknown(of: Sequence[str], drained: bool, lacks: Sequence[str]) -> W
     """
     if not drained:
         return Words("memory after the drain is unknown: the run ended before its drain")
+    remedy = "see the other findings for why"
+    if lacks:
+        flags = [f"--{phase}" for phase in lacks]
+        remedy = f"plan some seconds of {' and '.join(flags)}"
     return Words(
-        f"memory after the drain is unknown of {', '.join(of)}: it was not read both before and after",
-        f"plan some seconds of {' and '.join(f'--{one}' for one in lacks)}" if lacks else "see the other findings for why",
+        f"memory after the drain is unknown of {', '.join(of)}: "
+        "it was not read both before and after",
+        remedy,
     )
 
 
@@ -64,5 +71,8 @@ def cost_of_others(rest: float, total: float) -> str:
 @finding("cost_grew", "info", "ramp more slowly (--ramp), or see what grows")
 def cost_grew(of: str, grew: Mapping[str, str]) -> str:
     """A cost from two memory levels is unknown, because memory grew in the hold. ``grew``: whose memory, and by how much."""
-    each = " and ".join(grew)
-    return f"cost per connection unknown for {of}: memory of {each} grows, which a difference of two levels includes"
+    growing = " and ".join(grew)
+    return (
+        f"cost per connection unknown for {of}: memory of {growing} grows, which a difference of "
+        "two levels includes"
+    )

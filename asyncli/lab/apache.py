@@ -17,7 +17,7 @@ from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import descriptor_limit, programs
 from asyncli.model.errors import HostError
 from asyncli.model.trust import ask_program
-from asyncli.model.units import tenth_more
+from asyncli.model.units import format_many, tenth_more
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
@@ -33,6 +33,7 @@ _POLLERS = 8
 # "kill'em all"); a new connection holds a thread until its first request. At 1,000 heartbeats a second 256 threads serve those
 # of a quarter of a second.
 _THREADS = 256
+_MOST_THREADS_IN_ALL = 100_000
 # A child's descriptors for listeners, epoll, pipes, logs and the lock.
 _OWN_DESCRIPTORS = 64
 _MODULE_FOLDERS = (
@@ -56,16 +57,26 @@ class ApacheBinary(NamedTuple):
 def parse_version(text: str) -> str | None:
     """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later."""
     match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
-    return match[1] if match and (int(match[2]), int(match[3])) >= (2, 4) else None
+    if match is None or (int(match[2]), int(match[3])) < (2, 4):
+        return None
+    return match[1]
 
 
 def find_apache() -> ApacheBinary | None:
     """The Apache (2.4 or later) of this host, or None."""
     for path, text in programs("-v", "apache2", "httpd"):
-        if version := parse_version(text):
-            folder = next((Path(one) for one in _MODULE_FOLDERS if Path(one, "mod_status.so").is_file()), None)
-            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", ask_program(path, "-l"), re.MULTILINE))
-            return ApacheBinary(path, version, folder, built_in)
+        version = parse_version(text)
+        if version is not None:
+            listed = ask_program(path, "-l")
+            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", listed, re.MULTILINE))
+            return ApacheBinary(path, version, _module_folder(), built_in)
+    return None
+
+
+def _module_folder() -> Path | None:
+    for folder in _MODULE_FOLDERS:
+        if Path(folder, "mod_status.so").is_file():
+            return Path(folder)
     return None
 
 
@@ -79,16 +90,19 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
     more than ``connections``. Few is better: a child's threads use every CPU, and the status page is up to date only on the
     child that serves it.
     """
-    most = nofile - _OWN_DESCRIPTORS
-    threads = min(_THREADS, most // 2)
+    per_process = nofile - _OWN_DESCRIPTORS
+    threads = min(_THREADS, per_process // 2)
     wanted = tenth_more(connections) + _POLLERS
-    count = processes or max(1, math.ceil(wanted / max(1, most)))
-    if threads < 1 or count * most < connections + _POLLERS or count * threads > 100_000:
-        size = f"{count:,} process{'es' if count > 1 else ''} of {nofile:,} descriptors"
-        remedy = "leave --workers out" if processes else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+    count = processes or max(1, math.ceil(wanted / max(1, per_process)))
+    are_enough = count * per_process >= connections + _POLLERS
+    if threads < 1 or not are_enough or count * threads > _MOST_THREADS_IN_ALL:
+        size = f"{format_many(count, 'process')} of {nofile:,} descriptors"
+        remedy = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+        if processes:
+            remedy = "leave --workers out"
         raise HostError(f"apache-event cannot hold {connections:,} connections in {size}; {remedy}")
     # Apache rounds the factor to sixteenths; rounding down stays below the descriptor limit.
-    return count, threads, math.floor(16 * (most / threads - 1)) / 16
+    return count, threads, math.floor(16 * (per_process / threads - 1)) / 16
 
 
 class LabApache(LabServer):
@@ -111,11 +125,18 @@ class LabApache(LabServer):
     status_timeout: ClassVar[str]
 
     def __init__(
-        self, *common: Any, keepalive_requests: int = 0, page_bytes: int = PAGE_BYTES, one_listener: bool = False,
-        access_log: bool = False, keepalive: bool = True, **more: Any
-    ) -> None:  # fmt: skip
+        self,
+        *common: Any,
+        keepalive_requests: int = 0,
+        page_bytes: int = PAGE_BYTES,
+        one_listener: bool = False,
+        access_log: bool = False,
+        keepalive: bool = True,
+        **more: Any,
+    ) -> None:
         super().__init__(*common, **more)
-        self._access_log, self._keepalive = access_log, keepalive
+        self._access_log = access_log
+        self._keepalive = keepalive
         self._directives: dict[str, float] = {}
         self._requests = keepalive_requests
         self._one_listener = one_listener
@@ -125,7 +146,9 @@ class LabApache(LabServer):
     @property
     def label(self) -> str:
         """For example ``Apache/2.4.62 (prefork)``."""
-        return f"{self._binary.version_text} ({self.mpm})" if self._binary else self.name
+        if self._binary is None:
+            return self.name
+        return f"{self._binary.version_text} ({self.mpm})"
 
     async def _prepare(self) -> None:
         self._binary = find_apache()
@@ -140,7 +163,8 @@ class LabApache(LabServer):
     def _values(self) -> Mapping[str, object]:
         folder = self.config_path.parent
         status_port = self.status_port
-        status_here, status_listen = "", f"Listen 127.0.0.1:{status_port}"
+        status_here = ""
+        status_listen = f"Listen 127.0.0.1:{status_port}"
         if self._one_listener:
             # The status page's own virtual host has no listener and is unreachable.
             self.status_port = self.port
@@ -156,37 +180,70 @@ class LabApache(LabServer):
             "modules": self._modules(),
             "mpm_lines": "\n".join(f"{name} {value:g}" for name, value in self._directives.items()),
             "backlog": backlog(),
-            "access_log": f"CustomLog {quoted(folder / 'access.log')} {_LOG_FORMAT}" if self._access_log else "# (no access log)",
+            "access_log": self._log_line(),
             "keepalive": "On" if self._keepalive else "Off",
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
             # At least Apache's default, for tests with a short KeepAliveTimeout.
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
-            "tls_lines": f"SSLEngine on\n    SSLCertificateFile {quoted(folder / 'server.pem')}" if self.tls else "# (no TLS)",
-            "protocols": f"{'h2' if self.tls else 'h2c'} http/1.1" if self.http2 else "http/1.1",
+            "tls_lines": self._tls_lines(),
+            "protocols": self._protocols(),
             "status_port": status_port,
             "status_here": status_here,
             "status_listen": status_listen,
             "status_timeout": self.status_timeout,
         }
 
+    def _log_line(self) -> str:
+        if not self._access_log:
+            return "# (no access log)"
+        return f"CustomLog {quoted(self.config_path.parent / 'access.log')} {_LOG_FORMAT}"
+
+    def _tls_lines(self) -> str:
+        if not self.tls:
+            return "# (no TLS)"
+        pem = quoted(self.config_path.parent / "server.pem")
+        return f"SSLEngine on\n    SSLCertificateFile {pem}"
+
+    def _protocols(self) -> str:
+        if not self.http2:
+            return "http/1.1"
+        return "h2 http/1.1" if self.tls else "h2c http/1.1"
+
     def _modules(self) -> str:
-        assert self._binary is not None
+        """The directives that load the modules that are not built in."""
+        names = [f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status"]
+        if self.tls:
+            names.append("ssl")
+        if self.http2:
+            names.append("http2")
+        if self._access_log:
+            names.append("log_config")
         lines = []
-        chosen = {"ssl": self.tls, "http2": self.http2, "log_config": self._access_log}
-        more = [name for name, wanted in chosen.items() if wanted]
-        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status", *more):
-            if {f"mod_{name}", self.mpm if name.startswith("mpm_") else f"mod_{name}"} & self._binary.built_in:
-                continue
-            file = self._binary.modules and self._binary.modules / f"mod_{name}.so"
-            if file is None or not file.is_file():
-                where = self._binary.modules or "any of the usual folders"
-                raise HostError(
-                    f"{self.name}: {self._binary.path} has no mod_{name} (looked in {where}); install the distribution's apache2"
-                )
-            lines.append(f"LoadModule {name}_module {quoted(file)}")
+        for name in names:
+            if not self._is_built_in(name):
+                lines.append(f"LoadModule {name}_module {quoted(self._module_file(name))}")
         return "\n".join(lines)
+
+    def _is_built_in(self, name: str) -> bool:
+        assert self._binary is not None
+        built_in = self._binary.built_in
+        # An MPM that is built in is listed as prefork.c, others as mod_ssl.c.
+        return f"mod_{name}" in built_in or (name == f"mpm_{self.mpm}" and self.mpm in built_in)
+
+    def _module_file(self, name: str) -> Path:
+        assert self._binary is not None
+        folder = self._binary.modules
+        if folder is not None:
+            file = folder / f"mod_{name}.so"
+            if file.is_file():
+                return file
+        searched = folder or "any of the usual folders"
+        raise HostError(
+            f"{self.name}: {self._binary.path} has no mod_{name} (looked in {searched}); "
+            "install the distribution's apache2"
+        )
 
     def _files(self) -> Mapping[str, bytes]:
         return {"page.html": page(self.page_bytes)}
@@ -198,9 +255,10 @@ class LabApache(LabServer):
 
     async def _is_ready(self) -> bool:
         answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
-        slots = [int(number) for number in re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)]
+        slots = re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)
         # prefork starts with the spare ones, event with all.
-        if len(slots) != 2 or sum(slots) < self._directives.get("MinSpareServers", self._directives["MaxRequestWorkers"]):
+        at_start = self._directives.get("MinSpareServers", self._directives["MaxRequestWorkers"])
+        if len(slots) != 2 or sum(map(int, slots)) < at_start:
             return False
         if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
             raise HostError(
@@ -237,11 +295,19 @@ class LabApachePrefork(LabApache):
                 f"apache-prefork needs a process for each of {self.connections:,} connections, and the lab starts at most "
                 f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
             )
-        directives = dict.fromkeys(("ServerLimit", "MaxRequestWorkers"), float(count))
-        start = _STARTED if self._grows else count
+        started = count
         # Apache requires MaxSpareServers > MinSpareServers.
-        most = 2 * _STARTED if self._grows else count + 1
-        return count, directives | {"StartServers": start, "MinSpareServers": start, "MaxSpareServers": most}
+        most_spare = count + 1
+        if self._grows:
+            started = _STARTED
+            most_spare = 2 * _STARTED
+        return count, {
+            "ServerLimit": float(count),
+            "MaxRequestWorkers": float(count),
+            "StartServers": started,
+            "MinSpareServers": started,
+            "MaxSpareServers": most_spare,
+        }
 
 
 class LabApacheEvent(LabApache):
@@ -277,7 +343,8 @@ class LabApacheEvent(LabApache):
 
 def page(size: int) -> bytes:
     """An HTML page of exactly ``size`` bytes (cut, if its tags are longer)."""
-    before, after = b"<html><body><h1>It works!</h1><!-- ", b" --></body></html>\n"
+    before = b"<html><body><h1>It works!</h1><!-- "
+    after = b" --></body></html>\n"
     return (before + b"." * max(0, size - len(before) - len(after)) + after)[:size]
 
 

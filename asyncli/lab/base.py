@@ -84,12 +84,20 @@ class LabServer(ABC):
     ) -> None:
         if scheme is not None:
             self.scheme = scheme
-        self.tls, self.http2, self.deflate = tls, http2, deflate
+        self.tls = tls
+        self.http2 = http2
+        self.deflate = deflate
         ports.family_of(address)
         self._connections = connections or self.default_size
-        self.address, self.port, self.status_port = address, port, 0
-        self._asked_port, self._asked_workers, self._workers = port, workers, 0
-        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self.address = address
+        self.port = port
+        self.status_port = 0
+        self._asked_port = port
+        self._asked_workers = workers
+        self._workers = 0
+        if keepalive_timeout_s is None:
+            keepalive_timeout_s = max(3600, math.ceil(10 * keepalive_s))
+        self._timeout_s = keepalive_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._complaints: tuple[str, ...] = ()
@@ -107,12 +115,16 @@ class LabServer(ABC):
     @property
     def authority(self) -> Path | None:
         """The PEM file of the authority that signed its certificate, which exists while it runs; None without TLS."""
-        return self._file("authority.pem") if self.tls else None
+        if not self.tls:
+            return None
+        return self._file("authority.pem")
 
     @property
     def status_url(self) -> str | None:
         """The URL of its status page; None: it has none."""
-        return f"http://127.0.0.1:{self.status_port}{self.status_path}" if self.status_path else None
+        if not self.status_path:
+            return None
+        return f"http://127.0.0.1:{self.status_port}{self.status_path}"
 
     @property
     def pid(self) -> int:
@@ -149,7 +161,9 @@ class LabServer(ABC):
     @property
     def error_log(self) -> Path | None:
         """Its error log, which exists while it runs; None: it writes none."""
-        return self._file("error.log") if self.template else None
+        if not self.template:
+            return None
+        return self._file("error.log")
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -222,16 +236,19 @@ class LabServer(ABC):
 
     def _require_descriptors(self, own: int) -> None:
         """Raise :class:`HostError` if one process, which needs ``own`` descriptors itself, cannot hold the connections."""
-        most = max(0, (nofile := descriptor_limit()) - own) // self.descriptors_per_connection
-        if self.connections > most:
+        nofile = descriptor_limit()
+        limit = max(0, nofile - own) // self.descriptors_per_connection
+        if self.connections > limit:
             raise HostError(
-                f"{self.name} is one process and holds at most {most:,} connections with {nofile:,} descriptors, not "
-                f"{self.connections:,}; ask for fewer (-c {most}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
+                f"{self.name} is one process and holds at most {limit:,} connections with "
+                f"{nofile:,} descriptors, not {self.connections:,}; ask for fewer (-c {limit}) or "
+                "raise the hard limit (ulimit -Hn, LimitNOFILE=)"
             )
 
     async def _start_once(self) -> None:
         if self._asked_port:
-            self.port, self.status_port = self._asked_port, ports.status_port_after(self._asked_port)
+            self.port = self._asked_port
+            self.status_port = ports.status_port_after(self._asked_port)
         else:
             self.port, self.status_port = ports.free_pair(self.address)
         try:
@@ -246,9 +263,17 @@ class LabServer(ABC):
                 self.config_path.write_text(self._config(), encoding="utf-8")
             stdout = subprocess.PIPE if self.prints_when_ready else subprocess.DEVNULL
             with self._file("stderr").open("wb") as stderr:
-                environment = child.import_environment()
-                self._process = child.spawn(self._argv(), stdout=stdout, stderr=stderr, cwd=self._folder, env=environment)
-            await (self._wait_for_line() if self.prints_when_ready else self._wait_for_workers())
+                self._process = child.spawn(
+                    self._argv(),
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=self._folder,
+                    env=child.import_environment(),
+                )
+            if self.prints_when_ready:
+                await self._wait_for_line()
+            else:
+                await self._wait_for_workers()
         except OSError as error:
             await self.stop()
             raise HostError(
@@ -288,7 +313,8 @@ class LabServer(ABC):
     async def _wait_for_workers(self) -> None:
         """Wait until every worker is ready and the status page answers."""
         assert self._process is not None
-        loop, process = asyncio.get_running_loop(), self._process
+        loop = asyncio.get_running_loop()
+        process = self._process
         deadline = loop.time() + _START_S
         all_ready = await child.until(lambda: process.poll() is not None or self._workers_ready(), _START_S)
         while process.poll() is None and loop.time() < deadline:
@@ -311,24 +337,42 @@ class LabServer(ABC):
         """The error for a process that ended during its start, with the reason it printed."""
         complaint = self._first_error()
         if "Address already in use" in complaint or "(98" in complaint:
-            return _PortTakenError(f"{self.display_name} did not start: {complaint}; stop what uses the port, or use --port 0")
-        where = f"see configs/{self.template}, or use the built-in server" if self.template else "see the host's limits"
-        return HostError(f"{self.display_name} did not start: {complaint}; {where}")
+            return _PortTakenError(
+                f"{self.display_name} did not start: {complaint}; stop what uses the port, or use "
+                "--port 0"
+            )
+        remedy = "see the host's limits"
+        if self.template:
+            remedy = f"see configs/{self.template}, or use the built-in server"
+        return HostError(f"{self.display_name} did not start: {complaint}; {remedy}")
 
     def _first_error(self) -> str:
-        """The first line of its logs that matches ``error_pattern``, else the last one, without ``prefix_pattern``."""
+        """The first line of its logs that matches ``error_pattern``, else the last one, without
+        ``prefix_pattern``.
+        """
         for name in self.log_names:
-            try:
-                text = self._file(name).read_text(encoding="utf-8", errors="replace")
-            except (OSError, HostError):
-                continue
-            # A line that ends in a colon continues in the next one.
-            lines = [line for line in re.sub(r":\n\s*", ": ", text).splitlines() if line.strip()]
+            lines = self._log_lines(name)
             if lines:
-                pattern = self.error_pattern
-                found = next((line for line in lines if pattern is not None and pattern.search(line)), lines[-1])
-                return self.prefix_pattern.sub("", found).strip()
-        return f"no error was printed (exit status {self._process.poll() if self._process else None})"
+                return self.prefix_pattern.sub("", self._error_in(lines)).strip()
+        status = self._process.poll() if self._process else None
+        return f"no error was printed (exit status {status})"
+
+    def _log_lines(self, name: str) -> list[str]:
+        """The filled lines of a log; none if it cannot be read."""
+        try:
+            text = self._file(name).read_text(encoding="utf-8", errors="replace")
+        except (OSError, HostError):
+            return []
+        # A line that ends in a colon continues in the next one.
+        lines = re.sub(r":\n\s*", ": ", text).splitlines()
+        return [line for line in lines if line.strip()]
+
+    def _error_in(self, lines: list[str]) -> str:
+        if self.error_pattern is not None:
+            for line in lines:
+                if self.error_pattern.search(line):
+                    return line
+        return lines[-1]
 
     def _file(self, name: str) -> Path:
         if self._folder is None:
@@ -364,8 +408,11 @@ async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
             reader, writer = await asyncio.open_connection(address, port)
             try:
                 writer.write(f"GET {path} HTTP/1.0\r\nHost: {ports.host_port(address, port)}\r\n\r\n".encode())
-                while len(answer) < _LONGEST_ANSWER and (more := await reader.read(65536)):
-                    answer += more
+                while len(answer) < _LONGEST_ANSWER:
+                    part = await reader.read(65536)
+                    if not part:
+                        break
+                    answer += part
             finally:
                 writer.close()
     except (OSError, TimeoutError):

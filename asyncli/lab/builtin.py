@@ -40,13 +40,15 @@ class LabBuiltin(LabServer):
         }
 
     async def _prepare(self) -> None:
-        nofile, cpus = descriptor_limit(), len(os.sched_getaffinity(0))
+        nofile = descriptor_limit()
+        cpus = len(os.sched_getaffinity(0))
         self._workers = self._asked_workers or size(self.connections, nofile=nofile, cpus=cpus, of=self.display_name).workers
 
     def _argv(self) -> list[str]:
         flags = {"address": self.address, "port": self.port, "status-port": self.status_port, "workers": self._workers}
         words = [f"--{flag}={value}" for flag, value in (flags | self._flags).items()]
-        words += [f"--certificate={self._file('server.pem')}"] if self.tls else []
+        if self.tls:
+            words.append(f"--certificate={self._file('server.pem')}")
         return [sys.executable, "-m", "asyncli.lab.builtin", *words]
 
 

@@ -67,7 +67,10 @@ class SharedState:
         *,
         byte_protocol: bool = False,
     ) -> None:
-        self.row, self.options, self.page, self.byte_protocol = row, options, page, byte_protocol
+        self.row = row
+        self.options = options
+        self.page = page
+        self.byte_protocol = byte_protocol
         self.open: set[Connection] = set()
         self._second = -1
         self._date = b""
@@ -78,7 +81,8 @@ class SharedState:
             return b""
         second = int(time.time())
         if second != self._second:
-            self._second, self._date = second, formatdate(second, usegmt=True).encode()
+            self._second = second
+            self._date = formatdate(second, usegmt=True).encode()
         return self._date
 
     async def sweep(self) -> None:
@@ -90,8 +94,9 @@ class SharedState:
         while True:
             await asyncio.sleep(pause)
             now = loop.time()
-            for one in [one for one in self.open if one.expired(now)]:
-                one.close()
+            for connection in list(self.open):
+                if connection.expired(now):
+                    connection.close()
 
 
 class Connection(asyncio.Protocol):
@@ -116,10 +121,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport has the methods, not the base class.
         transport = cast("asyncio.Transport", transport)
-        state, row = self.state, self.state.row
+        state = self.state
+        row = self.state.row
         row[_ACCEPTS] += 1
-        most = state.options.worker_connections
-        if most and len(state.open) >= most:
+        slots = state.options.worker_connections
+        if slots and len(state.open) >= slots:
             # As nginx without a free slot: accepted, never handled.
             transport.abort()
             return
@@ -164,8 +170,10 @@ class Connection(asyncio.Protocol):
     def expired(self, now: float) -> bool:
         """Whether it has been waiting for longer than its state allows."""
         options = self.state.options
-        fresh = self.requests == 0 or self.reading
-        return now - self.since > (options.client_header_timeout_s if fresh else options.keepalive_timeout_s)
+        allowed_s = options.keepalive_timeout_s
+        if self.requests == 0 or self.reading:
+            allowed_s = options.client_header_timeout_s
+        return now - self.since > allowed_s
 
     def close(self) -> None:
         """Close it as nginx does: with a FIN."""
@@ -190,8 +198,9 @@ class Connection(asyncio.Protocol):
     def _process_byte_requests(self, transport: asyncio.Transport) -> None:
         while True:
             while self.owed:
-                transport.write(_CHUNK if self.owed >= len(_CHUNK) else _CHUNK[: self.owed])
-                self.owed -= min(self.owed, len(_CHUNK))
+                length = min(self.owed, len(_CHUNK))
+                transport.write(_CHUNK[:length])
+                self.owed -= length
                 if self.paused or transport.is_closing():
                     return
             match = _BYTE_REQUEST.match(self.unread)
@@ -199,31 +208,19 @@ class Connection(asyncio.Protocol):
                 if match is not None or not _PARTIAL_BYTE_REQUEST.fullmatch(self.unread):
                     transport.close()
                 return
-            self.owed, self.unread = int(match[1]), self.unread[match.end() :]
+            self.owed = int(match[1])
+            self.unread = self.unread[match.end() :]
 
     def _process_http(self, transport: asyncio.Transport) -> None:
-        data, at, size = self.unread, 0, len(self.unread)
+        data = self.unread
+        at = 0
+        size = len(self.unread)
         out: list[bytes] = []
         refused = False
         while not self.closing:
             if self.request is None:
-                # Empty lines before a request are skipped (RFC 9112 2.2).
-                while at < size and data[at] in b"\r\n":
-                    at += 1
-                if at == size:
-                    break
-                # nginx counts a request from its first byte.
-                self.state.row[_REQUESTS] += not self.in_request
-                self.in_request = True
-                end = HEAD_END.search(data, at, at + LONGEST_HEAD)
-                if _PARTIAL_REQUEST_LINE.match(data, at, at + LONGEST_HEAD) is None:
-                    self.request = Request(400)
-                elif end is not None:
-                    self.request = parse_request(data[at : end.start()])
-                    at = end.end()
-                elif size - at >= LONGEST_HEAD:
-                    self.request = Request(431)
-                else:
+                at = self._begin_request(data, at)
+                if self.request is None:
                     break
                 self.owed = self.request.body
                 if self.request.expects and self.request.body > size - at:
@@ -235,7 +232,8 @@ class Connection(asyncio.Protocol):
                 break
             refused = self.request.status != 200
             out.append(self._answer(self.request))
-            self.request, self.in_request = None, False
+            self.request = None
+            self.in_request = False
         self.unread = data[at:]
         self._set_reading(self.in_request)
         if out:
@@ -244,19 +242,47 @@ class Connection(asyncio.Protocol):
         if self.closing:
             self._close_after_answer(transport, linger=refused or at < size)
 
+    def _begin_request(self, data: bytes, at: int) -> int:
+        """Set ``request`` if its head is complete or refused; return where the input goes on."""
+        size = len(data)
+        # Empty lines before a request are skipped (RFC 9112 2.2).
+        while at < size and data[at] in b"\r\n":
+            at += 1
+        if at == size:
+            return at
+        # nginx counts a request from its first byte.
+        self.state.row[_REQUESTS] += not self.in_request
+        self.in_request = True
+        if _PARTIAL_REQUEST_LINE.match(data, at, at + LONGEST_HEAD) is None:
+            self.request = Request(400)
+            return at
+        end = HEAD_END.search(data, at, at + LONGEST_HEAD)
+        if end is not None:
+            self.request = parse_request(data[at : end.start()])
+            return end.end()
+        if size - at >= LONGEST_HEAD:
+            self.request = Request(431)
+        return at
+
     def _answer(self, request: Request) -> bytes:
         """The answer to a complete request; sets ``closing`` if the connection ends with it."""
-        state, options = self.state, self.state.options
         self.requests += 1
-        keep = (
-            request.keep
-            and self.requests < options.keepalive_requests
-            and options.keepalive_timeout_s > 0
-            and asyncio.get_running_loop().time() - self.opened <= options.keepalive_time_s
-        )
-        status, body = state.page(request.path) if request.status == 200 else (request.status, b"")
+        keep = request.keep and not self._is_used_up()
         self.closing = not keep
-        return answer(status, body, state.date(), head_only=request.head_only, keep=keep)
+        status = request.status
+        body = b""
+        if status == 200:
+            status, body = self.state.page(request.path)
+        return answer(
+            status, body, self.state.date(), head_only=request.head_only, keep=keep
+        )
+
+    def _is_used_up(self) -> bool:
+        """Whether it has had its number of requests or its time."""
+        options = self.state.options
+        if self.requests >= options.keepalive_requests or options.keepalive_timeout_s <= 0:
+            return True
+        return asyncio.get_running_loop().time() - self.opened > options.keepalive_time_s
 
     def _set_reading(self, reading: bool) -> None:
         """Count the connection as reading a request, or not."""
@@ -440,7 +466,7 @@ def main(argv: list[str] | None = None) -> int:
         state = SharedState(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), byte_protocol=True)
         return run_listener(chosen.address, chosen.port, lambda: Connection(state))
     _raise_descriptors()
-    options = Options(**{name: getattr(chosen, name) for name in Options._fields})
+    options = Options(**{name: vars(chosen)[name] for name in Options._fields})
     try:
         drawn, status_port = ports.free_pair("127.0.0.1" if chosen.port else chosen.address)
         tls = None

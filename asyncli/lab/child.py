@@ -125,7 +125,9 @@ async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> byte
         text.extend(some)
         return not some or b"\n" in text
 
-    return bytes(text).partition(b"\n")[0] if await until(complete, timeout_s) else None
+    if not await until(complete, timeout_s):
+        return None
+    return bytes(text).partition(b"\n")[0]
 
 
 async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> dict[str, Any] | None:

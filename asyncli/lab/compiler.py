@@ -52,8 +52,12 @@ def _compiler() -> list[str]:
         raise HostError(f"CC={given!r} is no command; set it to a C compiler, or unset it") from None
     path = shutil.which(words[0])
     if path is None:
-        which = f"no C compiler {words[0]} on this host (CC names it); unset CC" if given else "no C compiler on this host"
-        raise HostError(f"{which}{' or' if given else ';'} install one: {_NEED}")
+        if given:
+            raise HostError(
+                f"no C compiler {words[0]} on this host (CC names it); unset CC or install one: "
+                f"{_NEED}"
+            )
+        raise HostError(f"no C compiler on this host; install one: {_NEED}")
     return [path, *words[1:]]
 
 

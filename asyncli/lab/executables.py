@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,15 @@ from asyncli.model.trust import ask_program
 
 # Where distributions and manual builds install servers.
 _PLACES = (
-    "/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin",
-    "/opt/nginx/sbin", "/usr/local/go/bin",
-)  # fmt: skip
+    "/usr/sbin",
+    "/usr/local/sbin",
+    "/usr/local/nginx/sbin",
+    "/usr/local/apache2/bin",
+    "/usr/bin",
+    "/usr/local/bin",
+    "/opt/nginx/sbin",
+    "/usr/local/go/bin",
+)
 # nginx's NGX_MAX_PROCESSES is 1,024, with its helpers.
 _MOST_WORKERS = 1_000
 _DEFAULT_NR_OPEN = 1_048_576
@@ -49,20 +56,22 @@ def parse_version(text: str) -> NginxBinary | None:
     match = re.search(r"nginx version:\s*([\w.-]+)/([\d.]+)", text)
     if match is None:
         return None
+    modules = re.search(r"--modules-path=(\S+)", text)
     return NginxBinary(
         path="",
         version=tuple(int(part) for part in match[2].split(".") if part),
         version_text=f"{match[1]}/{match[2]}",
         stub_status="--with-http_stub_status_module" in text,
         without=frozenset(re.findall(r"--without-(\w+)", text)),
-        modules=found[1] if (found := re.search(r"--modules-path=(\S+)", text)) else "",
+        modules="" if modules is None else modules[1],
     )
 
 
 def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
     """The absolute path of each program with one of ``names``, and its output for ``flag`` (a few ms each)."""
     places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
-    for path in (shutil.which(name, path=place) for name in names for place in places if place):
+    for name, place in itertools.product(names, filter(None, places)):
+        path = shutil.which(name, path=place)
         if path is not None:
             yield os.path.abspath(path), ask_program(path, flag)
 
@@ -108,13 +117,22 @@ def slots_needed(connections: int, workers: int) -> int:
     return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16
 
 
-def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None, of: str = "nginx") -> Sizes:
-    """The smallest number of workers whose descriptors suffice, and their slots. Raises :class:`HostError` if none does."""
-    for count in (workers,) if workers else range(max(1, cpus), _MOST_WORKERS + 1):
+def size(
+    connections: int, *, nofile: int, cpus: int, workers: int | None = None, of: str = "nginx"
+) -> Sizes:
+    """The smallest number of workers whose descriptors suffice, and their slots. Raises
+    :class:`HostError` if none does.
+    """
+    counts: Iterable[int] = range(max(1, cpus), _MOST_WORKERS + 1)
+    if workers:
+        counts = (workers,)
+    for count in counts:
         slots = slots_needed(connections, count)
         # Each worker inherits the listeners of all (reuseport: one per worker) and a channel to each other worker.
         if slots + 2 * count + 32 <= nofile:
             return Sizes(count, slots, nofile)
-    remedy = "leave --workers out" if workers else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+    remedy = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+    if workers:
+        remedy = "leave --workers out"
     size = f"{workers or _MOST_WORKERS:,} workers of {nofile:,} descriptors each"
     raise HostError(f"{of} cannot hold {connections:,} connections in {size}; {remedy}")

@@ -39,15 +39,24 @@ def build(name: str) -> Built:
 
 def locate(name: str) -> tuple[str, Built]:
     """The path of the host's Go, and the program that it has built or would build."""
-    every = ((path, re.search(r"\b(go1\.\S+)", text)) for path, text in programs("version", "go"))
-    found = next(((path, match[1]) for path, match in every if match), None)
-    if found is None:
-        raise HostError(f"{name}: no Go on this host; install it (apt-get install golang-go, or see go.dev/doc/install)")
-    path, version = found
-    texts = [one.read_bytes() for one in (SOURCES / "go.mod", SOURCES / "go.sum", SOURCES / name / "main.go")]
+    path, version = _find_go(name)
+    sources = (SOURCES / "go.mod", SOURCES / "go.sum", SOURCES / name / "main.go")
+    texts = [source.read_bytes() for source in sources]
     digest = hashlib.sha256(b"\0".join([version.encode(), *texts])).hexdigest()[:16]
     program = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asyncli", f"{name}-{digest}")
     return path, Built(program, version)
+
+
+def _find_go(name: str) -> tuple[str, str]:
+    """Path and version of the host's Go. Raises :class:`HostError` without one."""
+    for path, text in programs("version", "go"):
+        match = re.search(r"\b(go1\.\S+)", text)
+        if match is not None:
+            return path, match[1]
+    raise HostError(
+        f"{name}: no Go on this host; install it (apt-get install golang-go, or see "
+        "go.dev/doc/install)"
+    )
 
 
 def version_of(module: str) -> str:

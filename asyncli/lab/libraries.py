@@ -50,7 +50,9 @@ class _LabLibrary(LabServer):
 
     def _argv(self) -> list[str]:
         pem = str(self._file("server.pem")) if self.tls else ""
-        return [*self._program, self.address, str(self.port), str(backlog()), str(self._timeout_s), pem, "deflate" * self.deflate]
+        deflate = "deflate" if self.deflate else ""
+        place = (self.address, str(self.port))
+        return [*self._program, *place, str(backlog()), str(self._timeout_s), pem, deflate]
 
 
 class _LabPython(_LabLibrary):
@@ -89,21 +91,27 @@ class LabWebsockets(_LabPython):
     """Python's ``websockets`` on asyncio."""
 
     name = "websockets"
-    packages, min_version, requirement = ("websockets",), 14, "websockets>=14"
+    packages = ("websockets",)
+    min_version = 14
+    requirement = "websockets>=14"
 
 
 class LabAiohttp(_LabPython):
     """Python's ``aiohttp`` on asyncio: WebSockets and HTTP/1.1."""
 
-    name, also = "aiohttp", "http"
-    packages, requirement = ("aiohttp",), "aiohttp"
+    name = "aiohttp"
+    also = "http"
+    packages = ("aiohttp",)
+    requirement = "aiohttp"
 
 
 class LabUvicorn(_LabPython):
     """Python's ``uvicorn`` with an ASGI application: WebSockets and HTTP/1.1, with what ``uvicorn[standard]`` installs."""
 
-    name, also = "uvicorn", "http"
-    packages, requirement = ("uvicorn", "websockets"), "uvicorn[standard]"
+    name = "uvicorn"
+    also = "http"
+    packages = ("uvicorn", "websockets")
+    requirement = "uvicorn[standard]"
     optional = ("uvloop", "httptools")
 
 
@@ -111,22 +119,19 @@ class LabNodeWs(_LabLibrary):
     """Node with the package ``ws``: WebSockets and HTTP/1.1. It is searched as Node does, from the current folder up, then in the
     folders of ``npm install -g``."""
 
-    name, also = "node-ws", "http"
+    name = "node-ws"
+    also = "http"
     speaks_deflate = True
 
     def _find(self) -> None:
         node = next(programs("--version", "node", "nodejs"), None)
         if node is None:
             raise HostError("node-ws: no node on this host; install it (apt-get install nodejs npm)")
-        found = next((one for one in _node_folders(node[0]) if Path(one, "ws", "package.json").is_file()), None)
-        if found is None:
-            raise HostError(
-                "node-ws: no package ws here, in NODE_PATH or among npm's global ones; install it here (npm install ws) "
-                "or for all (npm install -g ws)"
-            )
-        package = json.loads(Path(found, "ws", "package.json").read_text(encoding="utf-8"))
-        self._label = f"ws/{package.get('version')} (Node {node[1].strip().removeprefix('v')})"
-        self._program = (node[0], str(Path(__file__).with_name("node_ws.js")), str(Path(found, "ws")))
+        path, version_text = node
+        package = _package_ws(path)
+        facts = json.loads((package / "package.json").read_text(encoding="utf-8"))
+        self._label = f"ws/{facts.get('version')} (Node {version_text.strip().removeprefix('v')})"
+        self._program = (path, str(Path(__file__).with_name("node_ws.js")), str(package))
 
 
 class _LabGo(_LabLibrary):
@@ -143,14 +148,17 @@ class _LabGo(_LabLibrary):
 class LabGorilla(_LabGo):
     """Go's ``gorilla/websocket``, a goroutine for each connection: WebSockets and HTTP/1.1."""
 
-    name, module, also = "gorilla", "gorilla/websocket", "http"
+    name = "gorilla"
+    module = "gorilla/websocket"
+    also = "http"
 
 
 class LabGobwas(_LabGo):
     """Go's ``gobwas/ws``: idle connections wait in an epoll set, without a goroutine or a buffer. It has no TLS: epoll does not
     see data that TLS has decrypted and not yet delivered."""
 
-    name, module = "gobwas", "gobwas/ws"
+    name = "gobwas"
+    module = "gobwas/ws"
     speaks_tls = False
 
 
@@ -159,6 +167,17 @@ def _version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _package_ws(node: str) -> Path:
+    """The folder of the package ws. Raises :class:`HostError` without it."""
+    for folder in _node_folders(node):
+        if Path(folder, "ws", "package.json").is_file():
+            return Path(folder, "ws")
+    raise HostError(
+        "node-ws: no package ws here, in NODE_PATH or among npm's global ones; install it here "
+        "(npm install ws) or for all (npm install -g ws)"
+    )
 
 
 def _node_folders(node: str) -> Iterator[str]:

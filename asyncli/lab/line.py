@@ -19,13 +19,17 @@ from asyncli.lab.network import REMEDY, Network, ip
 from asyncli.model.errors import HostError
 from asyncli.model.units import format_share
 
-NEAR, FAR = "near", "far"
+NEAR = "near"
+FAR = "far"
 #: The addresses on the line.
 ADDRESSES = {NEAR: "10.77.0.1", FAR: "10.77.0.2"}
 # The bridge of the two namespaces, beside the line; it carries no traffic.
 _CABLE = {NEAR: "10.78.0.1/30", FAR: "10.78.0.2/30"}
 _DEVICE = b"line0"
-_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+# linux/if_tun.h
+_TUNSETIFF = 0x400454CA
+_IFF_TUN = 0x0001
+_IFF_NO_PI = 0x1000
 # The queue in front of the line, as the time that sending it takes: a router's, not a modem's.
 _QUEUE_MS = 50
 
@@ -54,8 +58,13 @@ async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
                 opened.callback(os.close, devices[-1])
                 ip("address", "add", f"{address}/30", "dev", _DEVICE.decode())
                 ip("link", "set", _DEVICE.decode(), "up")
-        each = (1e3 * quality.round_trip_ms / 2, 1e6 * quality.mbit_s, 1e3 * _QUEUE_MS, 1e6 * quality.lost, seed)
-        process = child.spawn([str(program), *map(str, devices), *(f"{one:.0f}" for one in each)], pass_fds=devices)
+        delay_us = 1e3 * quality.round_trip_ms / 2
+        bits_s = 1e6 * quality.mbit_s
+        queue_us = 1e3 * _QUEUE_MS
+        lost_of_million = 1e6 * quality.lost
+        numbers = [f"{number:.0f}" for number in (delay_us, bits_s, queue_us, lost_of_million, seed)]
+        argv = [str(program), *map(str, devices), *numbers]
+        process = child.spawn(argv, pass_fds=devices)
         try:
             yield network
         finally:

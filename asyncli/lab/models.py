@@ -75,8 +75,10 @@ class LabModel(LabServer):
     @property
     def label(self) -> str:
         """For example ``server model: thread per client``."""
-        on_uvloop = " on uvloop" if self.model == "asyncio" and find_spec("uvloop") else ""
-        return f"server model: {_MODELS[self.model].description}{on_uvloop}"
+        label = f"server model: {_MODELS[self.model].description}"
+        if self.model == "asyncio" and find_spec("uvloop"):
+            return f"{label} on uvloop"
+        return label
 
     @property
     def workers(self) -> int:
@@ -86,7 +88,8 @@ class LabModel(LabServer):
     @property
     def at_once(self) -> int | None:
         """How many clients it serves at a time; None: only the host's limits bound that."""
-        return self._pool if _MODELS[self.model].pool else _MODELS[self.model].at_once
+        model = _MODELS[self.model]
+        return self._pool if model.pool else model.at_once
 
     @property
     def connections(self) -> int:

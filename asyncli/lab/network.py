@@ -96,7 +96,8 @@ class Network:
         for namespace in (*self._namespaces.values(), self._bridge):
             if namespace >= 0:
                 os.close(namespace)
-        self._namespaces, self._bridge = {}, -1
+        self._namespaces = {}
+        self._bridge = -1
 
 
 def _namespace() -> int:
@@ -122,9 +123,15 @@ def _entered(namespace: int | None) -> Iterator[None]:
 def _enter(namespace: int | None) -> None:
     # os.setns and os.unshare are new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
-    if (libc.unshare(_CLONE_NEWNET) if namespace is None else libc.setns(namespace, _CLONE_NEWNET)) != 0:
-        what = "made" if namespace is None else "entered"
-        raise HostError(f"a network namespace cannot be {what} ({os.strerror(ctypes.get_errno())}); {REMEDY}")
+    if namespace is None:
+        action = "made"
+        status = libc.unshare(_CLONE_NEWNET)
+    else:
+        action = "entered"
+        status = libc.setns(namespace, _CLONE_NEWNET)
+    if status != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise HostError(f"a network namespace cannot be {action} ({reason}); {REMEDY}")
 
 
 def ip(*words: str) -> None:

@@ -14,7 +14,8 @@ from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_n
 from asyncli.model.errors import HostError
 
 # In characters: an escaped ASCII character takes two bytes, another one up to four.
-_LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
+_LONGEST_PART = 1_900
+_LONGEST_PART_BEYOND_ASCII = 950
 
 
 class LabNginx(LabServer):
@@ -49,9 +50,13 @@ class LabNginx(LabServer):
     ) -> None:
         super().__init__(*common, **more)
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
-        self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
-        self._binary, self._proxied = binary, proxy_protocol
-        self._body, self._content_type = body, content_type
+        self._requests = keepalive_requests
+        self._time_s = keepalive_time_s
+        self._slots = worker_connections
+        self._binary = binary
+        self._proxied = proxy_protocol
+        self._body = body
+        self._content_type = content_type
         self._sized_for = self._connections
         self.sizes: Sizes | None = None
 
@@ -63,7 +68,9 @@ class LabNginx(LabServer):
     @property
     def label(self) -> str:
         """For example ``nginx/1.22.1``."""
-        return self._binary.version_text if self._binary else "nginx"
+        if self._binary is None:
+            return "nginx"
+        return self._binary.version_text
 
     async def _prepare(self) -> None:
         self._binary = self._binary or find_nginx()
@@ -106,7 +113,6 @@ class LabNginx(LabServer):
         assert self.sizes is not None
         assert self._binary is not None
         modern = self._binary.version >= (1, 19, 10)
-        options = {"ssl": self.tls, "http2": self.http2, "proxy_protocol": self._proxied}
         parts, body = _split_body(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
@@ -122,7 +128,7 @@ class LabNginx(LabServer):
             "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
-            "listen": " ".join([ports.host_port(self.address, self.port), *(name for name, used in options.items() if used)]),
+            "listen": " ".join([ports.host_port(self.address, self.port), *self._listen_options()]),
             "http2_lines": "http2_max_concurrent_streams 10000;" if self.http2 else "# (no HTTP/2)",
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
@@ -133,9 +139,24 @@ class LabNginx(LabServer):
             "status_port": self.status_port,
         }
 
+    def _listen_options(self) -> list[str]:
+        options = []
+        if self.tls:
+            options.append("ssl")
+        if self.http2:
+            options.append("http2")
+        if self._proxied:
+            options.append("proxy_protocol")
+        return options
+
     def _tls_lines(self) -> str:
         pem = quoted(self._file("server.pem"))
-        return f"ssl_certificate {pem};\n        ssl_certificate_key {pem};\n        ssl_protocols TLSv1.2 TLSv1.3;"
+        directives = (
+            f"ssl_certificate {pem};",
+            f"ssl_certificate_key {pem};",
+            "ssl_protocols TLSv1.2 TLSv1.3;",
+        )
+        return "\n        ".join(directives)
 
 
 def _is_worker(pid: str) -> bool:
@@ -150,18 +171,23 @@ def _split_body(text: str) -> tuple[str, str]:
 
     nginx refuses an argument of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
     """
-    parts, at = [], 0
-    most = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
-    while len(text) - at > most:
-        # Never split a variable, which is evaluated in its part.
-        whole = re.sub(r"\$\{?\w*\Z", "", text[at : at + most]) or text[at : at + most]
-        parts.append(whole)
-        at += len(whole)
-    if not parts:
+    longest = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
+    if len(text) <= longest:
         return "", quoted(text)
-    parts.append(text[at:])
-    lines = [f"set $body_{number} {quoted(part)};" for number, part in enumerate(parts)]
-    return "\n            ".join(lines), '"' + "".join(f"${{body_{number}}}" for number in range(len(parts))) + '"'
+    parts = []
+    while len(text) > longest:
+        part = text[:longest]
+        # Never split a variable, which is evaluated in its part.
+        part = re.sub(r"\$\{?\w*\Z", "", part) or part
+        parts.append(part)
+        text = text[len(part) :]
+    parts.append(text)
+    directives = []
+    joined = ""
+    for number, part in enumerate(parts):
+        directives.append(f"set $body_{number} {quoted(part)};")
+        joined += f"${{body_{number}}}"
+    return "\n            ".join(directives), f'"{joined}"'
 
 
 def _temp_paths(without: frozenset[str]) -> str:
@@ -187,7 +213,8 @@ class LabNchan(LabNginx):
 
     name = "nchan"
     speaks_http2 = False
-    scheme, also = "ws", "http"
+    scheme = "ws"
+    also = "http"
 
     @property
     def label(self) -> str:

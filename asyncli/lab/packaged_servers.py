@@ -33,31 +33,46 @@ class OneProcess(LabServer):
     install: ClassVar[str]
     #: For listeners, pipes, logs and epoll sets; redis reserves 32 of its limit, and memcached counts about 30 as connections.
     own_descriptors: ClassVar[int] = 64
-    _path, _version_text = "", ""
+    _path = ""
+    _version_text = ""
 
     @classmethod
     def version_in(cls, text: str) -> str | None:
         """The version in the program's output; None for another program, or one that is too old."""
         match = cls.version_pattern.search(text)
-        return match[1] if match and tuple(map(int, re.findall(r"\d+", match[1]))) >= cls.min_version else None
+        if match is None:
+            return None
+        numbers = tuple(map(int, re.findall(r"\d+", match[1])))
+        if numbers < cls.min_version:
+            return None
+        return match[1]
 
     @classmethod
     def found(cls) -> tuple[str, str] | None:
         """Path and version of this host's program, or None."""
-        every = ((path, cls.version_in(text)) for path, text in programs(cls.version_flag, cls.program))
-        return next(((path, version) for path, version in every if version), None)
+        for path, text in programs(cls.version_flag, cls.program):
+            version = cls.version_in(text)
+            if version:
+                return path, version
+        return None
 
     @property
     def label(self) -> str:
         """For example ``redis/7.0.15``."""
-        return f"{self.name}/{self._version_text}" if self._version_text else self.name
+        if not self._version_text:
+            return self.name
+        return f"{self.name}/{self._version_text}"
 
     async def _prepare(self) -> None:
-        found = self.found()
-        if found is None:
-            least = f" {'.'.join(map(str, self.min_version))} or later" if self.min_version else ""
-            raise HostError(f"{self.name}: no {self.program}{least} on this host; install it ({self.install})")
-        self._path, self._version_text = found
+        path_and_version = self.found()
+        if path_and_version is None:
+            program = self.program
+            if self.min_version:
+                program += f" {'.'.join(map(str, self.min_version))} or later"
+            raise HostError(
+                f"{self.name}: no {program} on this host; install it ({self.install})"
+            )
+        self._path, self._version_text = path_and_version
         self._workers = self._threads()
         self._require_descriptors(self._own_descriptors())
 
@@ -72,42 +87,61 @@ class OneProcess(LabServer):
     async def _is_ready(self) -> bool:
         if not self.plan_keys:
             return b" 200 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]
-        answer, expected = b"", parse_expected(self.plan_keys["expect"])
         with contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(_ANSWER_S):
-                reader, writer = await asyncio.open_connection(ports.reachable(self.address), self.port)
-                try:
-                    if "greeting" in self.plan_keys:
-                        await reader.readline()
-                    writer.write(unescaped(self.plan_keys["send"]))
-                    while expected.end_in(answer) is None and (more := await reader.read(4096)):
-                        answer += more
-                    return expected.end_in(answer) is not None
-                finally:
-                    writer.close()
+                return await self._answers_heartbeat()
         return False
+
+    async def _answers_heartbeat(self) -> bool:
+        expected = parse_expected(self.plan_keys["expect"])
+        answer = b""
+        address = ports.reachable(self.address)
+        reader, writer = await asyncio.open_connection(address, self.port)
+        try:
+            if "greeting" in self.plan_keys:
+                await reader.readline()
+            writer.write(unescaped(self.plan_keys["send"]))
+            while expected.end_in(answer) is None:
+                part = await reader.read(4096)
+                if not part:
+                    return False
+                answer += part
+            return True
+        finally:
+            writer.close()
 
 
 class LabRedis(OneProcess):
     """A redis without persistence."""
 
-    name, program, install = "redis", "redis-server", "apt-get install redis-server"
+    name = "redis"
+    program = "redis-server"
+    install = "apt-get install redis-server"
     scheme = "tcp"
     version_pattern = re.compile(r"^Redis server v=(\S+)")
     plan_keys: ClassVar = {"send": r"PING\r\n", "expect": r"+PONG\r\n"}
 
     def _argv(self) -> list[str]:
         return [
-            self._path, "--port", str(self.port), "--bind", self.address, "--maxclients",
-            str(self.connections + self.own_descriptors), "--save", "", "--timeout", "0", "--tcp-backlog", str(backlog()),
-            "--protected-mode", "no", "--loglevel", "warning",
-        ]  # fmt: skip
+            self._path,
+            *("--port", str(self.port)),
+            *("--bind", self.address),
+            *("--maxclients", str(self.connections + self.own_descriptors)),
+            *("--save", ""),
+            *("--timeout", "0"),
+            *("--tcp-backlog", str(backlog())),
+            *("--protected-mode", "no"),
+            *("--loglevel", "warning"),
+        ]
 
 
 class LabMemcached(OneProcess):
     """A memcached; its ``workers`` are threads, by default one per CPU."""
 
-    name, program, version_flag, install = "memcached", "memcached", "-V", "apt-get install memcached"
+    name = "memcached"
+    program = "memcached"
+    version_flag = "-V"
+    install = "apt-get install memcached"
     scheme = "tcp"
     version_pattern = re.compile(r"^memcached (\d\S*)")
     plan_keys: ClassVar = {"send": r"version\r\n", "expect": r"/^VERSION /"}
@@ -118,15 +152,23 @@ class LabMemcached(OneProcess):
     def _argv(self) -> list[str]:
         user = ["-u", "nobody"] if os.geteuid() == 0 else []
         return [
-            self._path, *user, "-l", self.address, "-p", str(self.port), "-U", "0", "-c",
-            str(self.connections + self.own_descriptors), "-b", str(backlog()), "-t", str(self.workers),
-        ]  # fmt: skip
+            self._path,
+            *user,
+            *("-l", self.address),
+            *("-p", str(self.port)),
+            *("-U", "0"),
+            *("-c", str(self.connections + self.own_descriptors)),
+            *("-b", str(backlog())),
+            *("-t", str(self.workers)),
+        ]
 
 
 class LabNats(OneProcess):
     """A NATS server, spoken to in its text protocol: it greets with INFO, answers PING with PONG, and sends PINGs itself."""
 
-    name, program, install = "nats", "nats-server", "apt-get install nats-server"
+    name = "nats"
+    program = "nats-server"
+    install = "apt-get install nats-server"
     template = "nats.conf"
     scheme = "tcp"
     version_pattern = re.compile(r"nats-server: v(\d\S*)")
@@ -134,9 +176,12 @@ class LabNats(OneProcess):
 
     def _values(self) -> Mapping[str, object]:
         return {
-            "address": self.address, "port": self.port, "connections": self.connections + self.own_descriptors,
-            "interval": f"{self._timeout_s}s", "error_log": self._file("error.log"),
-        }  # fmt: skip
+            "address": self.address,
+            "port": self.port,
+            "connections": self.connections + self.own_descriptors,
+            "interval": f"{self._timeout_s}s",
+            "error_log": self._file("error.log"),
+        }
 
     def _argv(self) -> list[str]:
         return [self._path, "-c", str(self.config_path)]
@@ -149,7 +194,10 @@ class LabCaddy(OneProcess):
     does not read the system's configuration.
     """
 
-    name, program, version_flag, install = "caddy", "caddy", "version", "apt-get install caddy"
+    name = "caddy"
+    program = "caddy"
+    version_flag = "version"
+    install = "apt-get install caddy"
     template = "caddy.json"
     speaks_tls = speaks_http2 = True
     version_pattern = re.compile(r"^v?(\d\S*)", re.MULTILINE)
@@ -158,13 +206,21 @@ class LabCaddy(OneProcess):
     error_pattern = re.compile(r"^Error|\"level\":\"(error|fatal)\"")
 
     def _values(self) -> Mapping[str, object]:
-        pem = str(self._file("server.pem"))
+        policies: list[object] = []
+        certificates = []
+        if self.tls:
+            pem = str(self._file("server.pem"))
+            policies.append({})
+            certificates.append({"certificate": pem, "key": pem})
         return {
-            "admin": f"127.0.0.1:{self.status_port}", "folder": self.config_path.parent,
-            "listen": ports.host_port(self.address, self.port), "idle": f"{self._timeout_s}s",
-            "header": f"{max(60, self._timeout_s)}s", "policies": "[{}]" if self.tls else "[]",
-            "certificates": json.dumps([{"certificate": pem, "key": pem}] if self.tls else []),
-        }  # fmt: skip
+            "admin": f"127.0.0.1:{self.status_port}",
+            "folder": self.config_path.parent,
+            "listen": ports.host_port(self.address, self.port),
+            "idle": f"{self._timeout_s}s",
+            "header": f"{max(60, self._timeout_s)}s",
+            "policies": json.dumps(policies),
+            "certificates": json.dumps(certificates),
+        }
 
     def _argv(self) -> list[str]:
         return [self._path, "run", "--config", str(self.config_path)]
@@ -176,7 +232,10 @@ class LabCaddy(OneProcess):
 class LabLighttpd(OneProcess):
     """A lighttpd that answers with a page of three bytes over HTTP/1.1 and cleartext HTTP/2."""
 
-    name, program, version_flag, install = "lighttpd", "lighttpd", "-v", "apt-get install lighttpd"
+    name = "lighttpd"
+    program = "lighttpd"
+    version_flag = "-v"
+    install = "apt-get install lighttpd"
     template = "lighttpd.conf"
     speaks_http2 = True
     version_pattern = re.compile(r"^lighttpd/(\d\S*)")
@@ -186,11 +245,15 @@ class LabLighttpd(OneProcess):
 
     def _values(self) -> Mapping[str, object]:
         return {
-            "folder": self.config_path.parent, "address": self.address, "port": self.port, "backlog": backlog(),
-            "nofile": descriptor_limit(), "connections": self.connections + 1,
+            "folder": self.config_path.parent,
+            "address": self.address,
+            "port": self.port,
+            "backlog": backlog(),
+            "nofile": descriptor_limit(),
+            "connections": self.connections + 1,
             # It stores timeouts in 16 bits.
             "keepalive_timeout": min(self._timeout_s, 65_535),
-        }  # fmt: skip
+        }
 
     def _files(self) -> Mapping[str, bytes]:
         return {"page.html": b"ok\n"}
@@ -203,31 +266,51 @@ class LabVarnish(OneProcess):
     """A Varnish that answers 200 itself over HTTP/1.1 and cleartext HTTP/2: a manager process, and a child that holds the
     connections. It compiles its configuration, so its package depends on a C compiler. Each HTTP/2 connection takes a thread."""
 
-    name, program, version_flag, install = "varnish", "varnishd", "-V", "apt-get install varnish"
+    name = "varnish"
+    program = "varnishd"
+    version_flag = "-V"
+    install = "apt-get install varnish"
     template = "varnish.vcl"
     speaks_http2 = True
     version_pattern = re.compile(r"^varnishd \(varnish-(\d[\d.]*)", re.MULTILINE)
     error_pattern = re.compile(r"^Error")
 
     def _argv(self) -> list[str]:
-        # Its log is shared memory, 80 MB by default: each request would touch more of it, and memory would seem to grow.
-        more = {"timeout_idle": self._timeout_s, "listen_depth": backlog(), "vsl_space": "1M"}
+        # Its log is shared memory, 80 MB by default: each request would touch more of it, and memory
+        # would seem to grow.
+        parameters: dict[str, object] = {
+            "timeout_idle": self._timeout_s,
+            "listen_depth": backlog(),
+            "vsl_space": "1M",
+        }
         if self.http2:
-            more |= {"feature": "+http2", "thread_pool_max": self.connections + 500}
-        # It does not raise its own descriptor limit.
-        return [
-            "/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptor_limit()), self._path, "-F", "-j", "none",
-            "-n", str(self.config_path.parent), "-f", str(self.config_path), "-T", "none",
-            "-a", ports.host_port(self.address, self.port), *(word for key, to in more.items() for word in ("-p", f"{key}={to}")),
-        ]  # fmt: skip
+            parameters["feature"] = "+http2"
+            parameters["thread_pool_max"] = self.connections + 500
+        argv = [
+            # It does not raise its own descriptor limit.
+            *("/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptor_limit())),
+            *(self._path, "-F"),
+            *("-j", "none"),
+            *("-n", str(self.config_path.parent)),
+            *("-f", str(self.config_path)),
+            *("-T", "none"),
+            *("-a", ports.host_port(self.address, self.port)),
+        ]
+        for name, value in parameters.items():
+            argv += ["-p", f"{name}={value}"]
+        return argv
 
 
 class LabMosquitto(OneProcess):
     """A mosquitto that accepts every client: one single-threaded process, which its descriptor limit bounds. It has no status
     page. ``more_lines`` are added to its configuration."""
 
-    name, program, version_flag, install = "mosquitto", "mosquitto", "-h", "apt-get install mosquitto"
-    version_pattern, min_version = re.compile(r"mosquitto version (\d+\.[\d.]+)"), (2, 0)
+    name = "mosquitto"
+    program = "mosquitto"
+    version_flag = "-h"
+    install = "apt-get install mosquitto"
+    version_pattern = re.compile(r"mosquitto version (\d+\.[\d.]+)")
+    min_version = (2, 0)
     # Listener, log, epoll, and files that it opens for a short time.
     own_descriptors = 32
     template = "mosquitto.conf"
@@ -267,7 +350,8 @@ class LabMosquitto(OneProcess):
 # Connections to the status page count towards maxconn too.
 _POLLERS = 8
 # Other descriptors: listeners, standard streams, the lock; and each thread's epoll, pipe and wake-up.
-_OWN_DESCRIPTORS, _THREAD_DESCRIPTORS = 64, 4
+_OWN_DESCRIPTORS = 64
+_THREAD_DESCRIPTORS = 4
 # HAProxy's own MAX_THREADS on 64 bits.
 _MOST_THREADS = 64
 
@@ -279,9 +363,13 @@ class LabHaproxy(OneProcess):
     :class:`HostError`. It does not limit requests per connection.
     """
 
-    name, program, version_flag, install = "haproxy", "haproxy", "-v", "apt-get install haproxy"
+    name = "haproxy"
+    program = "haproxy"
+    version_flag = "-v"
+    install = "apt-get install haproxy"
     # http-request return exists since 2.2.
-    version_pattern, min_version = re.compile(r"^HA-?Proxy version (\d+\.\d+[\w.]*)", re.MULTILINE), (2, 2)
+    version_pattern = re.compile(r"^HA-?Proxy version (\d+\.\d+[\w.]*)", re.MULTILINE)
+    min_version = (2, 2)
     template = "haproxy.cfg"
     status_path = "/stats;csv"
     speaks_tls = speaks_http2 = True
@@ -314,9 +402,12 @@ class LabHaproxy(OneProcess):
         }
 
     def _bind_options(self) -> list[str]:
-        if self.tls:
-            return ["ssl", "crt", str(self._file("server.pem")), *(["alpn", "h2,http/1.1"] if self.http2 else [])]
-        return ["proto", "h2"] if self.http2 else []
+        if not self.tls:
+            return ["proto", "h2"] if self.http2 else []
+        options = ["ssl", "crt", str(self._file("server.pem"))]
+        if self.http2:
+            options += ["alpn", "h2,http/1.1"]
+        return options
 
     def _argv(self) -> list[str]:
         return [self._path, "-db", "-f", str(self.config_path)]

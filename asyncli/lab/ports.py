@@ -11,7 +11,8 @@ from pathlib import Path
 from asyncli.model.errors import HostError
 
 # Below the first ephemeral port: no client uses such a port, so none can block a restart.
-_LOWEST, _DEFAULT_EPHEMERAL = 10_000, 32_768
+_LOWEST = 10_000
+_DEFAULT_EPHEMERAL = 32_768
 _MIN_RANGE = 1_000
 _TRIES = 200
 
@@ -26,7 +27,9 @@ def family_of(address: str) -> socket.AddressFamily:
 
 def host_port(address: str, port: int) -> str:
     """``127.0.0.1:80``, ``[::1]:80``."""
-    return f"[{address}]:{port}" if family_of(address) == socket.AF_INET6 else f"{address}:{port}"
+    if family_of(address) == socket.AF_INET6:
+        return f"[{address}]:{port}"
+    return f"{address}:{port}"
 
 
 def reachable(address: str) -> str:
@@ -79,8 +82,12 @@ def _ephemeral() -> tuple[int, int]:
 
 
 def status_port_after(port: int) -> int:
-    """A free port for the status page: the next one, so that its URL can be known in advance, or another if that is taken."""
-    return port + 1 if port < 65_535 and bind_error("127.0.0.1", port + 1) is None else free_pair("127.0.0.1")[1]
+    """A free port for the status page: the next one, so that its URL can be known in advance, or
+    another if that is taken.
+    """
+    if port < 65_535 and bind_error("127.0.0.1", port + 1) is None:
+        return port + 1
+    return free_pair("127.0.0.1")[1]
 
 
 def free_pair(address: str) -> tuple[int, int]:

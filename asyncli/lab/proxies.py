@@ -12,12 +12,15 @@ from asyncli.lab.nginx import LabNchan, LabNginx
 from asyncli.lab.packaged_servers import LabHaproxy
 from asyncli.model.errors import HostError
 
+_BACKENDS = ("a", "b")
+
 
 class _Backend(LabNchan):
     """A :class:`LabNginx` where an upgrade is a subscription, as in :class:`LabNchan`."""
 
     def _values(self) -> Mapping[str, object]:
-        plain, values = LabNginx._values(self)["answer"], super()._values()
+        plain = LabNginx._values(self)["answer"]
+        values = super()._values()
         return {**values, "answer": f'if ($http_upgrade = "") {{ {plain} }}\n            {values["answer"]}'}
 
 
@@ -31,32 +34,47 @@ class Proxy(LabServer):
     """
 
     def __init__(
-        self, *common: Any, backend_keepalive_requests: int = 1_000, backend_address: str = "127.0.0.1", **more: Any
+        self,
+        *common: Any,
+        backend_keepalive_requests: int = 1_000,
+        backend_address: str = "127.0.0.1",
+        **more: Any,
     ) -> None:
         super().__init__(*common, **more)
-        # A WebSocket holds a connection to a backend; requests share theirs.
-        self.ends = 4 if self.scheme == "ws" else 2
-        sockets = self.scheme == "ws" or nginx.has_nchan()
-        self.also = "http" if self.scheme == "ws" else "ws" * sockets
-        # One backend may get all connections.
-        self.backends = tuple(
-            (_Backend if sockets else LabNginx)(
-                self.connections, workers=self._asked_workers, keepalive_requests=backend_keepalive_requests, least_workers=1,
+        backend_class: type[LabNginx] = LabNginx
+        if self.scheme == "ws":
+            # A WebSocket holds a connection to a backend; requests share theirs.
+            self.ends = 4
+            self.also = "http"
+            backend_class = _Backend
+        elif nginx.has_nchan():
+            self.also = "ws"
+            backend_class = _Backend
+        backends = []
+        for name in _BACKENDS:
+            backend = backend_class(
+                # One backend may get all connections.
+                self.connections,
+                workers=self._asked_workers,
+                keepalive_requests=backend_keepalive_requests,
+                least_workers=1,
                 address=backend_address,
-                body=f'{{"status":"ok","backend":"{name}"}}\n', content_type="application/json",
+                body=f'{{"status":"ok","backend":"{name}"}}\n',
+                content_type="application/json",
             )
-            for name in "ab"
-        )  # fmt: skip
+            backends.append(backend)
+        self.backends = tuple(backends)
 
     async def start(self) -> None:
         """Start the backends, then the proxy; returns when all three answer. Raises :class:`HostError`."""
         if self._process is not None:
             return
-        most = len(self.backends) * ports.ephemeral()
-        if self.connections > most:
+        port_count = len(self.backends) * ports.ephemeral()
+        if self.connections > port_count:
             raise HostError(
-                f"{self.name} has {most:,} ports to its {len(self.backends)} backends, for {self.connections:,} connections; "
-                f"ask for fewer (-c {most}) or widen net.ipv4.ip_local_port_range"
+                f"{self.name} has {port_count:,} ports to its {len(self.backends)} backends, for "
+                f"{self.connections:,} connections; ask for fewer (-c {port_count}) or widen "
+                "net.ipv4.ip_local_port_range"
             )
         try:
             with child.in_cgroup(None):
@@ -76,9 +94,12 @@ class Proxy(LabServer):
             await super().stop()
 
     def _values(self) -> Mapping[str, object]:
+        places = {}
+        for name, backend in zip(_BACKENDS, self.backends, strict=True):
+            places[f"backend_{name}"] = f"{backend.address}:{backend.port}"
         return {
             **super()._values(),
-            **{f"backend_{name}": f"{one.address}:{one.port}" for name, one in zip("ab", self.backends, strict=True)},
+            **places,
             # It must be longer than the longest gap between two heartbeats.
             "tunnel_timeout": max(60, self._timeout_s),
         }
@@ -86,7 +107,11 @@ class Proxy(LabServer):
 
 _OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
 # $connection_upgrade is empty for requests without an upgrade.
-_KEPT = ("proxy_http_version 1.1;", "proxy_set_header Connection $connection_upgrade;", "proxy_set_header Upgrade $http_upgrade;")
+_KEPT = (
+    "proxy_http_version 1.1;",
+    "proxy_set_header Connection $connection_upgrade;",
+    "proxy_set_header Upgrade $http_upgrade;",
+)
 
 
 class LabNginxProxy(Proxy, LabNginx):
@@ -118,14 +143,20 @@ class LabNginxProxy(Proxy, LabNginx):
         if self._binary is None:
             raise HostError("the lab nginx-proxy is not running; start it first")
         version = self._binary.version
-        # An upstream's limits of requests and idle time are new in 1.15.3 (without limits before), keepalive_time in 1.19.10.
-        limits = ["keepalive_requests 1000000000;", "keepalive_timeout 1h;"] if version >= (1, 15, 3) else []
-        limits += ["keepalive_time 1000h;"] if version >= (1, 19, 10) else []
+        limits = []
+        # An upstream's limits of requests and idle time are new in 1.15.3 (without limits before).
+        if version >= (1, 15, 3):
+            limits += ["keepalive_requests 1000000000;", "keepalive_timeout 1h;"]
+        if version >= (1, 19, 10):
+            limits.append("keepalive_time 1000h;")
+        upstream_keepalive = _OFF
+        if self.upstream_keepalive:
+            upstream_keepalive = "\n            ".join(_KEPT)
         return {
             **super()._values(),
             "upstream_limits": "\n        ".join(limits) or "# (none in this version)",
             "upstream_idle": self._upstream_idle,
-            "upstream_keepalive": "\n            ".join(_KEPT if self.upstream_keepalive else [_OFF]),
+            "upstream_keepalive": upstream_keepalive,
         }
 
 
@@ -141,4 +172,6 @@ class LabHaproxyProxy(Proxy, LabHaproxy):
     @property
     def label(self) -> str:
         """For example ``haproxy/2.6.12 (proxy)``."""
-        return f"haproxy/{self._version_text} (proxy)" if self._version_text else self.name
+        if not self._version_text:
+            return self.name
+        return f"haproxy/{self._version_text} (proxy)"

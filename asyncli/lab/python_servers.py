@@ -51,9 +51,14 @@ def _websockets(options: _Options) -> None:
 
     async def run() -> None:
         async with serve(
-            echo, options.address, options.port, compression="deflate" if options.deflate else None, ping_interval=None,
-            backlog=options.backlog, ssl=options.context,
-        ) as server:  # fmt: skip
+            echo,
+            options.address,
+            options.port,
+            compression="deflate" if options.deflate else None,
+            ping_interval=None,
+            backlog=options.backlog,
+            ssl=options.context,
+        ) as server:
             _ready()
             await server.serve_forever()
 
@@ -69,7 +74,10 @@ def _aiohttp(options: _Options) -> None:
             return web.Response(text="ok\n")
         await held.prepare(request)
         async for message in held:
-            await (held.send_str(message.data) if message.type is web.WSMsgType.TEXT else held.send_bytes(message.data))
+            if message.type is web.WSMsgType.TEXT:
+                await held.send_str(message.data)
+            else:
+                await held.send_bytes(message.data)
         return held
 
     async def run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asyncli.model.errors import PlanError
@@ -50,8 +51,19 @@ NAMES: dict[str, Known] = {
 }
 
 
-# Options that not every server supports (see ``speaks_tls`` and so on).
-_ABLE = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol", "deflate": "permessage-deflate"}
+class _Ability(NamedTuple):
+    """What an option asks of a server, which not every one speaks."""
+
+    name: str
+    has: Callable[[type[LabServer]], bool]
+
+
+_ABILITIES = {
+    "tls": _Ability("TLS", lambda kind: kind.speaks_tls),
+    "http2": _Ability("HTTP/2", lambda kind: kind.speaks_http2),
+    "proxy_protocol": _Ability("the PROXY protocol", lambda kind: kind.speaks_proxy_protocol),
+    "deflate": _Ability("permessage-deflate", lambda kind: kind.speaks_deflate),
+}
 
 
 def choose(name: str | None = None, **options: Any) -> LabServer:
@@ -68,11 +80,12 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
     kind = kind_of(name)
-    for option, what in _ABLE.items():
-        able = f"speaks_{option}"
-        if options.get(option) and not getattr(kind, able):
-            others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
-            raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")
+    for option, ability in _ABILITIES.items():
+        if options.get(option) and not ability.has(kind):
+            others = ", ".join(other for other in NAMES if ability.has(kind_of(other)))
+            raise PlanError(
+                f"the lab {name} does not speak {ability.name}; those that do are {others}"
+            )
     if NAMES[name].class_path.startswith("models."):
         options["model"] = name
     return kind(**options)

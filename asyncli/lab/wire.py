@@ -55,21 +55,15 @@ def parse_request(head: bytes) -> Request:
     method, target, major, minor = match.groups()
     if major != b"1":
         return Request(505)
-    values: dict[bytes, list[bytes]] = {}
-    for line in lines[1:]:
-        field = _FIELD.fullmatch(line)
-        if field is None:
-            return Request(400)
-        values.setdefault(field[1].lower(), []).append(field[2].lower())
+    values = _values_by_name(lines[1:])
+    if values is None:
+        return Request(400)
     is_http_1_0 = minor == b"0"
     hosts = len(values.get(b"host", ()))
     if hosts > 1 or (hosts == 0 and not is_http_1_0):
         return Request(400)
-    sizes = values.get(b"content-length", ())
-    if not all(size.isdigit() and len(size) <= 18 for size in sizes):
-        return Request(400)
-    different_sizes = {int(size) for size in sizes}
-    if len(different_sizes) > 1:
+    size = _body_size(values.get(b"content-length", ()))
+    if size is None:
         return Request(400)
     if b"transfer-encoding" in values:
         return Request(501)
@@ -78,9 +72,32 @@ def parse_request(head: bytes) -> Request:
         path=target.partition(b"?")[0],
         head_only=method == b"HEAD",
         keep=_keeps(values.get(b"connection", ()), is_http_1_0=is_http_1_0),
-        body=max(different_sizes, default=0),
+        body=size,
         expects=not is_http_1_0 and b"100-continue" in values.get(b"expect", ()),
     )
+
+
+def _values_by_name(lines: Iterable[bytes]) -> dict[bytes, list[bytes]] | None:
+    """The header fields in lower case; None if a line is none."""
+    values: dict[bytes, list[bytes]] = {}
+    for line in lines:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            return None
+        values.setdefault(field[1].lower(), []).append(field[2].lower())
+    return values
+
+
+def _body_size(lengths: Iterable[bytes]) -> int | None:
+    """The length of the body by its Content-Length fields; None if they are invalid or differ."""
+    sizes = set()
+    for length in lengths:
+        if not length.isdigit() or len(length) > 18:
+            return None
+        sizes.add(int(length))
+    if len(sizes) > 1:
+        return None
+    return max(sizes, default=0)
 
 
 def _keeps(values: Iterable[bytes], *, is_http_1_0: bool) -> bool:

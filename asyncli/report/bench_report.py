@@ -3,129 +3,206 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.bench_doubts import CpuUse
-from asyncli.analysis.bench_result import RULE, BenchResult
+from asyncli.analysis.bench_result import RULE, BenchResult, Times
 from asyncli.model.benchplan import BenchPlan
 from asyncli.model.plan import shown_plan
 from asyncli.model.private_values import masked_url
 from asyncli.model.records import Tick
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many, format_rate
+from asyncli.model.units import (
+    format_bytes,
+    format_clock,
+    format_count,
+    format_duration,
+    format_many,
+    format_rate,
+)
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.format import cores
 from asyncli.report.run_events import tls_words
 
+# A longer body is shown by its length.
+_LONGEST_BODY_SHOWN = 1000
 
-def to_json(found: BenchResult) -> str:
+
+def to_json(result: BenchResult) -> str:
     """The JSON of ``asyncli bench``."""
-    document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
-    document["plan"] = shown_plan(found.plan)
-    body = found.plan.body
-    document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
+    document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(result, str_keys=True)}
+    document["plan"] = shown_plan(result.plan)
+    document["plan"]["body"] = _shown_body(result.plan.body)
     return jsonout.to_json(document)
 
 
-def one_line(found: BenchResult) -> str:
-    line = f"{found.verdict}: {found.why}"
-    if found.latency_ms.p99 is not None:
-        rate = "" if found.verdict == "passed" else f"; {format_rate(found.requests.per_s)}"
-        line += f"{rate}; p50 {_ms(found.latency_ms.p50)} ms, p99 {_ms(found.latency_ms.p99)} ms"
-    return oneline(line)
+def _shown_body(body: bytes) -> str:
+    if len(body) > _LONGEST_BODY_SHOWN:
+        return f"{len(body)} bytes"
+    return body.decode("utf-8", "replace")
+
+
+def one_line(result: BenchResult) -> str:
+    line = f"{result.verdict}: {result.why}"
+    latency = result.latency_ms
+    if latency.p99 is None:
+        return oneline(line)
+    # The reason of "passed" has the rate.
+    if result.verdict != "passed":
+        line += f"; {format_rate(result.requests.per_s)}"
+    return oneline(f"{line}; p50 {_ms(latency.p50)} ms, p99 {_ms(latency.p99)} ms")
 
 
 def tick_line(t_s: float, tick: Tick) -> str:
     """The log line of one second."""
-    p50, p99 = tick.latency_us.quantiles((0.5, 0.99))
-    line = f"{format_clock(t_s)}  {format_count(tick.answered):>9} answered"
-    if p50 is not None and p99 is not None:
-        line += f"  p50 {_ms(p50 / 1000)} ms  p99 {_ms(p99 / 1000)} ms"
-    failed = sum(tick.asked.failed.values()) if tick.asked else 0
-    failures = sum(tick.failures.values())
-    return (
-        line
-        + (f"  {format_count(failed)} failed" if failed else "")
-        + (f"  {format_count(failures)} connects failed" if failures else "")
-    )
+    parts = [format_clock(t_s), f"{format_count(tick.answered):>9} answered"]
+    p50_us, p99_us = tick.latency_us.quantiles((0.5, 0.99))
+    if p50_us is not None and p99_us is not None:
+        parts += [f"p50 {_ms(p50_us / 1000)} ms", f"p99 {_ms(p99_us / 1000)} ms"]
+    requests_failed = sum(tick.asked.failed.values()) if tick.asked else 0
+    if requests_failed:
+        parts.append(f"{format_count(requests_failed)} failed")
+    connects_failed = sum(tick.failures.values())
+    if connects_failed:
+        parts.append(f"{format_count(connects_failed)} connects failed")
+    return "  ".join(parts)
 
 
-def bench_document(found: BenchResult) -> doc.Document:
+def bench_document(result: BenchResult) -> doc.Document:
     """The document: verdict, load and results, times, percentiles, findings."""
-    findings = found.findings
-    if found.verdict == "untested" and not found.connections.opened:
+    sections = [doc.Section("answer", "", [doc.VerdictLine(result.verdict, result.why)])]
+    findings = result.findings
+    if result.verdict == "untested" and not result.connections.opened:
         # Nothing was measured: only the reason matters.
-        findings, measured = [one for one in findings if one.severity == "error"], []
+        findings = [finding for finding in findings if finding.severity == "error"]
     else:
-        columns = [doc.TableColumn("", kind="words")]
-        rows = [doc.TableRow(f"  {name}", [oneline(text)]) for name, text in _rows(found)]
-        measured = [
-            doc.Section("numbers", "Results", [doc.DataTable("", columns, rows, "Results", kind="keys", width=0)]),
-            doc.Section("times", "Times", _times(found)),
-            doc.Section("percentiles", "Percentiles", _percentiles(found)),
+        sections += [
+            doc.Section("numbers", "Results", [_results(result)]),
+            doc.Section("times", "Times", _times(result)),
+            doc.Section("percentiles", "Percentiles", _percentiles(result)),
         ]
-    rule = [doc.Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
-    sections = [
-        doc.Section("answer", "", [doc.VerdictLine(found.verdict, found.why)]),
-        *measured,
-        doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(findings)), *rule]),
+    last: list[doc.Block] = [doc.ItemList(doc.finding_items(findings))]
+    if result.verdict != "passed":
+        last.append(doc.Paragraph(f"The rule: {RULE}", style="dim"))
+    sections.append(doc.Section("findings", "Findings", last))
+    return doc.Document("bench", f"bench: {result.verdict}", oneline(result.why), [], sections)
+
+
+def _results(result: BenchResult) -> doc.DataTable:
+    columns = [doc.TableColumn("", kind="words")]
+    rows = [doc.TableRow(f"  {name}", [oneline(text)]) for name, text in _rows(result)]
+    return doc.DataTable("", columns, rows, "Results", kind="keys", width=0)
+
+
+def _rows(result: BenchResult) -> Iterator[tuple[str, str]]:
+    """(Name, what is said of it), in the order of the table."""
+    yield "server", _server(result)
+    yield "load", load(result.plan, result.workers)
+    yield "requests", _requests(result)
+    by_status = result.requests.by_status
+    if by_status and set(by_status) != {200}:
+        counts = (f"{status}: {format_count(count)}" for status, count in by_status.items())
+        yield "statuses", ", ".join(counts)
+    if result.tls is not msgspec.UNSET:
+        yield "TLS", tls_words(result.tls, result.environment)
+    yield "connections", _connections(result)
+    yield "transfer", _transfer(result)
+    if result.lateness_ms.p99 is not None:
+        yield "sent late", _lateness(result)
+    yield "CPU", _cpu(result)
+
+
+def _server(result: BenchResult) -> str:
+    label = result.environment["server"]["label"]
+    if label == "the server":
+        label = "unknown"
+    return f"{label} at {', '.join(map(masked_url, result.plan.urls))}"
+
+
+def _requests(result: BenchResult) -> str:
+    requests = result.requests
+    answered = f"{format_count(requests.total)} answered in {format_duration(result.duration_s)}"
+    parts = [
+        f"{answered}, {format_rate(requests.per_s)}",
+        f"{format_count(requests.keepalive)} kept alive",
+        f"{format_count(requests.failed)} failed",
     ]
-    return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
-
-
-def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
-    server, requests, connections = found.environment["server"], found.requests, found.connections
-    label = "unknown" if server["label"] == "the server" else server["label"]
-    yield "server", f"{label} at {', '.join(map(masked_url, found.plan.urls))}"
-    yield "load", load(found.plan, found.workers)
-    parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {format_rate(requests.per_s)}"]
-    parts.append(f"{format_count(requests.keepalive)} kept alive")
-    parts.append(f"{format_count(requests.failed)} failed")
-    others = {
+    told_above_zero = {
         "sent again": requests.resent,
         "in flight at the end": requests.in_flight,
         "due but not sent at the end": requests.overdue,
         "never sent": requests.left,
     }
-    parts += [f"{format_count(count)} {what}" for what, count in others.items() if count]
-    yield "requests", "; ".join(parts)
-    if requests.by_status and set(requests.by_status) != {200}:
-        yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
-    each = connections.requests_each
-    ended = f"; the closed ones served {_range(each['min'], each['max'])}" if each else ""
-    if found.tls is not msgspec.UNSET:
-        yield "TLS", tls_words(found.tls, found.environment)
-    yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
-    transfer, seconds = found.transfer, found.duration_s or math.inf
-    received = f"{format_bytes(transfer.received)} received, {format_bytes(transfer.received / seconds)} a second"
-    yield "transfer", f"{received}, {format_bytes(transfer.bodies)} in bodies; {format_bytes(transfer.sent)} sent"
-    if found.lateness_ms.p99 is not None:
-        late = found.lateness_ms
-        queued = f"; {format_count(requests.queued)} waited for a free connection" if requests.queued else ""
-        yield "sent late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
-    programs = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
-    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{programs}"
+    for name, count in told_above_zero.items():
+        if count:
+            parts.append(f"{format_count(count)} {name}")
+    return "; ".join(parts)
+
+
+def _connections(result: BenchResult) -> str:
+    connections = result.connections
+    opened, failed = format_count(connections.opened), format_count(connections.failed)
+    counts = f"{opened} opened, {failed} failed"
+    served = connections.requests_each
+    if not served:
+        return counts
+    return f"{counts}; the closed ones served {_range(served['min'], served['max'])}"
+
+
+def _transfer(result: BenchResult) -> str:
+    transfer = result.transfer
+    per_second = transfer.received / (result.duration_s or math.inf)
+    received = f"{format_bytes(transfer.received)} received, {format_bytes(per_second)} a second"
+    bodies, sent = format_bytes(transfer.bodies), format_bytes(transfer.sent)
+    return f"{received}, {bodies} in bodies; {sent} sent"
+
+
+def _lateness(result: BenchResult) -> str:
+    late = result.lateness_ms
+    text = f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms"
+    queued = result.requests.queued
+    if not queued:
+        return text
+    return f"{text}; {format_count(queued)} waited for a free connection"
+
+
+def _cpu(result: BenchResult) -> str:
+    text = f"asyncli {_spent(result.generator)}; server {_spent(result.server)}"
+    if result.host is None:
+        return text
+    return f"{text}; other programs {cores(result.host.others_cores)}"
 
 
 def load(plan: BenchPlan, workers: int) -> str:
-    how = "a new connection for each request" if plan.short else "kept alive"
+    """``GET on 100 connections, kept alive, from 2 processes``."""
+    request = plan.method
+    if plan.body:
+        request += f" with a body of {format_bytes(len(plan.body))}"
+    manner = _manner(plan)
+    if plan.rate is not None:
+        manner += f", {format_rate(plan.rate)} at fixed instants"
+    connections = format_many(plan.connections, "connection")
+    return f"{request} on {connections}, {manner}, from {format_many(workers, 'process')}"
+
+
+def _manner(plan: BenchPlan) -> str:
     if plan.pipeline > 1:
-        how = f"{format_count(plan.pipeline)} requests pipelined on each"
-    pace = f", {format_rate(plan.rate)} at fixed instants" if plan.rate is not None else ""
-    body = f" with a body of {format_bytes(len(plan.body))}" if plan.body else ""
-    connections, processes = format_many(plan.connections, "connection"), format_many(workers, "process")
-    return f"{plan.method}{body} on {connections}, {how}{pace}, from {processes}"
+        return f"{format_count(plan.pipeline)} requests pipelined on each"
+    if plan.short:
+        return "a new connection for each request"
+    return "kept alive"
 
 
 def _range(least: float, most: float) -> str:
-    least, most = round(least), round(most)
-    if least == most:
-        return f"{format_many(most, 'request')} each"
-    return f"{format_count(least)} to {format_count(most)} requests"
+    fewest = round(least)
+    highest = round(most)
+    if fewest == highest:
+        return f"{format_many(highest, 'request')} each"
+    return f"{format_count(fewest)} to {format_count(highest)} requests"
 
 
 def _spent(spent: CpuUse) -> str:
@@ -140,34 +217,44 @@ def _ms(value: float | None) -> str:
     """Milliseconds in four digits: 0.421, 12.30, 4,012."""
     if value is None:
         return "-"
-    digits = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
-    return f"{value:,.{digits}f}"
+    for below, decimals in ((10, 3), (100, 2), (1000, 1)):
+        if value < below:
+            return f"{value:,.{decimals}f}"
+    return f"{value:,.0f}"
 
 
-def _times(found: BenchResult) -> list[doc.Block]:
-    known = {name: times for name, times in found.times_ms.items() if times is not None}
-    if not known:
+def _times(result: BenchResult) -> list[doc.Block]:
+    rows = []
+    for name, times in result.times_ms.items():
+        if times is not None:
+            cells = [_ms(value) for value in msgspec.structs.astuple(times)]
+            rows.append(doc.TableRow(f"  {name}", cells))
+    if not rows:
         return []
-    rows = [
-        doc.TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
-        for name, times in known.items()
-    ]
-    columns = [doc.TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
-    meaning = {
+    columns = [doc.TableColumn(name) for name in Times.__struct_fields__]
+    meanings = {
         "connect": "time to connect",
         "waiting": "from the request to the first byte",
         "processing": "from the request to the last byte",
-        "total": "with the connect" if found.plan.rate is None else "from the scheduled instant",
+        "total": _meaning_of_total(result.plan),
     }
-    if found.plan.rate is not None and found.plan.short:
-        meaning["total"] += ", with the connect"
-    legend = "; ".join(f"{name}: {text}" for name, text in meaning.items())
-    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(legend, style="dim")]
+    legend = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
+    table = doc.DataTable("  times, ms", columns, rows, width=12, kind="tight")
+    return [table, doc.Paragraph(legend, style="dim")]
 
 
-def _percentiles(found: BenchResult) -> list[doc.Block]:
-    if not found.percentiles_ms:
+def _meaning_of_total(plan: BenchPlan) -> str:
+    if plan.rate is None:
+        return "with the connect"
+    if plan.short:
+        return "from the scheduled instant, with the connect"
+    return "from the scheduled instant"
+
+
+def _percentiles(result: BenchResult) -> list[doc.Block]:
+    if not result.percentiles_ms:
         return []
-    columns = [doc.TableColumn(f"{name} %") for name in found.percentiles_ms]
-    rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
-    return [doc.DataTable("  answered within", columns, rows, "Share of the requests answered within", width=0)]
+    columns = [doc.TableColumn(f"{name} %") for name in result.percentiles_ms]
+    rows = [doc.TableRow("  total, ms", [_ms(value) for value in result.percentiles_ms.values()])]
+    label = "Share of the requests answered within"
+    return [doc.DataTable("  answered within", columns, rows, label, width=0)]

@@ -21,38 +21,58 @@ def to_junit(summary: Summary) -> str:
 
     If only limits made the run fail, their tests say so, and the test of the verdict is skipped: each cause counts once.
     """
-    verdict, run = summary.finding(f"verdict_{summary.verdict}"), summary.run
-    why = ("", "") if verdict is None else (verdict.evidence, verdict.remedy)
-    by_limits = verdict is not None and verdict.fields["by_limits"]
-    return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s, by_limits)
+    run = summary.run
+    verdict = summary.finding(f"verdict_{summary.verdict}")
+    reason = ("", "")
+    by_limits = False
+    if verdict is not None:
+        reason = (verdict.evidence, verdict.remedy)
+        by_limits = verdict.fields["by_limits"]
+    url = summary.plan["urls"][0]
+    return suite(
+        summary.verdict, reason, summary.findings, url, run.started, run.duration_s, by_limits
+    )
+
+
+#: The kind of a test by the code of its finding, of a limit, or by its verdict; of others an error.
+_KINDS = {"limit_kept": "", "limit_crossed": "failure", "passed": "", "failed": "failure"}
 
 
 def suite(
-    verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float, by_limits: bool
+    verdict: str,
+    why: tuple[str, str],
+    findings: Iterable[Finding],
+    url: str,
+    started: str,
+    duration_s: float,
+    by_limits: bool,
 ) -> str:
-    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``: only limits made it fail."""
-    kind = "skipped" if by_limits else {"passed": "", "failed": "failure"}.get(verdict, "error")
+    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``: only
+    limits made it fail.
+    """
+    kind = "skipped" if by_limits else _KINDS.get(verdict, "error")
     cases = [("verdict", kind, *why)]
-    for one in findings:
-        if one.code in LIMITS:
-            kind = {"limit_kept": "", "limit_crossed": "failure"}.get(one.code, "error")
-            cases.append((one.fields["limit"], kind, one.evidence, one.remedy))
-    whole = ET.Element(
+    for finding in findings:
+        if finding.code in LIMITS:
+            kind = _KINDS.get(finding.code, "error")
+            cases.append((finding.fields["limit"], kind, finding.evidence, finding.remedy))
+    kinds = [kind for _, kind, _, _ in cases]
+    root = ET.Element(
         "testsuite",
         name=_clean(f"asyncli {url}"),
         tests=str(len(cases)),
-        failures=str(sum(kind == "failure" for _, kind, _, _ in cases)),
-        errors=str(sum(kind == "error" for _, kind, _, _ in cases)),
-        skipped=str(sum(kind == "skipped" for _, kind, _, _ in cases)),
+        failures=str(kinds.count("failure")),
+        errors=str(kinds.count("error")),
+        skipped=str(kinds.count("skipped")),
         time=f"{duration_s:.3f}",
         timestamp=started,
     )
     for name, kind, evidence, remedy in cases:
-        case = ET.SubElement(whole, "testcase", classname="asyncli", name=_clean(name), time="0")
+        case = ET.SubElement(root, "testcase", classname="asyncli", name=_clean(name), time="0")
         if kind:
             ET.SubElement(case, kind, message=_clean(evidence), type=verdict).text = _clean(remedy)
-    ET.indent(whole)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(whole, encoding="unicode") + "\n"
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _clean(text: str) -> str:

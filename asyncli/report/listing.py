@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,16 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration
 from asyncli.report import jsonout
 from asyncli.report.answer import worst
-from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
+from asyncli.report.document import (
+    Block,
+    Cell,
+    DataTable,
+    Document,
+    Paragraph,
+    Section,
+    TableColumn,
+    TableRow,
+)
 from asyncli.report.format import count_or_unknown, utf8, with_error, with_streams
 from asyncli.report.summary import summarise, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
 
 #: What costs and drifts read of the whole run; of other metrics they need the first seconds of the hold at most.
 READ_WHOLE = frozenset({
-    *(one for sources in SOURCES.values() for one in sources), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
+    *itertools.chain.from_iterable(SOURCES.values()), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
     metrics.SERVER_STARTED, metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES,
     metrics.SERVER_THREADS, metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
     # The cost reaches to the level at the hold's end, of each part and of what is taken off the host's.
@@ -202,7 +212,17 @@ def _hold(run: Listed) -> str:
 
 
 #: On a narrow terminal the last columns are omitted.
-_COLUMNS = ("age", "held", "verdict", "cost in server", "hold", "cost on host", "server", "started (UTC)", "size")
+_COLUMNS = (
+    "age",
+    "held",
+    "verdict",
+    "cost in server",
+    "hold",
+    "cost on host",
+    "server",
+    "started (UTC)",
+    "size",
+)
 _WORDS = ("verdict", "server", "started (UTC)")
 # Width of the columns that are always shown; the rest is for the file's name.
 _ALWAYS_SHOWN = 50
@@ -212,12 +232,13 @@ def print_listing(listing: Listing, console: Console) -> None:
     """One line per run. On a terminal, columns are omitted until a line fits."""
     columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
     longest = max(12, console.width - _ALWAYS_SHOWN) if console.is_terminal else None
-    table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
+    table = DataTable("run file", columns, [_row(run, longest) for run in listing.runs], width=0)
     blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
     if not listing.runs:
-        blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli soak URL' or 'asyncli demo' makes one", "text")]
+        none = f"no run files in {oneline(listing.folder)}"
+        blocks = [Paragraph(f"{none}; 'asyncli soak URL' or 'asyncli demo' makes one", "text")]
     # A table, so that paths do not wrap in a pipe.
-    broken = [TableRow(f"  {oneline(one.why)}", style="yellow") for one in listing.unread]
+    broken = [TableRow(f"  {oneline(file.why)}", style="yellow") for file in listing.unread]
     sections = [Section("runs", "", blocks)]
     if broken:
         sections.append(Section("unread", "", [DataTable("Not runs, or broken:", [], broken, width=0)]))
@@ -225,25 +246,36 @@ def print_listing(listing: Listing, console: Console) -> None:
 
 
 def _row(run: Listed, longest: int | None) -> TableRow:
-    held, verdict, name = count_or_unknown(run.held), state(run), oneline(run.file)
+    name = oneline(run.file)
     if longest is not None and len(name) > longest:
         # The end of a name tells it apart.
         name = f"…{name[1 - longest :]}"
+    held = count_or_unknown(run.held)
+    if run.held != run.requested:
+        held = f"{held}/{format_count(run.requested)}"
+    verdict = state(run)
     cells: list[Cell] = [
-        _age(run.age_s), held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
-        (verdict, VERDICT_STYLE[verdict.partition(",")[0]]), _cost(run.server_cost, run), _hold(run),
-        _cost(run.cost if run.cost_of == "host_total" else None, run), oneline(run.server or "-"),
+        _age(run.age_s),
+        held,
+        (verdict, VERDICT_STYLE[verdict.partition(",")[0]]),
+        _cost(run.server_cost, run),
+        _hold(run),
+        _cost(run.cost if run.cost_of == "host_total" else None, run),
+        oneline(run.server or "-"),
         run.started.replace("T", " ").removesuffix("Z")[:16],
         format_bytes(run.bytes),
-    ]  # fmt: skip
+    ]
     return TableRow(name, cells)
 
 
 def _cost(cost: Cost | None, run: Listed) -> str:
     if cost is None:
         return "-"
-    # Two levels include first use.
-    return with_error(cost) + with_streams(run.streams) + (" (two levels)" if cost.of_levels else "")
+    text = f"{with_error(cost)}{with_streams(run.streams)}"
+    if cost.of_levels:
+        # Two levels include first use.
+        return f"{text} (two levels)"
+    return text
 
 
 def _age(seconds: float) -> str:
@@ -256,4 +288,4 @@ def _age(seconds: float) -> str:
 
 def newest_first(runs: Sequence[Listed]) -> list[Listed]:
     """Newest first, then by file name."""
-    return sorted(sorted(runs, key=lambda one: one.file), key=lambda one: one.age_s)
+    return sorted(runs, key=lambda run: (run.age_s, run.file))

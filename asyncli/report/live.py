@@ -271,8 +271,8 @@ def _memory(state: LiveState) -> Iterator[str]:
     if state.generator_bytes is not None:
         cpu = cores(state.generator_cpu_share)
         yield f"asyncli {format_bytes(state.generator_bytes)} {cpu}"
-    if state.host_per_connection is not None and state.host_per_connection_half is not None:
-        cost = plus_minus(state.host_per_connection, state.host_per_connection_half)
+    if "host" in state.costs:
+        cost = plus_minus(*state.costs["host"])
         connection = f"connection{with_streams(state.streams)}"
         yield f"{cost} a {connection} on {state.host}{so_far(state)}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from asyncli.analysis.drift import least_hold_s
 from asyncli.core.histogram import Histogram
@@ -15,30 +16,54 @@ from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
 
 _GROWING = (
-    "connections.opened", "connections.reopened", "connections.lost", "connections.failed", "heartbeats.sent",
-    "heartbeats.answered", "heartbeats.failed", "heartbeats.latency_ms.max", "heartbeats.lateness_ms.max", "ramp.lateness_ms.max",
-)  # fmt: skip
+    "connections.opened",
+    "connections.reopened",
+    "connections.lost",
+    "connections.failed",
+    "heartbeats.sent",
+    "heartbeats.answered",
+    "heartbeats.failed",
+    "heartbeats.latency_ms.max",
+    "heartbeats.lateness_ms.max",
+    "ramp.lateness_ms.max",
+)
 _GROWING_PARTS = ("connections.deaths.", "connections.failures.", "heartbeats.by_status.")
 
 
-def can_be_judged(one: Threshold) -> bool:
-    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a share of another growing one."""
-    grows = one.key in _GROWING or one.key.startswith(_GROWING_PARTS)
-    return grows and one.comparison in (">", ">=") and one.whole in (None, "connections.requested")
+def can_be_judged(threshold: Threshold) -> bool:
+    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a share
+    of another growing one.
+    """
+    grows = threshold.key in _GROWING or threshold.key.startswith(_GROWING_PARTS)
+    if not grows or threshold.comparison not in (">", ">="):
+        return False
+    return threshold.whole in (None, "connections.requested")
 
 
 def require_limits(plan: Plan, where: str = "--fail-if") -> None:
     """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort without one."""
     require(plan.fail_if, Summary, where)
-    if beats := [text for text in plan.fail_if if plan.listens and parse(text, Summary).key.startswith("heartbeats.")]:
-        raise PlanError(f"{where} {beats[0]!r}: connections that listen send no heartbeats; leave it out")
+    if plan.listens:
+        for text in _limits_on(plan, "heartbeats."):
+            raise PlanError(
+                f"{where} {text!r}: connections that listen send no heartbeats; leave it out"
+            )
     if plan.abort and not plan.fail_if:
-        raise PlanError("--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'")
+        raise PlanError(
+            "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
+        )
+
+
+def _limits_on(plan: Plan, part: str) -> list[str]:
+    """The limits whose key is in this part of the JSON."""
+    return [text for text in plan.fail_if if parse(text, Summary).key.startswith(part)]
 
 
 def unwatched(plan: Plan) -> list[str]:
     """The limits that ``abort`` cannot watch: they are judged at the end."""
-    return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))] if plan.abort else []
+    if not plan.abort:
+        return []
+    return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))]
 
 
 def too_short(plan: Plan) -> list[Finding]:
@@ -46,15 +71,17 @@ def too_short(plan: Plan) -> list[Finding]:
     least_s = math.ceil(least_hold_s(plan.keepalive_s))
     if plan.hold_s is None or plan.hold_s >= least_s:
         return []
-    limits = [text for text in plan.fail_if if parse(text, Summary).key.startswith("drift.")]
-    return [drift_hold(limits, least_s, plan.hold_s)] if limits else []
+    limits = _limits_on(plan, "drift.")
+    if not limits:
+        return []
+    return [drift_hold(limits, least_s, plan.hold_s)]
 
 
 class LiveLimits:
     """Judges ``thresholds`` tick by tick, for a soak of ``requested`` connections."""
 
     def __init__(self, thresholds: Iterable[Threshold], requested: int) -> None:
-        self._thresholds = [one for one in thresholds if can_be_judged(one)]
+        self._thresholds = list(filter(can_be_judged, thresholds))
         self._requested = requested
         self._total = Tick()
 
@@ -63,22 +90,37 @@ class LiveLimits:
         if not self._thresholds:
             return None
         self._total.merge_counts(tick)
+        for outcome in judge(self._thresholds, self._document()):
+            if outcome.crossed:
+                return outcome
+        return None
+
+    def _document(self) -> dict[str, Any]:
+        """The growing numbers of the JSON so far."""
         total = self._total
-        document = {
+        return {
             "connections": {
-                "requested": self._requested, "opened": total.opened, "reopened": total.reopened, "lost": total.lost,
+                "requested": self._requested,
+                "opened": total.opened,
+                "reopened": total.reopened,
+                "lost": total.lost,
                 "failed": sum(total.failures.values()),
-                "failures": total.failures, "deaths": {cause: deaths.count for cause, deaths in total.deaths.items()},
+                "failures": total.failures,
+                "deaths": {cause: deaths.count for cause, deaths in total.deaths.items()},
             },
             "heartbeats": {
-                "sent": total.sent, "answered": total.answered, "failed": total.beats_failed,
+                "sent": total.sent,
+                "answered": total.answered,
+                "failed": total.beats_failed,
                 "by_status": {str(status): count for status, count in total.by_status.items()},
-                "latency_ms": {"max": _ms(total.latency_us)}, "lateness_ms": {"max": _ms(total.lateness_us)},
+                "latency_ms": {"max": _ms(total.latency_us)},
+                "lateness_ms": {"max": _ms(total.lateness_us)},
             },
             "ramp": {"lateness_ms": {"max": _ms(total.ramp_lateness_us)}},
-        }  # fmt: skip
-        return next((one for one in judge(self._thresholds, document) if one.crossed), None)
+        }
 
 
 def _ms(histogram: Histogram) -> float | None:
-    return histogram.greatest / 1000 if histogram.greatest >= 0 else None
+    if histogram.greatest < 0:
+        return None
+    return histogram.greatest / 1000

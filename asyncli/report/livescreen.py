@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 SHORTEST_FRAME_S = 0.25
 # Wider columns are hard to read as one line.
 _WIDEST = 92
+_ATTENTION_LINES = 2
+
+_PARTS_OF_COST = (
+    ("server", "server"),
+    ("kernel", "kernel, all ends,"),
+    ("generator", "asyncli"),
+)
 
 #: (name, value, style)
 Fact = tuple[str, str, str]
@@ -37,7 +44,8 @@ class LiveView(NullView):
     """A screen that is updated in place and disappears when the run ends."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
-        self._plan, self._console = plan, console
+        self._plan = plan
+        self._console = console
         self._live: Live | None = None
         self._phase: str | None = None
         self._drawn_s = 0.0
@@ -56,12 +64,15 @@ class LiveView(NullView):
             self._live = None
 
     def update(self, state: LiveState) -> None:
-        now = time.monotonic()
-        if self._live is None or (state.phase == self._phase and now - self._drawn_s < SHORTEST_FRAME_S):
+        if self._live is None:
+            return
+        now_s = time.monotonic()
+        if state.phase == self._phase and now_s - self._drawn_s < SHORTEST_FRAME_S:
             return
         if behind(self._console):
             return
-        self._phase, self._drawn_s = state.phase, now
+        self._phase = state.phase
+        self._drawn_s = now_s
         self._live.update(screen(self._plan, state, self._console), refresh=True)
 
 
@@ -69,7 +80,9 @@ class Snapshot:
     """One state as text and as HTML, for IPython. ``outcome``: how the run ended, shown instead."""
 
     def __init__(self, plan: Plan, state: LiveState, outcome: str = "") -> None:
-        self._plan, self._state, self._outcome = plan, state, outcome
+        self._plan = plan
+        self._state = state
+        self._outcome = outcome
 
     def __repr__(self) -> str:
         return self._outcome or plain_line(self._state)
@@ -77,7 +90,11 @@ class Snapshot:
     def _repr_html_(self) -> str:
         if self._outcome:
             return f"<div>{html.escape(oneline(self._outcome))}</div>"
-        return html_of(lambda console: console.print(screen(self._plan, self._state, console)), _WIDEST)
+
+        def print_screen(console: Console) -> None:
+            console.print(screen(self._plan, self._state, console))
+
+        return html_of(print_screen, _WIDEST)
 
 
 def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
@@ -87,30 +104,51 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     from rich.text import Text
 
     width = min(console.width - 2, _WIDEST)
-    parts: list[RenderableType] = [_title(plan, state, width), _phases(state), "", _bar(state, width), ""]
-    parts += [_pair(width, _connections(state), _heartbeats(state)), "", _pair(width, _server(state), _generator(state)), ""]
-    parts += _cost(state)
-    room = 2
-    counted = (("lost", state.deaths), ("failed", state.failures), ("errors", state.errors))
-    if why := [f"{what}{causes(counts)}" for what, counts in counted if counts]:
-        parts.append(_cut(Text.assemble(("why: ", "bold red"), "; ".join(why)), width))
-        room = 1
-    for finding in [one.finding for one in state.findings if one.finding.severity != "info"][-room:]:
-        severity = (f"{finding.severity}: ", SEVERITY_STYLE[finding.severity])
-        parts.append(_cut(Text.assemble(severity, oneline(finding.evidence)), width))
-    for part in parts if console.options.ascii_only else ():
-        if isinstance(part, Text):
-            part.plain = ascii_only(part.plain)
+    parts: list[RenderableType] = [
+        _title(plan, state, width),
+        _phases(state),
+        "",
+        _bar(state, width),
+        "",
+        _pair(width, _connections(state), _heartbeats(state)),
+        "",
+        _pair(width, _server(state), _generator(state)),
+        "",
+        *_cost(state),
+        *(_cut(line, width) for line in _attention(state)),
+    ]
+    if console.options.ascii_only:
+        for part in parts:
+            if isinstance(part, Text):
+                part.plain = ascii_only(part.plain)
     return Padding(Group(*parts), (0, 1))
+
+
+def _attention(state: LiveState) -> list[Text]:
+    """Why something was lost or failed, and the last findings that are more than information."""
+    from rich.text import Text
+
+    lines = []
+    counts_of = {"lost": state.deaths, "failed": state.failures, "errors": state.errors}
+    reasons = [f"{kind}{causes(counts)}" for kind, counts in counts_of.items() if counts]
+    if reasons:
+        lines.append(Text.assemble(("why: ", "bold red"), "; ".join(reasons)))
+    findings = [live.finding for live in state.findings if live.finding.severity != "info"]
+    room = _ATTENTION_LINES - len(lines)
+    for finding in findings[-room:]:
+        severity = (f"{finding.severity}: ", SEVERITY_STYLE[finding.severity])
+        lines.append(Text.assemble(severity, oneline(finding.evidence)))
+    return lines
 
 
 def _title(plan: Plan, state: LiveState, width: int) -> Text:
     from rich.text import Text
 
     clock = format_duration(int(state.elapsed_s)) if state.elapsed_s >= 1 else "0 s"
-    more = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
+    other_urls = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
     url = Text(masked_url(plan.urls[0]), "cyan", no_wrap=True)
-    title = Text.assemble(("asyncli", "bold"), "  ", _cut(url, width - len(f"asyncli  {more}  {clock}")), more, no_wrap=True)
+    room = width - len(f"asyncli  {other_urls}  {clock}")
+    title = Text.assemble(("asyncli", "bold"), "  ", _cut(url, room), other_urls, no_wrap=True)
     title.append(" " * max(2, width - title.cell_len - len(clock)))
     return title.append(clock, "bold")
 
@@ -135,19 +173,33 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    left = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
-    if state.eta_s is not None:
-        left = f"{format_duration(round(state.eta_s))} left" if state.eta_s > 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
     row = Table.grid(padding=(0, 2), pad_edge=False)
     room = width - 8 - 5 - 15 - 6
-    bar = ProgressBar(total=1.0, completed=state.progress or 0.0, width=room, complete_style="cyan", finished_style="green")
+    bar = ProgressBar(
+        total=1.0,
+        completed=state.progress or 0.0,
+        width=room,
+        complete_style="cyan",
+        finished_style="green",
+    )
     row.add_column(width=8)
     row.add_column(width=room)
     row.add_column(width=5, justify="right")
     row.add_column(width=15, no_wrap=True)
-    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(left, "dim"))
+    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(_time_left(state), "dim"))
     return row
+
+
+def _time_left(state: LiveState) -> str:
+    """When the phase ends."""
+    if state.eta_s is not None:
+        if state.eta_s <= 0.5:
+            return "any moment"
+        return f"{format_duration(round(state.eta_s))} left"
+    if state.phase != "hold":
+        return ""
+    return "reopening" if state.refilling else "until Ctrl-C"
 
 
 def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
@@ -160,22 +212,30 @@ def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
         pair.add_column(width=14, no_wrap=True)
         pair.add_column(width=(width - 4) // 2 - 14, justify="right", no_wrap=True, overflow="crop")
     for place, facts in enumerate(itertools.zip_longest(left, right, fillvalue=("", "", ""))):
-        cells = [(Text(f"  {name}", "dim") if place else Text(name, "bold"), Text(value, style)) for name, value, style in facts]
-        pair.add_row(*cells[0], *cells[1])
+        cells = []
+        for name, value, style in facts:
+            label = Text(f"  {name}", "dim") if place else Text(name, "bold")
+            cells += [label, Text(value, style)]
+        pair.add_row(*cells)
     return pair
 
 
 def _connections(state: LiveState) -> Iterator[Fact]:
-    whole = state.held >= state.asked
     yield "Connections", "", ""
-    yield "held", f"{format_count(state.held)} of {format_count(state.asked)}", "bold green" if whole else "bold"
+    held = f"{format_count(state.held)} of {format_count(state.asked)}"
+    yield "held", held, "bold green" if state.held >= state.asked else "bold"
     if state.phase == "ramp" or state.achieved_per_s:
-        yield "rate", f"{or_dash(state.achieved_per_s, ',.0f')}/s of {state.asked_per_s:,.0f}/s", ""
+        achieved = or_dash(state.achieved_per_s, ",.0f")
+        yield "rate", f"{achieved}/s of {state.asked_per_s:,.0f}/s", ""
     else:
         yield "reopened", format_count(state.reopened), ""
     yield "connecting", format_count(state.connecting), ""
-    yield "lost", format_count(state.lost), "bold red" if state.lost else "green"
-    yield "failed", format_count(state.failed), "bold red" if state.failed else "green"
+    yield "lost", format_count(state.lost), _red_above_zero(state.lost)
+    yield "failed", format_count(state.failed), _red_above_zero(state.failed)
+
+
+def _red_above_zero(count: int) -> str:
+    return "bold red" if count else "green"
 
 
 def _heartbeats(state: LiveState) -> Iterator[Fact]:
@@ -191,13 +251,19 @@ def _heartbeats(state: LiveState) -> Iterator[Fact]:
 
 
 def _server(state: LiveState) -> Iterator[Fact]:
-    lagging = state.accepts is not None and state.handled is not None and state.handled < state.accepts
     yield "Server", "", ""
     yield "active", or_dash(state.active, ",d"), "bold"
     yield "accepted", or_dash(state.accepts, ",d"), ""
-    yield "handled", or_dash(state.handled, ",d"), "bold red" if lagging else ""
+    yield "handled", or_dash(state.handled, ",d"), "bold red" if _handles_fewer(state) else ""
     yield "memory", or_bytes(state.server_bytes), ""
     yield "CPU", cores(state.server_cpu_share), ""
+
+
+def _handles_fewer(state: LiveState) -> bool:
+    """Whether the server handles fewer connections than it accepted."""
+    if state.accepts is None or state.handled is None:
+        return False
+    return state.handled < state.accepts
 
 
 def _generator(state: LiveState) -> Iterator[Fact]:
@@ -205,29 +271,27 @@ def _generator(state: LiveState) -> Iterator[Fact]:
     yield "workers", format_count(state.workers) if state.workers else "-", "bold"
     yield "memory", or_bytes(state.generator_bytes), ""
     yield "CPU", cores(state.generator_cpu_share), ""
-    yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3), ""
+    longest_turn = "-"
+    if state.longest_turn_s is not None:
+        longest_turn = milliseconds(state.longest_turn_s * 1e3)
+    yield "longest turn", longest_turn, ""
 
 
 def _cost(state: LiveState) -> list[Text]:
     """Two lines: the cost so far, and its parts."""
     from rich.text import Text
 
-    whole, half = state.host_per_connection, state.host_per_connection_half
-    if whole is None or half is None:
-        first = Text(f"Cost of a connection{with_streams(state.streams)} on {state.host}: not known yet", "dim")
+    streams = with_streams(state.streams)
+    if "host" in state.costs:
+        total = (plus_minus(*state.costs["host"]), "bold cyan")
+        where = f" on {state.host}{so_far(state)}"
+        first = Text.assemble(f"A connection{streams} costs ", total, where)
     else:
-        each = (plus_minus(whole, half), "bold cyan")
-        what = f"A connection{with_streams(state.streams)} costs "
-        first = Text.assemble(what, each, f" on {state.host}{so_far(state)}")
-    parts = [
-        f"{where} {plus_minus(value, half)}"
-        for value, half, where in (
-            (state.server_per_connection, state.server_per_connection_half, "server"),
-            (state.kernel_per_connection, state.kernel_per_connection_half, "kernel, all ends,"),
-            (state.generator_per_connection, state.generator_per_connection_half, "asyncli"),
-        )
-        if value is not None and half is not None
-    ]
+        first = Text(f"Cost of a connection{streams} on {state.host}: not known yet", "dim")
+    parts = []
+    for name, place in _PARTS_OF_COST:
+        if name in state.costs:
+            parts.append(f"{place} {plus_minus(*state.costs[name])}")
     return [first, Text("  " + ", ".join(parts), "dim")]
 
 

@@ -15,7 +15,7 @@ from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.live_thresholds import LiveLimits
-from asyncli.report.livecost import COSTS, RECENT_S, LiveCosts
+from asyncli.report.livecost import COSTS, RECENT_S, LiveCost, LiveCosts
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 
@@ -85,16 +85,10 @@ class LiveState(msgspec.Struct):
     server_processes: int | None = None
     server_ended: int = 0
     server_restarts: int = 0
-    #: Above the baseline, by connections held, and half of the 95 % interval (rather too wide). The kernel's is for all ends
-    #: here. None where the interval is wider than ± 50 %, or the report would not show it (livecost.py).
-    server_per_connection: float | None = None
-    server_per_connection_half: float | None = None
-    kernel_per_connection: float | None = None
-    kernel_per_connection_half: float | None = None
-    generator_per_connection: float | None = None
-    generator_per_connection_half: float | None = None
-    host_per_connection: float | None = None
-    host_per_connection_half: float | None = None
+    #: Above the baseline, by connections held, with an interval that is rather too wide: of
+    #: "server", "kernel" (all ends here), "generator" and "host". Absent where the interval is wider
+    #: than ± 50 %, or the report would not show it (livecost.py).
+    costs: Mapping[str, LiveCost] = msgspec.field(default_factory=dict)
     generator_bytes: float | None = None
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
@@ -116,18 +110,63 @@ _MEMORY = {
     # Left by other programs that list our descriptors, so not a cost of a connection.
     "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
-_STATUS = ("active", "waiting", "accepts", "handled")
-_SERVER = ("server_bytes", "server_cpu_share", "server_processes")
-# Fields from ticks, which are meaningless in the residue: there are no connections.
-_TICK_FIELDS = (
-    "achieved_per_s", "heartbeats_per_s", "messages_per_s", "latency_p50_ms", "latency_p99_ms", "lateness_p99_ms",
-    "longest_turn_s",
-)  # fmt: skip
-# Fields that become unknown after a finding that their source is lost or ended.
-_SOURCE_FIELDS = {
-    "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
-    "memory": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
-}  # fmt: skip
+
+
+def _forget_ticks(state: LiveState) -> None:
+    """What ticks tell is meaningless in the residue: there are no connections."""
+    state.achieved_per_s = None
+    state.heartbeats_per_s = None
+    state.messages_per_s = None
+    state.latency_p50_ms = None
+    state.latency_p99_ms = None
+    state.lateness_p99_ms = None
+    state.longest_turn_s = None
+
+
+def _forget_status(state: LiveState) -> None:
+    state.active = None
+    state.waiting = None
+    state.accepts = None
+    state.handled = None
+
+
+def _forget_server(state: LiveState) -> None:
+    state.server_bytes = None
+    state.server_cpu_share = None
+    state.server_processes = None
+
+
+def _forget_agent(state: LiveState) -> None:
+    _forget_status(state)
+    _forget_server(state)
+
+
+def _forget_server_memory(state: LiveState) -> None:
+    state.server_bytes = None
+
+
+def _forget_kernel(state: LiveState) -> None:
+    state.kernel_bytes = None
+
+
+def _forget_generator_cpu(state: LiveState) -> None:
+    state.generator_cpu_share = None
+
+
+def _forget_generator_memory(state: LiveState) -> None:
+    state.generator_bytes = None
+
+
+#: What becomes unknown when a source is lost or has ended, as a finding says.
+_FORGET: dict[str, Callable[[LiveState], None]] = {
+    "status": _forget_status,
+    "server": _forget_server,
+    "server_memory": _forget_server_memory,
+    "agent": _forget_agent,
+    "memory": _forget_kernel,
+    "generator": _forget_generator_cpu,
+    "generator_memory": _forget_generator_memory,
+}
 
 
 class LiveFold:
@@ -136,7 +175,9 @@ class LiveFold:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._ramp = plan.schedule
-        self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until)
+        self._state = LiveState(
+            asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until
+        )
         self._state.streams = streams_each(plan.streams, [])
         if plan.agent is not None:
             self._state.host = "the server's host"
@@ -147,7 +188,9 @@ class LiveFold:
         # Time of the last tick (s), and connections held then.
         self._held = (0.0, 0)
         self._listing = 0.0
-        self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
+        self._server_cpu = CpuShare()
+        self._generator_cpu = CpuShare()
+        #: The status page's counts before our connections.
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
         # Connections opened by an earlier session.
@@ -165,11 +208,11 @@ class LiveFold:
         self._phase = phase
         if phase.name == "ramp":
             self._held = (phase.start_s, 0)
-        state.phase, state.over = phase.name, False
+        state.phase = phase.name
+        state.over = False
         state.refilling &= phase.name == "hold"
         if phase.name == "residue":
-            for field in _TICK_FIELDS:
-                setattr(state, field, None)
+            _forget_ticks(state)
         self._now(phase.start_s)
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -180,9 +223,14 @@ class LiveFold:
         self._recent.append((t_s, tick))
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
-        state.held, state.connecting, state.workers = tick.held, tick.connecting, tick.workers
-        waits_long = tick.longest_wait_s > _WAITS_LONG_S
-        state.unanswered, state.longest_wait_s = (tick.awaiting, tick.longest_wait_s) if waits_long else (0, 0.0)
+        state.held = tick.held
+        state.connecting = tick.connecting
+        state.workers = tick.workers
+        state.unanswered = 0
+        state.longest_wait_s = 0.0
+        if tick.longest_wait_s > _WAITS_LONG_S:
+            state.unanswered = tick.awaiting
+            state.longest_wait_s = tick.longest_wait_s
         state.streams = streams_each(self._plan.streams, [tick])
         self._count(tick)
         # The drain's last tick may come late.
@@ -200,8 +248,8 @@ class LiveFold:
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
-        for cause, dead in tick.deaths.items():
-            state.deaths[cause] = state.deaths.get(cause, 0) + dead.count
+        for cause, deaths in tick.deaths.items():
+            state.deaths[cause] = state.deaths.get(cause, 0) + deaths.count
         for cause, count in tick.failures.items():
             state.failures[cause] = state.failures.get(cause, 0) + count
             state.failed += count
@@ -209,65 +257,104 @@ class LiveFold:
             state.errors[str(status)] = state.errors.get(str(status), 0) + count
 
     def sample(self, sample: Sample) -> None:
-        state, values = self._state, sample.values
         self._now(sample.t_s)
-        for field in _STATUS:
-            if (number := values.get(f"status.{field}")) is not None:
-                # Since our start and without our poller, so that it compares with our counts.
-                first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
-                setattr(state, field, max(0, round(number - first)))
-        self._costs.accepted |= values.get(metrics.SERVER_SOCKETS, 0.0) > 0
-        if (accepts := values.get(metrics.STATUS_ACCEPTS)) is not None:
+        self._status(sample.values)
+        self._processes(sample.values)
+        self._memory(sample)
+        self._costs.accepted |= sample.values.get(metrics.SERVER_SOCKETS, 0.0) > 0
+        state = self._state
+        state.server_cpu_share = self._server_cpu.read(
+            sample.t_s, sample.values.get(metrics.SERVER_CPU_S)
+        )
+        state.generator_cpu_share = self._generator_cpu.read(
+            sample.t_s, sample.values.get(metrics.GENERATOR_CPU_S)
+        )
+
+    def _status(self, values: Mapping[str, float]) -> None:
+        state = self._state
+        # Our poller holds one active connection, and none that waits.
+        state.active = self._since_start(values, metrics.STATUS_ACTIVE, state.active, 1.0)
+        state.waiting = self._since_start(values, metrics.STATUS_WAITING, state.waiting, 0.0)
+        state.accepts = self._since_start(values, metrics.STATUS_ACCEPTS, state.accepts)
+        state.handled = self._since_start(values, metrics.STATUS_HANDLED, state.handled)
+        accepts = values.get(metrics.STATUS_ACCEPTS)
+        if accepts is not None:
             state.server_restarts += self._accepts is not None and accepts < self._accepts
             self._accepts = accepts
-        if (number := values.get(metrics.SERVER_PROCESSES)) is not None:
-            state.server_processes = round(number)
+
+    def _since_start(
+        self,
+        values: Mapping[str, float],
+        metric: str,
+        known: int | None,
+        before: float | None = None,
+    ) -> int | None:
+        """The count since our start, which compares with our counts; ``before``: what it was then, if
+        that is not its first value. ``known``: the last one, if this sample has none.
+        """
+        number = values.get(metric)
+        if number is None:
+            return known
+        first = self._first.setdefault(metric, number if before is None else before)
+        return max(0, round(number - first))
+
+    def _processes(self, values: Mapping[str, float]) -> None:
+        state = self._state
+        processes = values.get(metrics.SERVER_PROCESSES)
+        if processes is not None:
+            state.server_processes = round(processes)
         state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
+
+    def _memory(self, sample: Sample) -> None:
+        state = self._state
+        values = sample.values
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
-        read = {name: value for name in (*COSTS, "processes") if (value := _first(values, _MEMORY[name])) is not None}
-        if "host" in read:
-            read["host"] -= self._listing
+        memory = {}
+        for name in (*COSTS, "processes"):
+            value = _first(values, _MEMORY[name])
+            if value is not None:
+                memory[name] = value
+        if "host" in memory:
+            memory["host"] -= self._listing
         if state.phase in (None, "baseline"):
             self._costs.before(values)
-            self._add_reading(sample.t_s, read, 0.0)
+            self._add_reading(sample.t_s, memory, 0.0)
         elif state.phase in ("ramp", "hold"):
-            self._pending.append((sample.t_s, read))
+            self._pending.append((sample.t_s, memory))
         state.server_bytes = _first(values, _MEMORY["server"][1:], state.server_bytes)
         state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
         state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
-        for name, seen in self._cpu.items():
-            if (number := values.get(f"{name}.cpu_s")) is not None:
-                seen.append((sample.t_s, number))
-                while seen[0][0] < sample.t_s - RECENT_S:
-                    seen.popleft()
-        state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
 
-    def _add_reading(self, t_s: float, read: Mapping[str, float], held: float) -> None:
-        """Update the cost with a reading at ``held`` connections."""
-        empty = self._state.opened == self._opened_before and self._state.phase in (None, "baseline")
-        self._costs.read(t_s, read, held, self._state.phase, empty)
-        known = self._costs.known()
-        for name in COSTS:
-            each, half = known.get(name, (None, None))
-            setattr(self._state, f"{name}_per_connection", each)
-            setattr(self._state, f"{name}_per_connection_half", half)
+    def _add_reading(self, t_s: float, memory: Mapping[str, float], held: float) -> None:
+        """Update the costs with a reading at ``held`` connections."""
+        state = self._state
+        before_connections = state.phase in (None, "baseline")
+        empty = before_connections and state.opened == self._opened_before
+        self._costs.read(t_s, memory, held, state.phase, empty)
+        state.costs = self._costs.known()
 
     def _add_pending(self, t_s: float, held: int) -> None:
-        """Add the readings up to this tick, with ``held`` interpolated: it may change by thousands between two ticks."""
-        before_s, before = self._held
+        """Add the readings up to this tick, with ``held`` interpolated: it may change by thousands
+        between two ticks.
+        """
+        before_s, held_before = self._held
         while self._pending and self._pending[0][0] <= t_s:
-            at_s, read = self._pending.popleft()
-            share = (at_s - before_s) / (t_s - before_s) if before_s <= at_s < t_s else 1.0
-            self._add_reading(at_s, read, before + share * (held - before))
+            at_s, memory = self._pending.popleft()
+            share = 1.0
+            if before_s <= at_s < t_s:
+                share = (at_s - before_s) / (t_s - before_s)
+            self._add_reading(at_s, memory, held_before + share * (held - held_before))
         self._held = (t_s, held)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""
-        self._findings.append(Notice(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
-        self._state.findings_seen += 1
-        source, _, what = finding.code.rpartition("_")
-        for field in _SOURCE_FIELDS.get(source, ()) if what in ("lost", "ended") else ():
-            setattr(self._state, field, None)
+        state = self._state
+        at_s = state.elapsed_s if t_s is None else t_s
+        self._findings.append(Notice(at_s, state.phase, finding))
+        state.findings_seen += 1
+        source, _, event = finding.code.rpartition("_")
+        if event in ("lost", "ended") and source in _FORGET:
+            _FORGET[source](state)
 
     def end(self) -> None:
         """The writer has ended."""
@@ -283,35 +370,56 @@ class LiveFold:
         state = self._state
         state.findings = tuple(self._findings)
         self._progress()
-        return msgspec.structs.replace(state, deaths=dict(state.deaths), failures=dict(state.failures), errors=dict(state.errors))
+        return msgspec.structs.replace(
+            state,
+            deaths=dict(state.deaths),
+            failures=dict(state.failures),
+            errors=dict(state.errors),
+        )
 
     def _now(self, t_s: float) -> None:
         self._state.elapsed_s = max(self._state.elapsed_s, t_s)
 
     def _progress(self) -> None:
-        state, plan, phase = self._state, self._plan, self._phase
-        state.progress = state.eta_s = None
+        """Set how far the phase is and when it ends."""
+        state = self._state
+        phase = self._phase
+        state.progress = None
+        state.eta_s = None
         if phase is None or state.over:
             return
-        lasts: dict[str, float | None] = {
-            "baseline": plan.baseline_s, "ramp": self._ramp.end_s, "hold": plan.hold_s, "residue": plan.residue_s,
-        }  # fmt: skip
-        whole, gone = lasts.get(phase.name), state.elapsed_s - phase.start_s
         if phase.name == "drain":
             state.progress = 1.0 - state.held / max(1, state.opened - state.lost)
             return
-        if whole and not (state.refilling and phase.name == "hold"):
-            state.progress = min(1.0, max(0.0, gone / whole))
-            state.eta_s = max(0.0, whole - gone)
-        if phase.name == "ramp" and not plan.plateaus:
+        lasts_s = self._lasts_s(phase.name)
+        if lasts_s:
+            gone_s = state.elapsed_s - phase.start_s
+            state.progress = min(1.0, max(0.0, gone_s / lasts_s))
+            state.eta_s = max(0.0, lasts_s - gone_s)
+        if phase.name == "ramp" and not self._plan.plateaus:
             # By connections, not by the clock, so that a late ramp shows.
-            state.progress = min(1.0, state.held / plan.connections)
+            state.progress = min(1.0, state.held / self._plan.connections)
             if state.achieved_per_s:
-                state.eta_s = max(0.0, plan.connections - state.held) / state.achieved_per_s
+                to_open = max(0.0, self._plan.connections - state.held)
+                state.eta_s = to_open / state.achieved_per_s
+
+    def _lasts_s(self, phase: PhaseName) -> float | None:
+        """How long the plan has the phase last; None: without an end, or not begun."""
+        if phase == "baseline":
+            return self._plan.baseline_s
+        if phase == "ramp":
+            return self._ramp.end_s
+        if phase == "hold" and not self._state.refilling:
+            return self._plan.hold_s
+        if phase == "residue":
+            return self._plan.residue_s
+        return None
 
     def _rates(self) -> None:
-        state, recent = self._state, self._recent
-        latency, lateness = Histogram(), Histogram()
+        state = self._state
+        recent = self._recent
+        latency = Histogram()
+        lateness = Histogram()
         for _, tick in recent:
             latency.merge(tick.latency_us)
             lateness.merge(tick.lateness_us)
@@ -321,7 +429,9 @@ class LiveFold:
         if self._phase is not None and self._phase.name == "ramp":
             # Over the same seconds: on a plateau nothing is due.
             end = recent[-1][0] - self._phase.start_s
-            state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
+            state.asked_per_s = (
+                self._ramp.opened_by(end) - self._ramp.opened_by(end - span)
+            ) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
         counts = [tick.protocol.messages for _, tick in recent if tick.protocol is not None]
         if counts and self._plan.protocol != "http":
@@ -330,17 +440,36 @@ class LiveFold:
         (state.lateness_p99_ms,) = in_ms(lateness, 0.99)
         state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)
 
-    def _share(self, name: str) -> float | None:
-        """Mean cores in use."""
-        seen = self._cpu[name]
-        if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
+
+class CpuShare:
+    """Mean cores in use over the last seconds."""
+
+    def __init__(self) -> None:
+        self.readings: deque[tuple[float, float]] = deque()
+
+    def read(self, t_s: float, cpu_s: float | None) -> float | None:
+        """The share with a further reading, if there is one; None: unknown."""
+        if cpu_s is not None:
+            self.readings.append((t_s, cpu_s))
+            while self.readings[0][0] < t_s - RECENT_S:
+                self.readings.popleft()
+        if len(self.readings) < 2:
             return None
-        return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
+        first_s, first = self.readings[0]
+        last_s, last = self.readings[-1]
+        if last_s <= first_s:
+            return None
+        return max(0.0, (last - first) / (last_s - first_s))
 
 
-def _first(values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None) -> float | None:
+def _first(
+    values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None
+) -> float | None:
     """The first of these metrics that was read."""
-    return next((values[name] for name in names if name in values), otherwise)
+    for name in names:
+        if name in values:
+            return values[name]
+    return otherwise
 
 
 class LiveObserver:
@@ -370,7 +499,10 @@ class LiveObserver:
         try:
             fold()
             self.show(at_once)
-        except (Exception, SystemExit) as error:  # whatever a terminal, a pipe (rich: SystemExit) or a front end raises
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # whatever a terminal, a pipe (rich: SystemExit) or a front end raises
             self._display_failed = True
             self.failed(error)
 
@@ -378,7 +510,8 @@ class LiveObserver:
         self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        if (crossed := self._limits.crossed(tick)) is not None:
+        crossed = self._limits.crossed(tick)
+        if crossed is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
         self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 

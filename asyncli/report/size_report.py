@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
@@ -27,9 +26,13 @@ _FAR = 10
 def size_document(sizing: Sizing, summary: Summary, path: str) -> doc.Document:
     """The document; ``path``: the run file that it is computed from."""
     server = oneline(server_name(summary))
-    answer = doc.Paragraph(oneline(in_a_sentence(sizing, server, path)), "answer")
-    blocks: list[doc.Block] = [answer, *(doc.Paragraph(doubt, "doubt", "yellow") for doubt in doubts(sizing, summary))]
-    sections = [doc.Section("answer", "Answer", blocks), doc.Section("memory", "Memory", [_memory_table(sizing, server)])]
+    answer = [doc.Paragraph(oneline(in_a_sentence(sizing, server, path)), "answer")]
+    for doubt in doubts(sizing, summary):
+        answer.append(doc.Paragraph(doubt, "doubt", "yellow"))
+    sections = [
+        doc.Section("answer", "Answer", answer),
+        doc.Section("memory", "Memory", [_memory_table(sizing, server)]),
+    ]
     if sizing.limits:
         sections.append(doc.Section("limits", "Limits", [_limit_table(sizing)]))
     headline = f"{format_count(sizing.connections)} connections on {server}"
@@ -39,40 +42,55 @@ def size_document(sizing: Sizing, summary: Summary, path: str) -> doc.Document:
 
 
 def in_a_sentence(sizing: Sizing, server: str, path: str) -> str:
-    """``1,000,000 clients: 18.7 GB ± 0.4 on the server (14.8 GB in nginx, 3.9 GB in the server's kernel). Hosts of 64 GB:
-    one.``"""
+    """``1,000,000 clients: 18.7 GB ± 0.4 on the server (14.8 GB in nginx, 3.9 GB in the server's
+    kernel). Hosts of 64 GB: one.``
+    """
     clients = format_many(sizing.connections, "client")
     if sizing.at_least_bytes is not None:
-        parts = ", ".join(_named(part, server) for part in sizing.parts)
-        return f"{clients}: at least {format_bytes(sizing.at_least_bytes)} on the server ({parts}). {_hosts(sizing, path)}"
-    if sizing.total_bytes is None or sizing.ci95 is None:
-        known = [_named(part, server) for part in sizing.parts if part.bytes is not None]
-        unknown = [f"{_bound(part)} {_place(part, server)} ({part.why})" for part in sizing.unknown]
-        in_all = "" if sizing.at_most_bytes is None else f"at most {format_bytes(sizing.at_most_bytes)} on the server: "
-        return f"{clients}: {in_all}{', '.join([*known, *unknown])}."
+        total = f"at least {format_bytes(sizing.at_least_bytes)}"
+    elif sizing.total_bytes is not None and sizing.ci95 is not None:
+        total = with_interval(sizing.total_bytes, sizing.ci95)
+    else:
+        return f"{clients}: {_without_total(sizing, server)}."
     parts = ", ".join(_named(part, server) for part in sizing.parts)
-    total = f"{with_interval(sizing.total_bytes, sizing.ci95)} on the server ({parts})"
-    return f"{clients}: {total}. {_hosts(sizing, path)}"
+    return f"{clients}: {total} on the server ({parts}). {_hosts(sizing, path)}"
+
+
+def _without_total(sizing: Sizing, server: str) -> str:
+    """The parts that are known, then why the others are not."""
+    parts = [_named(part, server) for part in sizing.parts if part.bytes is not None]
+    for part in sizing.unknown:
+        parts.append(f"{_bound(part)} {_place(part, server)} ({part.why})")
+    listed = ", ".join(parts)
+    if sizing.at_most_bytes is None:
+        return listed
+    return f"at most {format_bytes(sizing.at_most_bytes)} on the server: {listed}"
 
 
 def with_interval(total: float, ci95: tuple[float, float]) -> str:
     """``18.7 GB ± 0.4`` where the interval is symmetric, else ``18.7 GB (18.3 GB to 22.1 GB)``."""
-    low, high = ci95
-    below, above = total - low, high - total
+    below = total - ci95[0]
+    above = ci95[1] - total
     text = format_bytes(total)
+    if max(below, above) > 1.5 * min(below, above):
+        return f"{text} ({_interval(ci95)})"
     number, _, unit = text.partition(" ")
-    if above > 1.5 * below or below > 1.5 * above:
-        return f"{text} ({format_bytes(low)} to {format_bytes(high)})"
-    digits = len(number.partition(".")[2])
-    scale = total / float(number.replace(",", "")) if float(number.replace(",", "")) else 1.0
-    half = max(below, above) / scale
-    step = 10**-digits
-    return f"{text} ± {math.ceil(half / step) * step:,.{digits}f}" if unit else text
+    if not unit:
+        return text
+    # The error in the unit of the total and in its decimals, rounded up.
+    decimals = len(number.partition(".")[2])
+    in_this_unit = float(number.replace(",", ""))
+    scale = total / in_this_unit if in_this_unit else 1.0
+    step = 10**-decimals
+    error = math.ceil(max(below, above) / scale / step) * step
+    return f"{text} ± {error:,.{decimals}f}"
 
 
 def _bound(part: SizedPart) -> str:
     """What is known of a part without a number."""
-    return "unknown" if part.ci95 is None else f"at most {format_bytes(part.ci95[1])}"
+    if part.ci95 is None:
+        return "unknown"
+    return f"at most {format_bytes(part.ci95[1])}"
 
 
 def _named(part: SizedPart, server: str) -> str:
@@ -80,21 +98,27 @@ def _named(part: SizedPart, server: str) -> str:
 
 
 def _place(part: SizedPart, server: str) -> str:
-    return {"server_user": f"in {server}", "behind": "behind it", "kernel": "in the server's kernel"}[part.name]
+    places = {
+        "server_user": f"in {server}",
+        "behind": "behind it",
+        "kernel": "in the server's kernel",
+    }
+    return places[part.name]
 
 
 def _hosts(sizing: Sizing, path: str) -> str:
     if sizing.host_bytes is None:
         return f"How many hosts: asyncli size {path} -c {sizing.connections} --memory 64G."
     size = format_bytes(sizing.host_bytes)
-    if sizing.hosts is not None and sizing.hosts_ci95 is None:
-        return f"Hosts of {size}: at least {format_count(sizing.hosts)}."
-    if sizing.hosts is None or sizing.hosts_ci95 is None:
+    if sizing.hosts is None:
         return f"A host of {size} is too small for the server alone."
-    least, most = sizing.hosts_ci95
-    many = "one" if sizing.hosts == 1 else format_count(sizing.hosts)
-    span = "" if least == most else f" ({format_count(least)} to {format_count(most)})"
-    return f"Hosts of {size}: {many}{span}."
+    if sizing.hosts_ci95 is None:
+        return f"Hosts of {size}: at least {format_count(sizing.hosts)}."
+    count = "one" if sizing.hosts == 1 else format_count(sizing.hosts)
+    fewest, most = sizing.hosts_ci95
+    if fewest == most:
+        return f"Hosts of {size}: {count}."
+    return f"Hosts of {size}: {count} ({format_count(fewest)} to {format_count(most)})."
 
 
 def doubts(sizing: Sizing, summary: Summary) -> list[str]:
@@ -125,25 +149,36 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
 
 
 def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
-    rows = []
-    for part in sizing.parts:
-        if part.bytes is None or part.bytes_per_connection is None or part.ci95 is None:
-            interval = "-" if part.ci95 is None else _interval(part.ci95)
-            rows.append(doc.TableRow(_place(part, server), ["-", "-", "-", interval]))
-            continue
-        each = f"{part.bytes_per_connection:,.0f} B"
-        half = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"
-        cells = [each, or_bytes(part.fixed_bytes), format_bytes(part.bytes), half]
-        rows.append(doc.TableRow(_place(part, server), cells))
-    total = ["-", "-"]
-    if sizing.total_bytes is not None and sizing.ci95 is not None:
-        total = [format_bytes(sizing.total_bytes), _interval(sizing.ci95)]
-    in_all = "in all, with the residual in the interval"
-    if sizing.at_least_bytes is not None:
-        in_all, total = "in all, without the residual", [f"at least {format_bytes(sizing.at_least_bytes)}", "-"]
-    rows.append(doc.TableRow(in_all, ["", "", *total], strong=True))
-    columns = doc.numbers("a connection", "fixed", f"at {format_count(sizing.connections)}", "95 % interval")
+    rows = [doc.TableRow(_place(part, server), _cells(part)) for part in sizing.parts]
+    rows.append(_total_row(sizing))
+    at_count = f"at {format_count(sizing.connections)}"
+    columns = doc.numbers("a connection", "fixed", at_count, "95 % interval")
     return doc.DataTable("Memory on the server", columns, rows, kind="stack")
+
+
+def _cells(part: SizedPart) -> list[str]:
+    if part.ci95 is None:
+        return ["-", "-", "-", "-"]
+    if part.bytes is None or part.bytes_per_connection is None:
+        return ["-", "-", "-", _interval(part.ci95)]
+    return [
+        f"{part.bytes_per_connection:,.0f} B",
+        or_bytes(part.fixed_bytes),
+        format_bytes(part.bytes),
+        f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}",
+    ]
+
+
+def _total_row(sizing: Sizing) -> doc.TableRow:
+    if sizing.at_least_bytes is not None:
+        label = "in all, without the residual"
+        cells = [f"at least {format_bytes(sizing.at_least_bytes)}", "-"]
+        return doc.TableRow(label, ["", "", *cells], strong=True)
+    cells = ["-", "-"]
+    if sizing.total_bytes is not None and sizing.ci95 is not None:
+        cells = [format_bytes(sizing.total_bytes), _interval(sizing.ci95)]
+    label = "in all, with the residual in the interval"
+    return doc.TableRow(label, ["", "", *cells], strong=True)
 
 
 def _interval(ci95: tuple[float, float]) -> str:
@@ -154,7 +189,8 @@ def _limit_table(sizing: Sizing) -> doc.DataTable:
     rows = []
     for limit in sizing.limits:
         verdict = "enough" if limit.suffices else ("raise it", "yellow")
-        rows.append(doc.TableRow(ceiling(limit.name), [format_count(limit.connections), verdict, oneline(limit.how)]))
+        cells = [format_count(limit.connections), verdict, oneline(limit.how)]
+        rows.append(doc.TableRow(ceiling(limit.name), cells))
     share = format_count(sizing.limits[0].needed)
     columns = [*doc.numbers("allows"), doc.TableColumn(f"for {share} on each", kind="word")]
     columns.append(doc.TableColumn("calculation", kind="words", view=doc.View.PAGE))
@@ -163,7 +199,10 @@ def _limit_table(sizing: Sizing) -> doc.DataTable:
 
 def to_json(sizing: Sizing, summary: Summary, path: str) -> str:
     """The answer as JSON."""
-    document: dict[str, Any] = {"schema": SCHEMA, "run": {"id": summary.run.id, "file": path, "verdict": summary.run.verdict}}
-    document |= {"size": msgspec.to_builtins(sizing), "doubts": doubts(sizing, summary)}
-    document["size"]["limits"] = [{**msgspec.to_builtins(limit), "suffices": limit.suffices} for limit in sizing.limits]
-    return jsonout.to_json(document)
+    run = {"id": summary.run.id, "file": path, "verdict": summary.run.verdict}
+    size = msgspec.to_builtins(sizing)
+    for document, limit in zip(size["limits"], sizing.limits, strict=True):
+        document["suffices"] = limit.suffices
+    return jsonout.to_json(
+        {"schema": SCHEMA, "run": run, "size": size, "doubts": doubts(sizing, summary)}
+    )

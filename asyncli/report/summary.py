@@ -32,7 +32,15 @@ from asyncli.findings.runfile import records_missing
 from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.verdicts import RULE
-from asyncli.model.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
+from asyncli.model.metrics import (
+    GENERATOR_CPU_S,
+    GENERATOR_PROCESSES,
+    GENERATOR_USS_BYTES,
+    SERVER_CPU_S,
+    SERVER_PROCESSES,
+    SERVER_PSS_BYTES,
+    SERVER_RSS_BYTES,
+)
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
@@ -89,9 +97,13 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             reopened=known_count(whole.reopened),
             failed=known_count(sum(whole.failures.values())),
             failures=loss_findings.by_count(whole.failures),
-            deaths=loss_findings.by_count({cause: dead.count for cause, dead in whole.deaths.items()}),
+            deaths=loss_findings.by_count(
+                {cause: dead.count for cause, dead in whole.deaths.items()}
+            ),
         ),
-        ramp=summary_parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
+        ramp=summary_parts.RampPart(
+            plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))
+        ),
         heartbeats=summary_parts.Heartbeats(
             sent=known_count(whole.sent),
             answered=known_count(whole.answered),
@@ -115,27 +127,41 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         protocol=protocol_of(run, totals),
     )
     outcomes, unreadable = limits_of(plan, summary)
-    crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
+    crossed = [outcome.words for outcome in not_kept(outcomes)]
+    crossed += [finding.evidence for finding in unreadable]
+    suspensions = [diagnosis for diagnosis in known.diagnoses if diagnosis.code == SUSPENDED]
     case = Case(
-        plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
-        written=run.written, findings=run.findings, limited=[one.threshold.key for one in outcomes], crossed=crossed,
-        end_s=run.end_s, suspended=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
-    )  # fmt: skip
+        plan,
+        totals,
+        saturated=is_saturated(limits),
+        late_ramp=has_late_ramp(limits),
+        complete=run.complete,
+        written=run.written,
+        findings=run.findings,
+        limited=[outcome.threshold.key for outcome in outcomes],
+        crossed=crossed,
+        end_s=run.end_s,
+        suspended=sum(diagnosis.count for diagnosis in suspensions),
+        unheard=silent,
+    )
     judgement = judge(case)
     summary.run.verdict = judgement.verdict
-    summary.limits = [
-        *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
-        *(Limit(one.fields["limit"], None, None) for one in unreadable),
-    ]
-    # The first handshake of each worker with each target is a full one.
-    first = (run.place.workers or 1) * len(plan.targets) if plan.tls_options.tls_resume else None
+    summary.limits = [_limit(outcome) for outcome in outcomes]
+    summary.limits += [Limit(finding.fields["limit"], None, None) for finding in unreadable]
     findings = [
         verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
         *limit_findings(outcomes),
         *unreadable,
         *limits,
         *loss_findings.failures(run, totals),
-        *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open, run_s=run.end_s),
+        *tls_findings(
+            summary.tls,
+            run.environment,
+            started=run.started,
+            first=_full_handshakes(run),
+            held=totals.open,
+            run_s=run.end_s,
+        ),
         *protocol_findings(run, totals, summary.protocol),
         *loss_findings.lost(known.diagnoses, run.plan.protocol),
         *disagreements,
@@ -151,9 +177,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *not_heard(silent, totals, plan),
         *_file_findings(run, totals),
         *_merge_repeats(run.findings),
-        *([] if totals.recorded else [unknown.counts_unknown()]),
-        *([unknown.ramp_unknown()] if rate is None else []),
-        *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
+        *_unknown_numbers(run, totals, rate),
         *cost.findings,
         *known.findings,
         *_residue_findings(plan, cost.residue),
@@ -164,9 +188,40 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     return summary
 
 
+def _limit(outcome: Outcome) -> Limit:
+    kept = None
+    if outcome.crossed is not None:
+        kept = not outcome.crossed
+    return Limit(outcome.threshold.text, outcome.value, kept)
+
+
+def _full_handshakes(run: Run) -> float | None:
+    """How many handshakes are full ones of a plan that resumes sessions: the first of each worker
+    with each target. None: all.
+    """
+    if not run.plan.tls_options.tls_resume:
+        return None
+    return (run.place.workers or 1) * len(run.plan.targets)
+
+
+def _unknown_numbers(run: Run, totals: Totals, rate: float | None) -> list[Finding]:
+    findings = []
+    if not totals.recorded:
+        findings.append(unknown.counts_unknown())
+    if rate is None:
+        findings.append(unknown.ramp_unknown())
+    if not totals.whole.latency_us and not run.plan.listens:
+        findings.append(unknown.latency_unknown())
+    return findings
+
+
 def verdict_needs_summary(run: Run) -> bool:
-    """Whether the verdict needs the whole run: for limits of --fail-if, for diagnoses, or for the server's sockets."""
-    return bool(run.plan.fail_if) or run.plan.listens or any(one.code == SUSPENDED for one in run.findings)
+    """Whether the verdict needs the whole run: for limits of --fail-if, for the server's sockets, or
+    for diagnoses.
+    """
+    if run.plan.fail_if or run.plan.listens:
+        return True
+    return any(finding.code == SUSPENDED for finding in run.findings)
 
 
 def summary_verdict(run: Run) -> tuple[Verdict, str]:
@@ -177,130 +232,201 @@ def summary_verdict(run: Run) -> tuple[Verdict, str]:
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
     """The judged limits, and findings for the limits that this version cannot parse."""
-    limits, unreadable = [], []
+    limits = []
+    unreadable = []
     for text in plan.fail_if:
         try:
             limits.append(parse_limit(text, Summary))
         except ValueError as error:
             unreadable.append(limit_unknown(text, None, None, str(error)))
-    return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True) if limits else {}), unreadable
+    if not limits:
+        return [], unreadable
+    return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True)), unreadable
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The limits that were not kept: crossed before undecided, connections first."""
-    broken = (one for one in outcomes if one.crossed is not False)
-    return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
+    broken = [outcome for outcome in outcomes if outcome.crossed is not False]
+    return sorted(broken, key=_rank_of_limit)
+
+
+def _rank_of_limit(outcome: Outcome) -> tuple[bool, bool]:
+    is_undecided = outcome.crossed is None
+    return is_undecided, not outcome.threshold.key.startswith("connections.")
 
 
 def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
-    found = []
-    for one in outcomes:
-        text, key = one.threshold.text, one.threshold.key
-        if one.crossed is None or one.value is None:
-            found.append(limit_unknown(text, key, one.value, one.amount))
-        else:
-            found.append((limit_crossed if one.crossed else limit_kept)(text, key, one.value, one.amount))
-    return found
+    return [_limit_finding(outcome) for outcome in outcomes]
+
+
+def _limit_finding(outcome: Outcome) -> Finding:
+    limit = outcome.threshold
+    if outcome.crossed is None or outcome.value is None:
+        return limit_unknown(limit.text, limit.key, outcome.value, outcome.amount)
+    if outcome.crossed:
+        return limit_crossed(limit.text, limit.key, outcome.value, outcome.amount)
+    return limit_kept(limit.text, limit.key, outcome.value, outcome.amount)
 
 
 #: Keys of the environment that are always present.
-_ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
+_ENVIRONMENT = (
+    "kernel",
+    "python",
+    "asyncli",
+    "server",
+    "limits",
+    "sysctls",
+    "cpus",
+    "memory_bytes",
+)
 
 
 def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     metric = run.series(name)
-    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), at_hold_end(run, metric))
+    return summary_parts.BeforeAfter(
+        metric.last(until_s=run.first_connect_s), at_hold_end(run, metric)
+    )
 
 
 def _server(run: Run, holders: Holders) -> tuple[summary_parts.Server, list[Finding]]:
-    read = ("processes", "rss_bytes", "pss_bytes", "cpu_s")
-    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in read))
-    in_all, pss_bytes = memory_in_all(run, holders), server.pss_bytes.hold_end
+    read = {
+        "processes": _before_after(run, SERVER_PROCESSES),
+        "rss_bytes": _before_after(run, SERVER_RSS_BYTES),
+        "pss_bytes": _before_after(run, SERVER_PSS_BYTES),
+        "cpu_s": _before_after(run, SERVER_CPU_S),
+    }
+    server = summary_parts.Server(**read)
+    in_all = memory_in_all(run, holders)
     level = at_hold_end(run, in_all)
-    if level is not None and pss_bytes is not None and abs(level - pss_bytes) > WORTH_TELLING * pss_bytes:
-        server.memory_bytes = summary_parts.BeforeAfter(in_all.last(until_s=run.first_connect_s), level)
-    missing = [name for name in read if getattr(server, name).hold_end is None]
-    if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
+    pss_bytes = server.pss_bytes.hold_end
+    if level is not None and _is_far_from(level, pss_bytes):
+        before = in_all.last(until_s=run.first_connect_s)
+        server.memory_bytes = summary_parts.BeforeAfter(before, level)
+    missing = [name for name, number in read.items() if number.hold_end is None]
+    if not missing or any(finding.code == "server_processes_unknown" for finding in run.findings):
         return server, []
+    was_found = any(read[name].baseline is not None for name in missing)
     # Advise to name the server only on this host, and only if it was not found.
-    found = run.plan.names_server or any(getattr(server, name).baseline is not None for name in missing)
-    return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
+    advise = not was_found and not run.plan.names_server and run.place.local is not False
+    return server, [unknown.server_numbers_unknown(missing, advise)]
 
 
-def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts.GeneratorUse, list[Finding]]:
-    processes, memory = _before_after(run, GENERATOR_PROCESSES), _before_after(run, GENERATOR_USS_BYTES)
-    cpu, used = run.series(GENERATOR_CPU_S), None
-    if memory.baseline is not None and memory.hold_end is not None:
-        used = memory.hold_end - memory.baseline
-    answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0
-    per_beat = None
-    if run.hold is not None and answered:
-        before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
-        if before is not None and after is not None and after >= before:
-            per_beat = (after - before) / answered * 1e6
+def _is_far_from(level: float, pss_bytes: float | None) -> bool:
+    return pss_bytes is not None and abs(level - pss_bytes) > WORTH_TELLING * pss_bytes
+
+
+def _generator(
+    run: Run, totals: Totals, saturated: bool
+) -> tuple[summary_parts.GeneratorUse, list[Finding]]:
+    processes = _before_after(run, GENERATOR_PROCESSES).hold_end
+    user_bytes = _generator_memory(run)
     generator = summary_parts.GeneratorUse(
-        processes=None if processes.hold_end is None else round(processes.hold_end),
-        user_bytes=used,
-        user_bytes_per_connection=(
-            # First use, divided by a few, is no cost of one.
-            used / totals.open
-            if used is not None
-            and totals.open >= FEWEST
-            and tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
-            else None
-        ),
-        cpu_s=cpu.last(until_s=run.stop_s),
-        cpu_us_per_heartbeat=per_beat,
+        processes=None if processes is None else round(processes),
+        user_bytes=user_bytes,
+        user_bytes_per_connection=_per_connection(run, totals, user_bytes),
+        cpu_s=run.series(GENERATOR_CPU_S).last(until_s=run.stop_s),
+        cpu_us_per_heartbeat=_cpu_us_per_heartbeat(run, totals),
         saturated=saturated,
     )
-    missing = [name for name in summary_parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
-    missing = [name for name in missing if not (run.plan.listens and name == "cpu_us_per_heartbeat")]
-    return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
+    missing = [name for name, number in msgspec.structs.asdict(generator).items() if number is None]
+    if run.plan.listens and "cpu_us_per_heartbeat" in missing:
+        missing.remove("cpu_us_per_heartbeat")
+    if not missing:
+        return generator, []
+    return generator, [unknown.generator_numbers_unknown(missing)]
+
+
+def _generator_memory(run: Run) -> float | None:
+    """What asyncli took from before the first connect to the hold's end."""
+    memory = _before_after(run, GENERATOR_USS_BYTES)
+    if memory.baseline is None or memory.hold_end is None:
+        return None
+    return memory.hold_end - memory.baseline
+
+
+def _per_connection(run: Run, totals: Totals, user_bytes: float | None) -> float | None:
+    # First use, divided by a few, is no cost of one.
+    if user_bytes is None or totals.open < FEWEST:
+        return None
+    if not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
+        return None
+    return user_bytes / totals.open
+
+
+def _cpu_us_per_heartbeat(run: Run, totals: Totals) -> float | None:
+    """asyncli's CPU time in the hold, by the heartbeats answered in it."""
+    if run.hold is None or "hold" not in totals.by_phase:
+        return None
+    answered = totals.by_phase["hold"].answered
+    if not answered:
+        return None
+    cpu_s = run.series(GENERATOR_CPU_S)
+    before_s = cpu_s.at(run.hold.start_s)
+    after_s = cpu_s.last(until_s=run.stop_s, since_s=run.hold.start_s)
+    if before_s is None or after_s is None or after_s < before_s:
+        return None
+    return (after_s - before_s) / answered * 1e6
 
 
 def _file_findings(run: Run, totals: Totals) -> list[Finding]:
-    found = []
+    findings = _early_end(run)
+    if run.dropped:
+        findings.append(records_missing(run.dropped, None))
+    if totals.missing is not None:
+        findings.append(records_missing(totals.missing.count, totals.missing.at_s))
+    return findings
+
+
+def _early_end(run: Run) -> list[Finding]:
+    """That the run did not end, or ended before its plan and not by its user."""
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
-        found.append(incomplete(run.phases[-1].name if run.phases else None, run.written))
-    elif not ended and (hold := run.phase("hold")) is not None and run.plan.hold_s is not None:
-        lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
-        if lasted < run.plan.hold_s - 1.0:
-            found.append(stopped_early(lasted, run.plan.hold_s))
-    if run.dropped:
-        found.append(records_missing(run.dropped, None))
-    if totals.missing is not None:
-        found.append(records_missing(totals.missing.count, totals.missing.at_s))
-    return found
+        last_phase = run.phases[-1].name if run.phases else None
+        return [incomplete(last_phase, run.written)]
+    hold = run.phase("hold")
+    if ended or hold is None or run.plan.hold_s is None:
+        return []
+    lasted_s = 0.0 if hold.end_s is None else hold.end_s - hold.start_s
+    if lasted_s >= run.plan.hold_s - 1.0:
+        return []
+    return [stopped_early(lasted_s, run.plan.hold_s)]
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:
-    """Merge many findings of one kind into one, with the first and the last. One that a resumed run repeats counts once, with its
-    last remedy: a command of the run that is over would not help.
+    """Merge many findings of one kind into one, with the first and the last. One that a resumed run
+    repeats counts once, with its last remedy: a command of the run that is over would not help.
     """
+    last_of = {(finding.code, finding.evidence): finding for finding in findings}
     by_code: dict[str, list[Finding]] = {}
-    for one in {(one.code, one.evidence): one for one in findings}.values():
-        by_code.setdefault(one.code, []).append(one)
-    found = []
-    for many in by_code.values():
-        if len(many) <= _FEW_OF_A_KIND:
-            found += many
+    for finding in last_of.values():
+        by_code.setdefault(finding.code, []).append(finding)
+    merged = []
+    for of_a_kind in by_code.values():
+        if len(of_a_kind) <= _FEW_OF_A_KIND:
+            merged += of_a_kind
             continue
-        first, last = many[0], many[-1]
-        evidence = f"{first.evidence}; and {len(many) - 2:,} more times; the last time {last.evidence}"
-        found.append(msgspec.structs.replace(first, evidence=evidence))
-    return found
+        first = of_a_kind[0]
+        last = of_a_kind[-1]
+        again = f"and {len(of_a_kind) - 2:,} more times; the last time {last.evidence}"
+        merged.append(msgspec.structs.replace(first, evidence=f"{first.evidence}; {again}"))
+    return merged
 
 
 def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
     """Findings about unknown memory after the drain."""
     if residue.after_s is None:
         return [unknown.residue_unknown([], False, [])]
-    missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
+    numbers = {
+        "server_user": residue.server_user,
+        "kernel": residue.kernel,
+        "host_total": residue.host_total,
+    }
+    missing = [COST_NAMES[name] for name, number in numbers.items() if number is None]
     if not missing:
         return []
-    lacks = [name for name, planned_s in (("baseline", plan.baseline_s), ("residue", plan.residue_s)) if not planned_s]
-    return [unknown.residue_unknown([COST_NAMES[name] for name in missing], True, lacks)]
+    planned_s = {"baseline": plan.baseline_s, "residue": plan.residue_s}
+    lacks = [phase for phase, seconds in planned_s.items() if not seconds]
+    return [unknown.residue_unknown(missing, True, lacks)]
 
 
 # Findings that explain others.
@@ -310,4 +436,8 @@ _CAUSES = ("server_ended", "address_dead", gave_way.code, other_clients.code)
 def _in_order(findings: list[Finding]) -> list[Finding]:
     """The findings without duplicates: errors, warnings, notes; causes first."""
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _CAUSES))
+
+    def place(finding: Finding) -> tuple[int, bool]:
+        return rank[finding.severity], finding.code not in _CAUSES
+
+    return sorted(dict.fromkeys(findings), key=place)

@@ -93,7 +93,9 @@ class Server(msgspec.Struct):
         """The memory that is known, and its kind."""
         if self.memory_bytes is not msgspec.UNSET:
             return self.memory_bytes, "PSS"
-        return (self.pss_bytes, "PSS") if self.pss_bytes.hold_end is not None else (self.rss_bytes, "RSS")
+        if self.pss_bytes.hold_end is not None:
+            return self.pss_bytes, "PSS"
+        return self.rss_bytes, "RSS"
 
 
 class CostPart(msgspec.Struct):
@@ -116,9 +118,19 @@ class CostPart(msgspec.Struct):
     @classmethod
     def of(cls, costs: Costs) -> CostPart:
         """The costs that stand in the JSON."""
-        part = cls(*(getattr(costs, name) for name in cls.__struct_fields__))
-        if not costs.behind_programs:
-            part.behind_programs = part.behind = msgspec.UNSET
+        part = cls(
+            server_user=costs.server_user,
+            kernel=costs.kernel,
+            kernel_queued=costs.kernel_queued,
+            generator_user=costs.generator_user,
+            host_total=costs.host_total,
+            residual=costs.residual,
+            streams=costs.streams,
+            ends=costs.ends,
+        )
+        if costs.behind_programs:
+            part.behind_programs = costs.behind_programs
+            part.behind = costs.behind
         return part
 
 
@@ -174,9 +186,14 @@ class Summary(msgspec.Struct):
     @property
     def why(self) -> str:
         """The reason of the verdict."""
-        found = self.finding(f"verdict_{self.verdict}")
-        return "" if found is None else found.evidence
+        verdict = self.finding(f"verdict_{self.verdict}")
+        if verdict is None:
+            return ""
+        return verdict.evidence
 
     def finding(self, *codes: str) -> Finding | None:
         """The first finding with one of these codes."""
-        return next((one for one in self.findings if one.code in codes), None)
+        for finding in self.findings:
+            if finding.code in codes:
+                return finding
+        return None

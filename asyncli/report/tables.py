@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -15,7 +17,16 @@ from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides
 from asyncli.model.units import format_count
-from asyncli.report.csvout import COLUMNS, PROTOCOL_COLUMNS, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
+from asyncli.report.csvout import (
+    COLUMNS,
+    PROTOCOL_COLUMNS,
+    death_rows,
+    finding_rows,
+    ordered_metrics,
+    phase_rows,
+    sample_rows,
+    tick_rows,
+)
 from asyncli.report.document import Block, DataTable, Document, Paragraph, Section
 from asyncli.report.format import COSTS
 from asyncli.report.run_costs import cost_table, drift_table
@@ -33,8 +44,11 @@ class TableView:
     """A table with a title and notes."""
 
     def __init__(self, table: DataTable, title: str = "", notes: Sequence[str] = ()) -> None:
-        titles = [Paragraph(title, "text", "bold")] if title else []
-        blocks: list[Block] = [*titles, table, *(Paragraph(oneline(note)) for note in notes)]
+        blocks: list[Block] = [table]
+        if title:
+            blocks.insert(0, Paragraph(title, "text", "bold"))
+        for note in notes:
+            blocks.append(Paragraph(oneline(note)))
         self._document = Document("", "", "", [], [Section("", "", blocks)], widest=_WIDTH)
 
     def print(self, console: Console) -> None:
@@ -54,32 +68,47 @@ class CostView(TableView):
     """
 
     def __init__(
-        self, costs: Costs, answer: str, *, server: str, where: Sides, held: int, level: float | None = None
+        self,
+        costs: Costs,
+        answer: str,
+        *,
+        server: str,
+        where: Sides,
+        held: int,
+        level: float | None = None,
     ) -> None:
         super().__init__(cost_table(costs, server, where, held, level), answer)
-        self.server_user, self.kernel, self.kernel_queued = costs.server_user, costs.kernel, costs.kernel_queued
+        self.server_user = costs.server_user
         self.behind = costs.behind
-        self.generator_user, self.host_total, self.residual = costs.generator_user, costs.host_total, costs.residual
-        self.fits, self.residue, self.answer = costs.fits, costs.residue, answer
+        self.kernel = costs.kernel
+        self.kernel_queued = costs.kernel_queued
+        self.generator_user = costs.generator_user
+        self.residual = costs.residual
+        self.host_total = costs.host_total
+        self.fits = costs.fits
+        self.residue = costs.residue
+        self.answer = answer
+        self._by_name: dict[str, Cost | None] = msgspec.structs.asdict(costs)
 
     def __getitem__(self, name: str) -> Cost | None:
         """The cost called ``name``. Raises KeyError."""
         if name not in COSTS:
             raise KeyError(f"{name!r} is not a cost; they are {', '.join(COSTS)}")
-        found: Cost | None = getattr(self, name)
-        return found
+        return self._by_name[name]
 
     @property
     def frame(self) -> DataFrame:
-        """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes`` (the kernel's per socket end),
-        ``r2``, ``points``, ``method``.
+        """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes`` (the
+        kernel's per socket end), ``r2``, ``points``, ``method``.
         """
-        rows = [
-            (name, one.bytes_per_connection, *one.ci95, one.fixed_bytes, one.r2, one.points, one.method)
-            if (one := self[name]) is not None
-            else (name, None, None, None, None, None, 0, "")
-            for name in COSTS
-        ]
+        rows: list[tuple[object, ...]] = []
+        for name in COSTS:
+            cost = self[name]
+            if cost is None:
+                rows.append((name, None, None, None, None, None, 0, ""))
+                continue
+            line = (cost.fixed_bytes, cost.r2, cost.points, cost.method)
+            rows.append((name, cost.bytes_per_connection, *cost.ci95, *line))
         numbers = ["bytes_per_connection", "ci95_low", "ci95_high", "fixed_bytes", "r2"]
         return frame_of(["part", *numbers, "points", "method"], rows, index="part", numbers=numbers)
 
@@ -87,7 +116,9 @@ class CostView(TableView):
 class DriftView(TableView, Mapping[MetricName, Drift]):
     """Drift of each metric over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
 
-    def __init__(self, drifts: Mapping[MetricName, Drift], server: str, host: str = "this host") -> None:
+    def __init__(
+        self, drifts: Mapping[MetricName, Drift], server: str, host: str = "this host"
+    ) -> None:
         super().__init__(drift_table(drifts, server, host))
         self._drifts = dict(drifts)
 
@@ -102,14 +133,18 @@ class DriftView(TableView, Mapping[MetricName, Drift]):
 
     @property
     def frame(self) -> DataFrame:
-        """A row per metric: ``verdict``, ``bytes_per_hour``, ``ci95_low``, ``ci95_high``, ``within_bytes_per_hour``, ``p_value``,
-        ``minutes``."""
+        """A row per metric: ``verdict``, ``bytes_per_hour``, ``ci95_low``, ``ci95_high``,
+        ``within_bytes_per_hour``, ``p_value``, ``minutes``.
+        """
         rows = []
-        for name, one in self.items():
-            low, high = one.ci95 or (None, None)
-            rows.append((name, one.verdict, one.bytes_per_hour, low, high, one.within_bytes_per_hour, one.p_value, one.minutes))
+        for name, drift in self.items():
+            rate = (drift.bytes_per_hour, *(drift.ci95 or (None, None)))
+            sureness = (drift.within_bytes_per_hour, drift.p_value, drift.minutes)
+            rows.append((name, drift.verdict, *rate, *sureness))
         numbers = ["bytes_per_hour", "ci95_low", "ci95_high", "within_bytes_per_hour", "p_value"]
-        return frame_of(["metric", "verdict", *numbers, "minutes"], rows, index="metric", numbers=numbers)
+        return frame_of(
+            ["metric", "verdict", *numbers, "minutes"], rows, index="metric", numbers=numbers
+        )
 
 
 class DeathView(TableView):
@@ -120,14 +155,14 @@ class DeathView(TableView):
     """
 
     def __init__(self, by_cause: Mapping[str, Deaths], diagnoses: Sequence[Diagnosis]) -> None:
-        self.by_cause = dict(sorted(((c, d) for c, d in by_cause.items() if d.count), key=lambda pair: (-pair[1].count, pair[0])))
+        counted = [(cause, deaths) for cause, deaths in by_cause.items() if deaths.count]
+        self.by_cause = dict(sorted(counted, key=lambda pair: (-pair[1].count, pair[0])))
         self.diagnoses = list(diagnoses)
-        title = (
-            f"{format_count(self.count)} established connections were lost."
-            if self.count
-            else "No established connection was lost."
-        )
-        super().__init__(deaths_table(self.by_cause), title, [f"{one.evidence}. {one.remedy}" for one in diagnoses])
+        title = "No established connection was lost."
+        if self.count:
+            title = f"{format_count(self.count)} established connections were lost."
+        notes = [f"{diagnosis.evidence}. {diagnosis.remedy}" for diagnosis in diagnoses]
+        super().__init__(deaths_table(self.by_cause), title, notes)
 
     def __iter__(self) -> Iterator[Diagnosis]:
         return iter(self.diagnoses)
@@ -138,7 +173,7 @@ class DeathView(TableView):
     @property
     def count(self) -> int:
         """Connections lost before the drain."""
-        return sum(dead.count for dead in self.by_cause.values())
+        return sum(deaths.count for deaths in self.by_cause.values())
 
     @property
     def frame(self) -> DataFrame:
@@ -146,7 +181,8 @@ class DeathView(TableView):
         ``evidence``, ``remedy``.
         """
         names = ["cause", "code", "count", "certain", "from_s", "to_s", "evidence", "remedy"]
-        return frame_of(names, [[getattr(one, name) for name in names] for one in self.diagnoses], numbers=["from_s", "to_s"])
+        rows = [_fields(diagnosis, names) for diagnosis in self.diagnoses]
+        return frame_of(names, rows, numbers=["from_s", "to_s"])
 
 
 def pandas() -> Any:
@@ -154,15 +190,27 @@ def pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise ImportError('frames need pandas, which is not installed: pip install "asyncli[pandas]"') from None
+        raise ImportError(
+            'frames need pandas, which is not installed: pip install "asyncli[pandas]"'
+        ) from None
     return pandas
 
 
-def frame_of(names: Sequence[str], rows: Iterable[Any], index: str = "", numbers: Iterable[str] = ()) -> DataFrame:
+def frame_of(
+    names: Sequence[str], rows: Iterable[Any], index: str = "", numbers: Iterable[str] = ()
+) -> DataFrame:
     """Rows as a DataFrame; ``numbers``: columns in which None becomes NaN."""
     frame: DataFrame = pandas().DataFrame(list(rows), columns=list(names))
     frame = frame.astype(dict.fromkeys(numbers, float))
-    return frame.set_index(index) if index else frame
+    if not index:
+        return frame
+    return frame.set_index(index)
+
+
+def _fields(record: msgspec.Struct, names: Iterable[str]) -> list[Any]:
+    """The values of these fields of a record."""
+    values = msgspec.structs.asdict(record)
+    return [values[name] for name in names]
 
 
 class Frames:
@@ -173,7 +221,8 @@ class Frames:
     """
 
     def __init__(self, run: Run, findings: list[Finding]) -> None:
-        self._run, self._findings = run, findings
+        self._run = run
+        self._findings = findings
 
     @cached_property
     def ticks(self) -> DataFrame:
@@ -187,8 +236,7 @@ class Frames:
     def samples(self) -> DataFrame:
         """A row per sample, a column per metric (model/metrics.py); index ``t_s``; NaN where a metric was not read."""
         metrics = ordered_metrics(self._run.samples)
-        rows = ([one.t_s, *map(one.values.get, metrics)] for one in self._run.samples)
-        return frame_of(["t_s", *metrics], rows, "t_s", metrics)
+        return frame_of(["t_s", *metrics], sample_rows(self._run, metrics), "t_s", metrics)
 
     @cached_property
     def deaths(self) -> DataFrame:
@@ -212,7 +260,8 @@ class Frames:
     def checks(self) -> DataFrame:
         """The preflight's limits: ``code``, ``what``, ``verdict``, ``have``, ``need``, ``unit``."""
         names = ["code", "what", "verdict", "have", "need", "unit"]
-        return frame_of(names, ([getattr(one, name) for name in names] for one in self._run.checks), "", ["have", "need"])
+        rows = [_fields(check, names) for check in self._run.checks]
+        return frame_of(names, rows, numbers=["have", "need"])
 
     def __repr__(self) -> str:
         return "<frames of the run: ticks, samples, deaths, phases, findings, checks>"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncli.model.text import ascii_only, oneline, printable
 from asyncli.report import document as doc
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 #: Of a verdict, the state of a run file, a capacity step, a claim.
 VERDICT_STYLE = {
-    "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
-    "running": "bold cyan", "incomplete": "bold magenta",
-    "found": "bold green", "held": "bold green", "stopped": "bold yellow", "ours": "bold magenta",
-    "holds": "bold green", "holds in part": "bold yellow", "mostly refuted": "bold red", "does not hold": "bold red",
+    "passed": "bold green",
+    "failed": "bold red",
+    "invalid": "bold magenta",
+    "untested": "bold yellow",
+    "running": "bold cyan",
+    "incomplete": "bold magenta",
+    "found": "bold green",
+    "held": "bold green",
+    "stopped": "bold yellow",
+    "ours": "bold magenta",
+    "holds": "bold green",
+    "holds in part": "bold yellow",
+    "mostly refuted": "bold red",
+    "does not hold": "bold red",
     "cannot say": "bold magenta",
-}  # fmt: skip
+}
 # Wider than any table.
 _UNBOUNDED = 10_000
 #: Indentation of a paragraph and of its first line, by role.
@@ -33,7 +43,9 @@ _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
 
-def print_document(document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE) -> None:
+def print_document(
+    document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE
+) -> None:
     """Print the blocks of ``document`` that are in ``view``. No cell is cut: columns that do not fit are printed below, with the
     row labels again.
     """
@@ -52,17 +64,28 @@ def print_document(document: doc.Document, console: Console, view: doc.View = do
 
 def _parts(document: doc.Document, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
     """The printable parts in order, with an empty line between sections."""
-    tight: bool | None = None
+    before: doc.Section | None = None
     for section in document.sections:
-        shown = [part for block in section.blocks if block.view & view for part in _block(block, view)]
-        while shown and shown[-1] == "":
-            shown.pop()
-        if not shown:
+        parts = _parts_of_section(section, view)
+        if not parts:
             continue
-        if tight is not None and not (tight and section.tight and view is doc.View.SHORT):
-            yield ""
-        tight = section.tight
-        yield from shown
+        if before is not None:
+            both_tight = before.tight and section.tight
+            if not both_tight or view is not doc.View.SHORT:
+                yield ""
+        yield from parts
+        before = section
+
+
+def _parts_of_section(section: doc.Section, view: doc.View) -> list[RenderableType | doc.DataTable]:
+    """The printable parts without empty lines at the end."""
+    parts: list[RenderableType | doc.DataTable] = []
+    for block in section.blocks:
+        if block.view & view:
+            parts += _block(block, view)
+    while parts and parts[-1] == "":
+        parts.pop()
+    return parts
 
 
 def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
@@ -79,18 +102,22 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
             table = block.for_view(view)
             if table.rows:
                 yield table
-        case doc.ItemList(items, heading) if items:
-            if heading:
-                yield Text(heading, "bold")
-            yield from map(_item, items)
+        case doc.ItemList(items, heading):
+            yield from _headed(heading, [_item(item) for item in items])
         case doc.Bullets(items):
-            for text in items:
-                yield Indented(Text(text), 4, 2)
+            yield from [Indented(Text(text), 4, 2) for text in items]
         case doc.Definitions(items, heading):
-            if heading and items:
-                yield Text(heading, "bold")
-            for term, text in items:
-                yield Indented(Text(f"{term}: {text}"), 4, 2)
+            lines = [Indented(Text(f"{term}: {text}"), 4, 2) for term, text in items]
+            yield from _headed(heading, lines)
+
+
+def _headed(heading: str, lines: Sequence[Indented]) -> Iterator[RenderableType]:
+    """The lines, if any, under their heading, if any."""
+    from rich.text import Text
+
+    if heading and lines:
+        yield Text(heading, "bold")
+    yield from lines
 
 
 def _paragraph(paragraph: doc.Paragraph) -> RenderableType:
@@ -117,29 +144,43 @@ def _item(item: doc.ListedItem) -> Indented:
 def styled(words: doc.Words, style: str = "") -> Text:
     from rich.text import Text
 
+    if isinstance(words, str):
+        words = (words,)
     parts = []
-    for part in (words,) if isinstance(words, str) else words:
-        text, own_style = (part, "") if isinstance(part, str) else part
+    for part in words:
+        text, own_style = _with_style(part, "")
         parts.append((printable(text), own_style))
     return Text.assemble(*parts, style=style, overflow="fold")
 
 
+def _with_style(text: str | tuple[str, str], otherwise: str) -> tuple[str, str]:
+    """The text and its own style, or the other."""
+    if isinstance(text, str):
+        return text, otherwise
+    return text
+
+
 def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
-    for part in _folded(table, console) if console.is_terminal else [table]:
+    if not console.is_terminal:
+        console.print(_Wide(_grid(table), max(_needed(table, console), width)), crop=False)
+        return
+    for part in _folded(table, console):
         grid = _grid(part)
         needed = _needed(part, console)
-        if console.is_terminal and needed > console.width:
+        if needed > console.width:
             # Row labels may wrap if not even one column fits beside them.
-            grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
+            labels = grid.columns[0]
+            labels.no_wrap = False
+            labels.min_width = None
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
-def _console(file: io.StringIO, width: int, **more: Any) -> Console:
+def _console(file: io.StringIO, width: int, **settings: Any) -> Console:
     """A console that writes to ``file``, even in a notebook, where rich's default displays its output."""
     from rich.console import Console
 
-    return Console(file=file, width=width, highlight=False, force_jupyter=False, **more)
+    return Console(file=file, width=width, highlight=False, force_jupyter=False, **settings)
 
 
 def text_of(show: Callable[[Console], None], width: int) -> str:
@@ -156,14 +197,16 @@ def html_of(show: Callable[[Console], None], width: int) -> str:
     show(_console(out, width, force_terminal=True, color_system="standard", _environ={}))
     record = _console(io.StringIO(), width, record=True, _environ={})
     record.print(Text.from_ansi(out.getvalue().rstrip()), soft_wrap=True)
-    return record.export_html(inline_styles=True, code_format='<pre style="line-height: 1.4; overflow-x: auto;">{code}</pre>')
+    code_format = '<pre style="line-height: 1.4; overflow-x: auto;">{code}</pre>'
+    return record.export_html(inline_styles=True, code_format=code_format)
 
 
 class _Wide:
     """A table at its own width, even beyond the console's."""
 
     def __init__(self, table: Table, width: int) -> None:
-        self._table, self._width = table, width
+        self._table = table
+        self._width = width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         yield from console.render(self._table, options.update(width=self._width))
@@ -173,37 +216,54 @@ def _grid(table: doc.DataTable) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    headed = bool(table.heading) or any(one.name for one in table.columns)
-    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=headed, header_style="dim")
+    grid = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        show_header=bool(table.heading) or any(column.name for column in table.columns),
+        header_style="dim",
+    )
     grid.add_column(Text(table.heading, "bold not dim"), min_width=table.width, no_wrap=True)
     for column in table.columns:
-        whole = column.kind != "words"
-        justify: JustifyMethod = "right" if column.number else "left"
-        grid.add_column(Text(printable(column.name)), justify=justify, no_wrap=whole, overflow="fold")
+        grid.add_column(
+            Text(printable(column.name)),
+            justify="right" if column.number else "left",
+            no_wrap=column.kind != "words",
+            overflow="fold",
+        )
     for row in table.rows:
-        style = row.style or ("bold" if row.strong or row.group else "")
-        grid.add_row(Text(printable(row.label), style), *(_cell(one, style) for one in row.cells))
+        style = row.style
+        if not style and (row.strong or row.group):
+            style = "bold"
+        grid.add_row(Text(printable(row.label), style), *(_cell(cell, style) for cell in row.cells))
     return grid
 
 
 def _cell(cell: doc.Cell, style: str) -> Text:
     from rich.text import Text
 
-    text, own = (cell, style) if isinstance(cell, str) else cell
-    first, _, beside = text.partition("\n")
-    return Text.assemble((printable(first), own), (f"\n{printable(beside)}" if beside else "", "dim"))
+    text, own_style = _with_style(cell, style)
+    first, _, second = text.partition("\n")
+    lines = [(printable(first), own_style)]
+    if second:
+        lines.append((f"\n{printable(second)}", "dim"))
+    return Text.assemble(*lines)
 
 
 def _needed(table: doc.DataTable, console: Console) -> int:
     """The minimum width at which no cell is cut."""
     from rich.measure import Measurement
 
-    grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
-    for column in grid.columns:
-        sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-        # Cells that do not wrap need their whole width.
-        widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
-        width += max(widest, column.min_width or 0) + 2
+    options = console.options.update(width=_UNBOUNDED)
+    width = 0
+    for column in _grid(table).columns:
+        widest = column.min_width or 0
+        for cell in (column.header, *column.cells):
+            size = Measurement.get(console, options, cell)
+            # Cells that do not wrap need their whole width.
+            widest = max(widest, size.maximum if column.no_wrap else size.minimum)
+        width += widest + 2
     return width - 2
 
 
@@ -227,7 +287,9 @@ class Indented:
     """Indented text; rich's Padding would fill lines with blanks."""
 
     def __init__(self, text: Text, indent: int, first: int = 0) -> None:
-        self._text, self._indent, self._first = text, indent, first
+        self._text = text
+        self._indent = indent
+        self._first = first
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
         from rich.text import Text

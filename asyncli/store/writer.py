@@ -32,7 +32,8 @@ COMMIT_EVERY_S = 1.0
 # again, so a flood of them (an agent with a new one each second) is bounded too.
 MOST_WAITING = 10_000
 # At the end there is no next second to retry in; a disk that is still full after this stays full.
-_LAST_TRIES, _LAST_WAIT_S = 4, 0.5
+_LAST_TRIES = 4
+_LAST_WAIT_S = 0.5
 # Another process may hold SQLite's lock for a moment (a shell with an open transaction); only the writer's thread waits for it.
 _BUSY_S = 1.0
 
@@ -50,9 +51,13 @@ _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
 # sqlite3's errors about the data rather than the disk: a text that is not UTF-8, a number beyond 64 bits.
 _UNFIT = (
-    sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
-    OverflowError, ValueError,
-)  # fmt: skip
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    ValueError,
+)
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -116,10 +121,14 @@ class RunWriter:
         }
         # It has no secret, but texts of the server that may quote one. SQLite gives -wal and -shm the mode of the file.
         _make(path, 0o600 if private_values(plan_document) else 0o644)
-        lock_fd, connection = _acquire_lock(path), None
+        lock_fd = _acquire_lock(path)
+        connection = None
         try:
             connection = _open(path)
-            connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}")
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; "
+                f"PRAGMA user_version = {SCHEMA}; {TABLES}"
+            )
             connection.executemany(_META, meta.items())
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -128,7 +137,9 @@ class RunWriter:
             for leftover in (path, beside(path, "-wal"), beside(path, "-shm")):
                 leftover.unlink(missing_ok=True)
             _release_lock(lock_fd)
-            raise StoreError(f"{path}: {_error_text(error)}; name a file on a disk with room with --out") from None
+            raise StoreError(
+                f"{path}: {_error_text(error)}; name a file on a disk with room with --out"
+            ) from None
         return cls(path, connection, environment, lock_fd)
 
     @classmethod
@@ -137,27 +148,32 @@ class RunWriter:
         ``recorded``: the value of ``schema.RECORDED`` when it was read. Raises :class:`StoreError` if another process writes or
         wrote it, or it cannot be written."""
         path = Path(path)
-        lock_fd, connection = _acquire_lock(path), None
+        lock_fd = _acquire_lock(path)
+        connection = None
         try:
             connection = _open(path)
             if connection.execute(RECORDED).fetchone() != (recorded,):
                 connection.close()
                 _release_lock(lock_fd)
-                raise StoreError(f"{path}: another process has just resumed its run; see 'asyncli report {path}'")
-            delete = "DELETE FROM phases;" if restart else ""
-            added = "".join(
-                f"ALTER TABLE {table} ADD COLUMN {column} {definition};"
-                for table, column, definition in ADDED_COLUMNS
-                if all(row[1] != column for row in connection.execute(f"PRAGMA table_info({table})"))
-            )
-            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {added} {delete}")
+                raise StoreError(
+                    f"{path}: another process has just resumed its run; see 'asyncli report {path}'"
+                )
+            script = f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS}"
+            for table, column, definition in ADDED_COLUMNS:
+                if column not in _columns(connection, table):
+                    script += f" ALTER TABLE {table} ADD COLUMN {column} {definition};"
+            if restart:
+                script += " DELETE FROM phases;"
+            connection.executescript(script)
             connection.execute("COMMIT")
             metrics = dict(connection.execute("SELECT name, id FROM metrics"))
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
             _release_lock(lock_fd)
-            raise StoreError(f"{path}: {_error_text(error)}; free space on its disk, or make it writable") from None
+            raise StoreError(
+                f"{path}: {_error_text(error)}; free space on its disk, or make it writable"
+            ) from None
         writer = cls(path, connection, environment, lock_fd)
         writer._metrics = metrics
         return writer
@@ -175,28 +191,29 @@ class RunWriter:
         """Record a tick, received at ``t_s`` on the run's clock."""
         self._now_s = t_s
         row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
-        self._put(_TICK, [row], most=MOST_WAITING)
+        self._put(_TICK, [row], room=MOST_WAITING)
 
     def sample(self, sample: Sample) -> None:
         """Record a sample's values; non-finite ones are skipped."""
-        rows, fresh = [], []
+        rows = []
+        new_metrics = []
         for name, value in sample.values.items():
             if not math.isfinite(value):  # SQLite has no NaN
                 continue
             number = self._metrics.get(name)
             if number is None:
                 number = self._metrics[name] = len(self._metrics) + 1
-                fresh.append((number, name))
+                new_metrics.append((number, name))
             rows.append((sample.t_s, number, float(value)))
-        if fresh:
-            self._put(_METRIC, fresh)
+        if new_metrics:
+            self._put(_METRIC, new_metrics)
         if rows:
-            self._put(_SAMPLE, rows, most=MOST_WAITING)
+            self._put(_SAMPLE, rows, room=MOST_WAITING)
 
     def finding(self, t_s: float, finding: Finding) -> None:
         """Record a finding, made at ``t_s`` on the run's clock."""
         row = (t_s, finding.code, finding.severity, finding.evidence, finding.remedy, _json(finding.fields))
-        self._put(_FINDING, [row], most=2 * MOST_WAITING)
+        self._put(_FINDING, [row], room=2 * MOST_WAITING)
 
     def checks(self, checks: Iterable[Check]) -> None:
         """Record the preflight's limits; a second call replaces the rows of the first."""
@@ -214,7 +231,8 @@ class RunWriter:
     def news(self) -> list[Finding]:
         """Findings about the file since the last call; they are already recorded."""
         with self._lock:
-            news, self._news = self._news, []
+            news = self._news
+            self._news = []
         return news
 
     def close(self, complete: bool) -> None:
@@ -224,10 +242,10 @@ class RunWriter:
         self._wake.set()
         self._thread.join()
 
-    def _put(self, sql: str, rows: list[_Row], *, most: int | None = None) -> None:
-        """Queue rows; ``most``: drop them if so many statements wait already (None: never)."""
+    def _put(self, sql: str, rows: list[_Row], *, room: int | None = None) -> None:
+        """Queue rows; ``room``: drop them if so many statements wait already (None: never)."""
         with self._lock:
-            if most is not None and len(self._waiting) + self._committing >= most:
+            if room is not None and len(self._waiting) + self._committing >= room:
                 self.dropped += 1
             else:
                 self._waiting.append((sql, rows))
@@ -255,9 +273,9 @@ class RunWriter:
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         if self.lost and not os.path.lexists(self.path):
-            for left in (beside(self.path, "-wal"), beside(self.path, "-shm")):
+            for leftover in (beside(self.path, "-wal"), beside(self.path, "-shm")):
                 with contextlib.suppress(OSError):
-                    left.unlink()
+                    leftover.unlink()
         _release_lock(self._lock_fd)
 
     def _commit(self) -> bool:
@@ -266,7 +284,8 @@ class RunWriter:
         try:
             self._check_file()
             with self._lock:
-                batch, self._waiting = self._waiting, []
+                batch = self._waiting
+                self._waiting = []
                 self._committing = len(batch)
             if not batch:
                 return True
@@ -280,7 +299,8 @@ class RunWriter:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
-                self._waiting, self._committing = batch + self._waiting, 0
+                self._waiting = batch + self._waiting
+                self._committing = 0
             self.trouble = f"{self.path}: {_error_text(error)}; free space on its disk: records wait in memory meanwhile"
             if self._troubled_s is None:
                 self._troubled_s = time.monotonic()
@@ -289,7 +309,8 @@ class RunWriter:
         self.dropped += unfit
         self.trouble = None
         if self._troubled_s is not None:
-            waited_s, self._troubled_s = time.monotonic() - self._troubled_s, None
+            waited_s = time.monotonic() - self._troubled_s
+            self._troubled_s = None
             self._report(run_file_back(str(self.path), waited_s, self.dropped))
         if self.dropped:
             self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
@@ -326,6 +347,10 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -369,4 +394,6 @@ def _make(path: Path, mode: int) -> None:
 def _error_text(error: Exception) -> str:
     """SQLite's error text with the code's name, without which a failed write is unclear."""
     name = getattr(error, "sqlite_errorname", "")
-    return f"cannot be written ({error}{f', {name}' if name else ''})"
+    if not name:
+        return f"cannot be written ({error})"
+    return f"cannot be written ({error}, {name})"

@@ -21,7 +21,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.live import JsonView, PlainView, plain_line
-from asyncli.report.livecost import COSTS
+from asyncli.report.livecost import COSTS, LiveCost
 from asyncli.report.livescreen import LiveView, Snapshot, screen
 from asyncli.report.livestate import LiveFold, LiveState, Notice
 
@@ -71,7 +71,7 @@ def test_resumed_run_keeps_its_losses_and_has_no_eta_while_reopening() -> None:
     fold = LiveFold(run.plan)
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
     again = fed(run, 30.0, fold=fold).state()
-    assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
+    assert (again.eta_s is not None, again.refilling, "host" in again.costs) == (True, False, True)
 
 
 def test_residue_has_no_heartbeat_numbers() -> None:
@@ -100,16 +100,16 @@ def test_fold_at_several_instants() -> None:
     holding = state_at(run, 150.0)
     assert (holding.phase, holding.held, holding.active, holding.accepts) == ("hold", 100_000, 100_000, 100_000)
     assert holding.eta_s == pytest.approx(15.1, abs=1)
-    assert holding.host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
-    assert holding.server_per_connection == pytest.approx(SERVER, rel=0.02)
-    assert holding.kernel_per_connection == pytest.approx(2 * KERNEL_END, rel=0.02)
+    assert holding.costs["host"].bytes_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
+    assert holding.costs["server"].bytes_per_connection == pytest.approx(SERVER, rel=0.02)
+    assert holding.costs["kernel"].bytes_per_connection == pytest.approx(2 * KERNEL_END, rel=0.02)
     assert holding.generator_cpu_share == pytest.approx(0.01, abs=0.005)
     draining = state_at(run, 166.2)
     assert (draining.phase, draining.eta_s) == ("drain", None)
     assert draining.progress == pytest.approx(0.5, abs=0.1)
     over = state_at(run, 999.0)
     assert (over.phase, over.held, len(over.phases_done)) == ("residue", 0, 5)
-    assert over.host_per_connection == pytest.approx(holding.host_per_connection, rel=0.02)  # not by what is drained
+    assert over.costs["host"].bytes_per_connection == pytest.approx(holding.costs["host"].bytes_per_connection, rel=0.02)  # not by what is drained
 
 
 def test_number_of_a_lost_source_is_unknown() -> None:
@@ -133,7 +133,7 @@ def test_memory_left_by_descriptor_listing_is_not_in_the_cost() -> None:
             listed = 1_770.0 * (sample.t_s > 150)
             sample.values["kernel.listing_bytes"] = 1e6 + listed * 100_000
             sample.values["host.used_bytes"] += listed * 100_000
-    assert state_at(run, 155.0).host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
+    assert state_at(run, 155.0).costs["host"].bytes_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
 
 
 def reusing(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_no_cost_is_shown_that_the_report_denies(change: Callable[[Run], object]
     run = a_run(100_000, processes=True)
     change(run)
     state = state_at(run, 150.0)
-    assert {name for name in COSTS if getattr(state, f"{name}_per_connection") is not None} == known
+    assert state.costs.keys() == known
     said = known_costs(run, folded(run), drifts(run)[0])
     for live, reported in (("server", "server_user"), ("host", "host_total")):
         assert live not in known or is_measured(said, reported)
@@ -216,8 +216,7 @@ def test_screen_of_ten_million_connections() -> None:
     state = LiveState(phase="ramp", asked=10_000_000, held=9_999_999, opened=10_000_000, active=9_999_999,
                       accepts=123_456_789, handled=123_456_789, achieved_per_s=123_456.0, asked_per_s=200_000.0,
                       elapsed_s=359_999.0, eta_s=86_400.0, progress=0.999, server_cpu_share=12.34, workers=600,
-                      host_per_connection=123_456.0, host_per_connection_half=23_456.0,
-                      server_per_connection=99_995.0, server_per_connection_half=29_995.0)  # fmt: skip
+                      costs={"host": LiveCost(123_456.0, 23_456.0), "server": LiveCost(99_995.0, 29_995.0)})  # fmt: skip
     text = drawn(plan, state, 80)
     for words in ("9,999,999 of 10,000,000", "123,456/s of 200,000/s", "12.3 cores", "24 h left", "and 1 more", "costs 123 kB ± 23.5 kB", "server 99,995 B ± 29,995"):
         assert words in text
@@ -314,7 +313,8 @@ def test_negative_cost_is_unknown() -> None:
             sample.values["host.used_bytes"] -= 1e9
             sample.values["server.pss_bytes"] = 0.0
     state = state_at(run, 30.0)
-    assert (state.held > 200, state.host_per_connection, state.server_per_connection) == (True, None, None)
+    assert state.held > 200
+    assert not {"host", "server"} & state.costs.keys()
     assert "a connection on this host" not in plain_line(state)
     assert "Cost of a connection on this host: not known yet" in drawn(run.plan, state, 80)
 
@@ -328,14 +328,13 @@ def test_cost_is_shown_only_with_a_small_error(noise: float) -> None:
         for until_s in (10.2, 17.2, 30.0, 60.0):
             state = state_at(run, until_s)
             for name, true in truth.items():
-                each, half = (getattr(state, f"{name}_per_connection{end}") for end in ("", "_half"))
-                assert (each is None) == (half is None)
-                if each is None:
+                if name not in state.costs:
                     continue
+                each, half = state.costs[name]
                 assert half <= 0.5 * each
                 shown, held = shown + 1, held + (abs(each - true) <= half)
             line = plain_line(state)
-            assert ("a connection on this host" in line) == (state.host_per_connection is not None)
+            assert ("a connection on this host" in line) == ("host" in state.costs)
             assert not re.search(r"B a connection", line), "a price without its error"
     assert held >= 0.95 * shown
     assert shown >= 100 or noise > 1
@@ -382,7 +381,7 @@ def test_fold_uses_constant_memory() -> None:
         fold.finding(Finding("x", "info", str(second)))
     kept = [len(value) for value in vars(fold).values() if hasattr(value, "__len__")]
     assert max(kept) <= 12
-    assert max(len(seen) for seen in fold._cpu.values()) <= 12
+    assert max(len(share.readings) for share in (fold._server_cpu, fold._generator_cpu)) <= 12
     assert fold.state().findings_seen == 3000
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncli.analysis.bench_result import BenchResult
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.live_thresholds import LiveLimits, too_short
@@ -59,6 +60,13 @@ def crossed(text: str) -> bool | None:
 )
 def test_limit_is_judged(text: str, is_crossed: bool | None) -> None:
     assert crossed(text) is is_crossed
+
+
+@pytest.mark.parametrize("bound_s", [5, 9])
+def test_a_number_at_the_top_of_the_json_has_limits(bound_s: int) -> None:
+    limit = parse(f"duration_s > {bound_s}", BenchResult)
+    assert judge([limit], {"duration_s": 7.0})[0].crossed is (bound_s == 5)
+    assert judge([limit], {})[0].crossed is None
 
 
 @given(st.integers(1, 9999), st.integers(1, 1_000_000))

@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import html
 import io
+import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import msgspec
@@ -78,29 +79,57 @@ ROLES: dict[Role, tuple[str, float, Dash, str]] = {
     "most": ("soft", 0.9, (0.0, (1.2, 1.4)), ""),
 }
 _RC_PARAMS: Any = {
-    "axes.axisbelow": True, "axes.edgecolor": COLOURS["rule"], "axes.facecolor": "none", "axes.grid": True, "axes.grid.axis": "y",
-    "axes.linewidth": 0.8, "axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False,
-    "axes.titlecolor": COLOURS["ink"], "axes.titlelocation": "left", "axes.titlesize": 11.5, "axes.titleweight": "bold",
-    "axes.labelcolor": COLOURS["soft"], "axes.labelsize": 11, "axes.xmargin": 0,
-    "figure.facecolor": COLOURS["paper"], "font.sans-serif": ["DejaVu Sans"], "font.size": 12.0,
-    "grid.color": COLOURS["grid"], "hatch.linewidth": 0.7,
-    "legend.fontsize": 11, "legend.frameon": False, "legend.handlelength": 1.5, "legend.handletextpad": 0.5,
-    "lines.solid_capstyle": "butt", "text.color": COLOURS["ink"],
+    "axes.axisbelow": True,
+    "axes.edgecolor": COLOURS["rule"],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.linewidth": 0.8,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": COLOURS["ink"],
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.labelcolor": COLOURS["soft"],
+    "axes.labelsize": 11,
+    "axes.xmargin": 0,
+    "figure.facecolor": COLOURS["paper"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 12.0,
+    "grid.color": COLOURS["grid"],
+    "hatch.linewidth": 0.7,
+    "legend.fontsize": 11,
+    "legend.frameon": False,
+    "legend.handlelength": 1.5,
+    "legend.handletextpad": 0.5,
+    "lines.solid_capstyle": "butt",
+    "text.color": COLOURS["ink"],
     # A dollar sign in a server's name is not mathematics.
     "text.parse_math": False,
     # Text stays text, in the page's font.
     "svg.fonttype": "none",
-    "xtick.color": COLOURS["rule"], "xtick.labelcolor": COLOURS["soft"], "xtick.labelsize": 11, "xtick.major.size": 3,
-    "ytick.labelcolor": COLOURS["soft"], "ytick.labelsize": 11, "ytick.major.pad": 7, "ytick.major.size": 0,
-}  # fmt: skip
+    "xtick.color": COLOURS["rule"],
+    "xtick.labelcolor": COLOURS["soft"],
+    "xtick.labelsize": 11,
+    "xtick.major.size": 3,
+    "ytick.labelcolor": COLOURS["soft"],
+    "ytick.labelsize": 11,
+    "ytick.major.pad": 7,
+    "ytick.major.size": 0,
+}
 
 
 def drawing() -> Any:
     """A context with the style of reports, whatever the caller's settings."""
     import matplotlib as mpl
 
-    defaults: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith(("backend", "interactive"))}
-    return mpl.rc_context({**defaults, **_RC_PARAMS})
+    settings: Any = {}
+    for key, value in mpl.rcParamsDefault.items():
+        if not key.startswith(("backend", "interactive")):
+            settings[key] = value
+    return mpl.rc_context({**settings, **_RC_PARAMS})
 
 
 def drawn_alone(function: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -113,24 +142,48 @@ def drawn_alone(function: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def sheet(
-    style: Style, heights: Sequence[float], margins: tuple[float, float, float, float], *, gap: float = 0.0, columns: int = 1,
+    style: Style,
+    heights: Sequence[float],
+    margins: tuple[float, float, float, float],
+    *,
+    gap: float = 0.0,
+    columns: int = 1,
     common_x: bool = False,
-) -> tuple[Figure, Any]:  # fmt: skip
-    """A figure and its axes: rows of these heights with ``gap`` between, within ``margins`` (left, right, top, bottom)."""
+) -> tuple[Figure, Any]:
+    """A figure and its axes: rows of these heights with ``gap`` between, within ``margins`` (left,
+    right, top, bottom).
+    """
     from matplotlib.figure import Figure
 
     left, right, top, bottom = margins
-    head = (34.0 + (18.0 if style.note else 0.0)) if style.title else 0.0
+    head = _head_px(style)
     height = head + top + sum(heights) + gap * (len(heights) - 1) + bottom
     figure = Figure(figsize=(style.width / 72, height / 72), dpi=72)
     places = {
-        "left": left / style.width, "right": 1 - right / style.width, "top": 1 - (head + top) / height, "bottom": bottom / height,
-        "hspace": gap / statistics.fmean(heights), "height_ratios": heights, "wspace": 0.12,
-    }  # fmt: skip
+        "left": left / style.width,
+        "right": 1 - right / style.width,
+        "top": 1 - (head + top) / height,
+        "bottom": bottom / height,
+        "hspace": gap / statistics.fmean(heights),
+        "height_ratios": heights,
+        "wspace": 0.12,
+    }
     if style.title:
         figure.text(2 / style.width, 1 - 20 / height, style.title, size=14, weight="bold")
         figure.text(2 / style.width, 1 - 38 / height, style.note, size=11, color=COLOURS["soft"])
-    return figure, figure.subplots(len(heights), columns, sharex=common_x, squeeze=False, gridspec_kw=places)
+    axes = figure.subplots(
+        len(heights), columns, sharex=common_x, squeeze=False, gridspec_kw=places
+    )
+    return figure, axes
+
+
+def _head_px(style: Style) -> float:
+    """The height of the title and the note."""
+    if not style.title:
+        return 0.0
+    if not style.note:
+        return 34.0
+    return 52.0
 
 
 def ticks(axis: Axis, unit: str, most: int) -> None:
@@ -138,9 +191,15 @@ def ticks(axis: Axis, unit: str, most: int) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
-    whole = EngFormatter(unit, sep=" " if unit else "")
-    # Around a flat line there would be thousandths of a byte.
-    axis.set_major_formatter(FuncFormatter(lambda value, _: "" if 0 < abs(value) < 1 else whole(value)))
+    in_unit = EngFormatter(unit, sep=" " if unit else "")
+
+    def label(value: float, _place: int) -> str:
+        # Around a flat line there would be thousandths of a byte.
+        if 0 < abs(value) < 1:
+            return ""
+        return in_unit(value)
+
+    axis.set_major_formatter(FuncFormatter(label))
 
 
 def time_axis(ax: Axes, start_s: float, end_s: float, width: float) -> None:
@@ -148,41 +207,86 @@ def time_axis(ax: Axes, start_s: float, end_s: float, width: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     end_s = max(end_s, start_s + 1.0)
-    unit, factor = ("s", 1) if end_s - start_s < 300 else ("min", 60) if end_s - start_s < 7200 else ("h", 3600)
-    marks = MaxNLocator(max(2, int(width / 66)), steps=[1, 2, 3, 5, 6, 10]).tick_values(start_s / factor, end_s / factor)
-    marks = [mark for mark in marks if start_s <= mark * factor <= end_s]
-    ax.set_xticks([mark * factor for mark in marks], [f"{mark:g} {unit}" for mark in marks])
+    unit, unit_s = _unit_of_time(end_s - start_s)
+    locator = MaxNLocator(max(2, int(width / 66)), steps=[1, 2, 3, 5, 6, 10])
+    places = []
+    labels = []
+    for mark in locator.tick_values(start_s / unit_s, end_s / unit_s):
+        if start_s <= mark * unit_s <= end_s:
+            places.append(mark * unit_s)
+            labels.append(f"{mark:g} {unit}")
+    ax.set_xticks(places, labels)
     ax.set_xlim(start_s, end_s)
+
+
+def _unit_of_time(span_s: float) -> tuple[str, int]:
+    """(Unit, its seconds) for an axis of so many seconds."""
+    if span_s < 300:
+        return "s", 1
+    if span_s < 7200:
+        return "min", 60
+    return "h", 3600
 
 
 def legend(ax: Axes, style: Style, columns: int = 3) -> int:
     """Add a legend beside the axes, or above them on a phone; return its height there."""
     handles, labels = ax.get_legend_handles_labels()
     if not style.narrow:
-        ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.06), borderaxespad=0.3, labelcolor="linecolor")
+        ax.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.06),
+            borderaxespad=0.3,
+            labelcolor="linecolor",
+        )
         return 0
     lines = max((label.count("\n") + 1 for label in labels), default=0)
     ax.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(-0.1, 1.0), borderaxespad=0.1, ncols=columns, columnspacing=1.0,
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.1, 1.0),
+        borderaxespad=0.1,
+        ncols=columns,
+        columnspacing=1.0,
         labelcolor="linecolor",
-    )  # fmt: skip
-    return -(-len(labels) // columns) * 18 * lines
+    )
+    return math.ceil(len(labels) / columns) * 18 * lines
 
 
 def plot_line(ax: Axes, role: Role, t_s: Any, values: Any, label: str = "") -> None:
     """A line, open where a value is NaN; a single point gets a marker."""
-    color, thick, dash, _ = ROLES[role]
-    marker = "o" if len(values) == 1 else ""
-    ax.plot(t_s, values, color=COLOURS[color], linewidth=thick, linestyle=dash, marker=marker, markersize=4, label=label)
-
-
-def plot_points(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], size: float = 5.0) -> None:
-    """Open markers of the role's shape."""
-    color, _, _, marker = ROLES[role]
+    colour, thick, dash, _ = ROLES[role]
     ax.plot(
-        xs, ys, linestyle="none", marker=marker, markersize=size, markerfacecolor=COLOURS["paper"],
-        markeredgecolor=COLOURS[color], markeredgewidth=1.2, clip_on=False, zorder=4,
-    )  # fmt: skip
+        t_s,
+        values,
+        color=COLOURS[colour],
+        linewidth=thick,
+        linestyle=dash,
+        marker="o" if len(values) == 1 else "",
+        markersize=4,
+        label=label,
+    )
+
+
+def plot_points(
+    ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], size: float = 5.0
+) -> None:
+    """Open markers of the role's shape."""
+    colour, _, _, marker = ROLES[role]
+    ax.plot(
+        xs,
+        ys,
+        linestyle="none",
+        marker=marker,
+        markersize=size,
+        markerfacecolor=COLOURS["paper"],
+        markeredgecolor=COLOURS[colour],
+        markeredgewidth=1.2,
+        clip_on=False,
+        zorder=4,
+    )
 
 
 def write_at_right(
@@ -204,20 +308,27 @@ def write_at_right(
 
 def shade_phases(ax: Axes, phases: Sequence[Span]) -> None:
     """Tint ramp and drain, and separate the phases by thin lines."""
-    for one in phases:
-        if one.name in ("ramp", "drain"):
-            ax.axvspan(one.start_s, one.end_s, facecolor=COLOURS["shade"], linewidth=0, zorder=0)
-        if one.start_s > 0:
-            ax.axvline(one.start_s, color=COLOURS["rule"], linewidth=0.6, zorder=0.5)
+    for phase in phases:
+        if phase.name in ("ramp", "drain"):
+            ax.axvspan(
+                phase.start_s, phase.end_s, facecolor=COLOURS["shade"], linewidth=0, zorder=0
+            )
+        if phase.start_s > 0:
+            ax.axvline(phase.start_s, color=COLOURS["rule"], linewidth=0.6, zorder=0.5)
 
 
 def each(value: float, *, sign: bool = True) -> str:
     """Bytes of one connection: ``"10,888 B"``."""
-    return minus(short_bytes(value)) + (" B" if sign else "")
+    amount = minus(short_bytes(value))
+    if sign:
+        return f"{amount} B"
+    return amount
 
 
 def cut(words: str, most: int) -> str:
-    return words if len(words) <= most else words[: most - 1] + "…"
+    if len(words) <= most:
+        return words
+    return words[: most - 1] + "…"
 
 
 _VARIABLES = {light: f"var(--{name})" for name, (light, _) in PALETTE.items()}
@@ -241,19 +352,39 @@ def inline_svg(figure: Figure, name: str) -> str:
     width, height = figure.get_size_inches() * 72
     svg = f'<svg viewBox="0 0 {width:g} {height:g}" aria-hidden="true" focusable="false">'
     text = re.sub(r".*?<svg[^>]*>", lambda _: svg, text, count=1, flags=re.DOTALL)
-    used = {reference for tag in _TAG.findall(text) for _, reference in _REFERENCE.findall(tag)}
+    used = set()
+    for tag in _TAG.findall(text):
+        used |= {reference for _, reference in _REFERENCE.findall(tag)}
+    text = _TAG.sub(lambda tag: _rewritten(tag[0], name, used), text)
+    return re.sub(r">\s+<", "><", text).strip()
 
-    def rewritten(tag: re.Match[str]) -> str:
-        """One tag, rewritten."""
-        inside = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", tag[0])
-        inside = _REFERENCE.sub(lambda found: f"{found[1]}{name}-{found[2]}", inside)
-        inside = _FONT.sub(lambda found: f"{'font-weight: 600; ' * ('bold' in found[1])}font-size: {found[2]}px", inside)
-        inside = _FAMILY.sub("", inside)
-        inside = _COLOUR.sub(lambda found: _VARIABLES[found[0]], inside)
-        # A hundredth of a pixel is enough; matplotlib writes six decimals.
-        return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), inside)
 
-    return re.sub(r">\s+<", "><", _TAG.sub(rewritten, text)).strip()
+def _rewritten(tag: str, name: str, used: Set[str]) -> str:
+    """A tag with the page's colours, font and ids; only ids that are ``used`` stay."""
+
+    def identifier(match: re.Match[str]) -> str:
+        if match[1] not in used:
+            return ""
+        return f' id="{name}-{match[1]}"'
+
+    tag = _ID.sub(identifier, tag)
+    tag = _REFERENCE.sub(lambda match: f"{match[1]}{name}-{match[2]}", tag)
+    tag = _FONT.sub(_without_family, tag)
+    tag = _FAMILY.sub("", tag)
+    tag = _COLOUR.sub(lambda match: _VARIABLES[match[0]], tag)
+    return _NUMBER.sub(_to_hundredths, tag)
+
+
+def _without_family(font: re.Match[str]) -> str:
+    size = f"font-size: {font[2]}px"
+    if "bold" in font[1]:
+        return f"font-weight: 600; {size}"
+    return size
+
+
+def _to_hundredths(number: re.Match[str]) -> str:
+    """A hundredth of a pixel is enough; matplotlib writes six decimals."""
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def file_svg(figure: Figure, name: str, description: str) -> str:
@@ -267,7 +398,8 @@ def file_png(figure: Figure, description: str) -> bytes:
     """``figure`` as a PNG of 200 dpi."""
     raw = io.BytesIO()
     with drawing():
-        figure.savefig(raw, format="png", dpi=200, metadata={"Software": None, "Description": description})
+        metadata = {"Software": None, "Description": description}
+        figure.savefig(raw, format="png", dpi=200, metadata=metadata)
     return raw.getvalue()
 
 
@@ -277,5 +409,6 @@ def _raw(figure: Figure, name: str, background: str) -> str:
     raw = io.StringIO()
     # The salt makes ids deterministic.
     with drawing(), mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(raw, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
+        metadata = {"Date": None, "Creator": None}
+        figure.savefig(raw, format="svg", facecolor=background, metadata=metadata)
     return _HEAD.sub("", raw.getvalue())

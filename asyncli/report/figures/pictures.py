@@ -34,33 +34,41 @@ def _parts_caption(costs: Costs, server: str) -> str:
     caption = "Memory in bytes"
     if known_total(costs):
         caption += "; the bar over it is the total's 95 % interval"
-    if left_out := shares_left_out(costs, server=server):
+    left_out = shares_left_out(costs, server=server)
+    if left_out:
         caption += f"; not in it: {', '.join(left_out)}"
     return f"{caption}."
 
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
-    where, server, costs = sides(summary.environment), memory_name(summary), analyses.costs
-    lines = slopes(costs, server=server, host=where.host)
+    host = sides(summary.environment).host
+    server = memory_name(summary)
+    costs = analyses.costs
+    lines = slopes(costs, server=server, host=host)
     over_time = timeline(run, asked_over_time(run), server)
-    lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
-    labels = memory_labels(server, where.host)
-    points, held = medians(run, analyses.drifts), with_streams(costs.streams)
+    lost = {}
+    for cause, deaths in analyses.totals.whole.deaths.items():
+        if deaths.count:
+            lost[cause] = deaths
+    labels = memory_labels(server, host)
+    points = medians(run, analyses.drifts)
+    streams = with_streams(costs.streams)
     return [
         Picture(
             "parts",
-            f"What one connection{held} is made of",
+            f"What one connection{streams} is made of",
             _parts_caption(costs, server),
             lambda style: cost_parts(costs, server=server, style=style),
             lambda: _parts_alt(analyses, server),
-            section="cost", first=True,
+            section="cost",
+            first=True,
         ),
         Picture(
             "cost",
-            f"Memory over connections{held and f', each{held}'}",
-            "Memory above the fixed part. Open marks are the medians that each line is fitted to; a cross is an excluded "
-            "baseline; dots are samples. The tint is the slope's 95 % interval.",
+            f"Memory over connections, each{streams}" if streams else "Memory over connections",
+            "Memory above the fixed part. Open marks are the medians that each line is fitted to; "
+            "a cross is an excluded baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
             section="cost",
@@ -68,7 +76,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "drift",
             "Memory over the hold",
-            "Medians of one minute each (or a twentieth of a short hold), and the Theil-Sen line through them.",
+            "Medians of one minute each (or a twentieth of a short hold), and the Theil-Sen line "
+            "through them.",
             lambda style: drift_lines(analyses.drifts, points, labels, style),
             lambda: f"Memory over the hold. {_drifts(analyses, labels)}.",
             section="drift",
@@ -76,10 +85,12 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "timeline",
             "The run on one time axis",
-            f"Latency counts from when the heartbeat was due. Ramp and drain are tinted. {over_time.method}",
+            "Latency counts from when the heartbeat was due. Ramp and drain are tinted. "
+            f"{over_time.method}",
             lambda style: timeline_panels(over_time, style=style),
             lambda: _timeline_alt(over_time, summary),
-            section="timeline", first=True,
+            section="timeline",
+            first=True,
         ),
         Picture(
             "deaths",
@@ -93,32 +104,42 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
 
 
 def _parts_alt(analyses: Analyses, server: str) -> str:
-    parts = ", ".join(f"{label} {each(size)}" for label, _, size in cost_shares(analyses.costs, server=server))
-    total = known_total(analyses.costs)
-    half = "" if total is None else f" In all {each(total.bytes_per_connection)} ± {each(total.half_width, sign=False)}."
-    return f"A bar of the memory of one connection{with_streams(analyses.costs.streams)}: {parts}.{half}"
+    costs = analyses.costs
+    shares = cost_shares(costs, server=server)
+    parts = ", ".join(f"{label} {each(size)}" for label, _, size in shares)
+    bar = f"A bar of the memory of one connection{with_streams(costs.streams)}: {parts}."
+    total = known_total(costs)
+    if total is None:
+        return bar
+    error = each(total.half_width, sign=False)
+    return f"{bar} In all {each(total.bytes_per_connection)} ± {error}."
 
 
 def _lines_alt(drawn: Sequence[Slope]) -> str:
-    rises = "; ".join(f"{one.label} {one.text}" for one in drawn)
-    most = max(max(one.fit.n) for one in drawn)
-    return f"Memory over 0 to {format_count(most)} connections, with straight lines; each connection costs: {rises}."
+    rises = "; ".join(f"{slope.label} {slope.text}" for slope in drawn)
+    most_connections = format_count(max(max(slope.fit.n) for slope in drawn))
+    return (
+        f"Memory over 0 to {most_connections} connections, with straight lines; "
+        f"each connection costs: {rises}."
+    )
 
 
 def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
-    return "; ".join(f"{labels[name]}: {in_words(one)}" for name, one in analyses.drifts.items())
+    drifts = analyses.drifts.items()
+    return "; ".join(f"{labels[name]}: {in_words(drift)}" for name, drift in drifts)
 
 
 def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
-    c = summary.connections
-    panels = ", ".join(panel.title[:1].lower() + panel.title[1:] for panel in over_time.panels)
-    most, held = count_or_unknown(c.established_peak), count_or_unknown(c.held)
+    titles = ", ".join(panel.title[:1].lower() + panel.title[1:] for panel in over_time.panels)
+    peak = count_or_unknown(summary.connections.established_peak)
+    held = count_or_unknown(summary.connections.held)
     return (
-        f"{format_duration(over_time.end_s)} on one axis: {panels}. At most {most} connections were open at once, {held} held at "
-        "the end."
+        f"{format_duration(over_time.end_s)} on one axis: {titles}. At most {peak} connections "
+        f"were open at once, {held} held at the end."
     )
 
 
 def _deaths_alt(summary: Summary) -> str:
-    counts = ", ".join(f"{cause} {format_count(count)}" for cause, count in summary.connections.deaths.items())
+    deaths = summary.connections.deaths.items()
+    counts = ", ".join(f"{cause} {format_count(count)}" for cause, count in deaths)
     return f"Ages, idle times and request numbers of the lost connections, by cause: {counts}."

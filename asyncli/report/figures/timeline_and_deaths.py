@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model.records import Deaths
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.figures import drawing
-from asyncli.report.figures.timeline_data import Panel, Timeline, histogram_bins
+from asyncli.report.figures.timeline_data import Line, Panel, Timeline, histogram_bins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,33 +22,65 @@ if TYPE_CHECKING:
 def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) -> Figure:
     """All panels on one time axis."""
     if not timeline.panels:
-        raise drawing.NothingToDraw("Nothing was recorded over time: the run ended before its first second.")
-    heights = [30.0 if one.bars else 88.0 for one in timeline.panels]
-    left, right, gap, top = (60.0, 22.0, 62.0, 76.0) if style.narrow else (64.0, 130.0, 34.0, 44.0)
-    figure, rows = drawing.sheet(style, heights, (left, right, top, 30.0), gap=gap, common_x=True)
-    width = style.width - left - right
+        raise drawing.NothingToDraw(
+            "Nothing was recorded over time: the run ended before its first second."
+        )
+    heights = [30.0 if panel.bars else 88.0 for panel in timeline.panels]
+    room = _NARROW if style.narrow else _WIDE
+    margins = (room.left, room.right, room.top, 30.0)
+    figure, rows = drawing.sheet(style, heights, margins, gap=room.gap, common_x=True)
+    width = style.width - room.left - room.right
     for panel, ax in zip(timeline.panels, rows[:, 0], strict=True):
         drawing.shade_phases(ax, timeline.phases)
-        _bars(ax, panel, timeline, width) if panel.bars else _lines(ax, panel)
-        ax.set_title(drawing.cut(panel.title, 46), pad=6 + (0 if panel.bars else drawing.legend(ax, style)))
+        above = 6.0
+        if panel.bars:
+            _bars(ax, panel, timeline, width)
+        else:
+            _lines(ax, panel)
+            above += drawing.legend(ax, style)
+        ax.set_title(drawing.cut(panel.title, 46), pad=above)
     drawing.time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
-    at = 1 + (54.0 if style.narrow else 24.0) / heights[0]
-    for one in timeline.phases:
-        # A short phase has no room for its name.
-        if (one.end_s - one.start_s) / max(timeline.end_s, 1.0) * width > 7.0 * len(one.name):
-            rows[0, 0].text(
-                (one.start_s + one.end_s) / 2, at, one.name, transform=rows[0, 0].get_xaxis_transform(), ha="center", size=11,
-                color=drawing.COLOURS["soft"],
-            )  # fmt: skip
+    _name_phases(rows[0, 0], timeline, width, 1 + room.names_above / heights[0])
     return figure
+
+
+class _Margins(NamedTuple):
+    """Pixels around the panels; ``names_above``: from the first panel to the names of phases."""
+
+    left: float
+    right: float
+    gap: float
+    top: float
+    names_above: float
+
+
+_NARROW = _Margins(left=60.0, right=22.0, gap=62.0, top=76.0, names_above=54.0)
+_WIDE = _Margins(left=64.0, right=130.0, gap=34.0, top=44.0, names_above=24.0)
+
+
+def _name_phases(ax: Axes, timeline: Timeline, width: float, y: float) -> None:
+    for phase in timeline.phases:
+        px = (phase.end_s - phase.start_s) / max(timeline.end_s, 1.0) * width
+        # A short phase has no room for its name.
+        if px > 7.0 * len(phase.name):
+            ax.text(
+                (phase.start_s + phase.end_s) / 2,
+                y,
+                phase.name,
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                size=11,
+                color=drawing.COLOURS["soft"],
+            )
 
 
 def _lines(ax: Axes, panel: Panel) -> None:
     # Solid lines first: broken ones stay visible on them.
-    for line in sorted(panel.lines, key=lambda line: drawing.ROLES[line.role][2] != drawing.SOLID):
+    for line in sorted(panel.lines, key=_is_broken):
         drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
     known = np.concatenate([line.values for line in panel.lines])
-    low, high = np.nanmin(known), np.nanmax(known)
+    low = np.nanmin(known)
+    high = np.nanmax(known)
     if panel.unit != "s":
         drawing.ticks(ax.yaxis, panel.unit, 4)
         ax.set_ylim(min(0.0, low) * 1.08, max(high, 1.0) * 1.04)
@@ -62,18 +94,32 @@ def _lines(ax: Axes, panel: Panel) -> None:
     ax.minorticks_off()
 
 
+def _is_broken(line: Line) -> bool:
+    _, _, dash, _ = drawing.ROLES[line.role]
+    return dash != drawing.SOLID
+
+
 def _bars(ax: Axes, panel: Panel, timeline: Timeline, width: float) -> None:
     line = panel.lines[0]
     # At least a pixel and a half wide.
     thick = max(timeline.width_s, timeline.end_s / width * 1.5)
-    ax.bar(line.t_s, line.values, width=thick, color=drawing.COLOURS["kernel" if panel.key == "lost" else "violet"], linewidth=0)
+    colour = drawing.COLOURS["kernel" if panel.key == "lost" else "violet"]
+    ax.bar(line.t_s, line.values, width=thick, color=colour, linewidth=0)
     drawing.ticks(ax.yaxis, "", 2)
 
 
-_ASPECTS: tuple[tuple[str, Callable[[Deaths], Histogram], Callable[[float], str]], ...] = (
-    ("age", lambda dead: dead.age_s, format_duration),
-    ("idle for", lambda dead: dead.idle_s, format_duration),
-    ("requests", lambda dead: dead.requests, format_count),
+class _Aspect(NamedTuple):
+    """What is drawn of the lost connections of a cause."""
+
+    name: str
+    histogram: Callable[[Deaths], Histogram]
+    in_words: Callable[[float], str]
+
+
+_ASPECTS = (
+    _Aspect("age", lambda deaths: deaths.age_s, format_duration),
+    _Aspect("idle for", lambda deaths: deaths.idle_s, format_duration),
+    _Aspect("requests", lambda deaths: deaths.requests, format_count),
 )
 MOST_CAUSES = 6
 
@@ -81,34 +127,39 @@ MOST_CAUSES = 6
 @drawing.drawn_alone
 def deaths_by(dead: Mapping[str, Deaths], *, style: drawing.Style = drawing.WIDE) -> Figure:
     """A row of histograms per cause, most frequent first."""
-    causes = sorted((cause for cause, one in dead.items() if one.count), key=lambda cause: (-dead[cause].count, cause))
+    causes = [cause for cause, deaths in dead.items() if deaths.count]
     if not causes:
         raise drawing.NothingToDraw("No established connection was lost.")
+    causes.sort(key=lambda cause: (-dead[cause].count, cause))
     causes = causes[:MOST_CAUSES]
     columns = 1 if style.narrow else len(_ASPECTS)
-    figure, grid = drawing.sheet(
-        style, [50.0] * (len(causes) * len(_ASPECTS) // columns), (4.0, 24.0, 26.0, 26.0), gap=56.0, columns=columns
-    )
+    heights = [50.0] * (len(causes) * len(_ASPECTS) // columns)
+    margins = (4.0, 24.0, 26.0, 26.0)
+    figure, grid = drawing.sheet(style, heights, margins, gap=56.0, columns=columns)
     panels = grid.reshape(len(causes), len(_ASPECTS))
     for cause, row in zip(causes, panels, strict=True):
-        row[0].set_title(f"{format_count(dead[cause].count)} {drawing.cut(cause, 30)}")
-        for (name, of, words), ax in zip(_ASPECTS, row, strict=True):
-            _spread(ax, of(dead[cause]), name, words)
+        deaths = dead[cause]
+        row[0].set_title(f"{format_count(deaths.count)} {drawing.cut(cause, 30)}")
+        for aspect, ax in zip(_ASPECTS, row, strict=True):
+            _spread(ax, aspect, deaths)
     return figure
 
 
-def _spread(ax: Axes, histogram: Histogram, name: str, words: Callable[[float], str]) -> None:
+def _spread(ax: Axes, aspect: _Aspect, deaths: Deaths) -> None:
+    histogram = aspect.histogram(deaths)
     ax.grid(visible=False)
     ax.set_yticks([])
     ax.set_xticks([])
     first, last = histogram.quantiles((0.0, 1.0))
     if first is None or last is None:
-        ax.set_xlabel(f"{name}: unknown", loc="left")
+        ax.set_xlabel(f"{aspect.name}: unknown", loc="left")
         return
     counts, edges = histogram_bins(histogram, 40)
     ax.stairs(counts, edges, fill=True, color=drawing.COLOURS["server"])
     # A few bars would fill the panel and look like a wide spread.
     pad = max(0, 12 - len(counts)) / 2 * (edges[1] - edges[0])
     ax.set_xlim(edges[0] - pad, edges[-1] + pad)
-    span = words(first) if first == last else f"{words(first)} to {words(last)}"
-    ax.set_xlabel(f"{name} {span}", loc="left")
+    span = aspect.in_words(first)
+    if first != last:
+        span = f"{span} to {aspect.in_words(last)}"
+    ax.set_xlabel(f"{aspect.name} {span}", loc="left")
