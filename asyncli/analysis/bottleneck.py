@@ -417,7 +417,10 @@ def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
         yield from _not_connected("server", ["refused"], seen)
         return
     refused = refusals(seen.run)
-    fields = {"connects": connects_failed("refused", count).evidence, "server": seen.server}
+    fields: dict[str, Any] = {
+        "connects": connects_failed("refused", count).evidence,
+        "server": seen.server,
+    }
     if 2 * refused.unheard >= count:
         yield _bottleneck("server", "refused", "refused_unheard", **fields)
     elif 2 * refused.on_the_way >= count:

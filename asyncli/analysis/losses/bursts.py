@@ -229,8 +229,14 @@ def _workers_killed_for_memory(case: _Case) -> Reason | None:
     is_certain = case.evidence.killed_in_group >= ended
     if not is_certain and not case.evidence.killed_on_host:
         return None
-    fields = {"server": case.server, "ended": ended, "workers": case.workers}
-    return reason("worker_crash", "workers_killed_for_memory", certain=is_certain, **fields)
+    return reason(
+        "worker_crash",
+        "workers_killed_for_memory",
+        certain=is_certain,
+        server=case.server,
+        ended=ended,
+        workers=case.workers,
+    )
 
 
 def _processes_went_on(case: _Case) -> Reason | None:
