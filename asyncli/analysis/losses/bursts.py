@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -229,8 +229,14 @@ def _workers_killed_for_memory(case: _Case) -> Reason | None:
     is_certain = case.evidence.killed_in_group >= ended
     if not is_certain and not case.evidence.killed_on_host:
         return None
-    fields: dict[str, Any] = {"server": case.server, "ended": ended, "workers": case.workers}
-    return reason("worker_crash", "workers_killed_for_memory", certain=is_certain, **fields)
+    return reason(
+        "worker_crash",
+        "workers_killed_for_memory",
+        certain=is_certain,
+        server=case.server,
+        ended=ended,
+        workers=case.workers,
+    )
 
 
 def _processes_went_on(case: _Case) -> Reason | None:
