@@ -153,7 +153,8 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
         for w, (a, b), c in zip(weight, means, spreads, strict=True)
         if w > 1e-9
     ]
-    slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
+    slope = float(means[:, 1] @ weight)
+    intercept = float(means[:, 0] @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
     # The first kinds of noise are without a step to the first connections.
     apart = float(weight[: noise.together].sum()) < 1 - CONFIDENCE
@@ -364,7 +365,7 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
 
     m = len(points)
     timed = [*points, points[-1] if ahead is None else ahead]
-    when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in timed]).T
+    when, of, over = np.array([(point.t_s, max(1, point.samples), point.span_s) for point in timed]).T
     noises, log_prior = _noises(when, of, over, m)
     try:
         root = np.linalg.cholesky(noises[:, :m, :m])
@@ -383,11 +384,11 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
     smaller = [own[:, -1] / np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
     times = len(_FIRST_USE)
     return _Whitened(
-        np.concatenate([_last_times(white, one) for one in smaller]),
-        np.concatenate([_last_times(own, 1 / one) for one in smaller]),
+        np.concatenate([_last_times(white, factor) for factor in smaller]),
+        np.concatenate([_last_times(own, 1 / factor) for factor in smaller]),
         np.tile(log_prior, times),
         len(own),
-        np.concatenate([_last_times(onward, one) for one in smaller]),
+        np.concatenate([_last_times(onward, factor) for factor in smaller]),
         np.tile(variance, times),
     )
 
@@ -401,9 +402,9 @@ def _last_times(stack: Any, factors: Any) -> Any:
 
 
 def _explained(points: Sequence[Point], slope: float, intercept: float) -> float | None:
-    middle = sum(one.value for one in points) / max(1, len(points))
-    off = sum((one.value - intercept - slope * one.n) ** 2 for one in points)
-    whole = sum((one.value - middle) ** 2 for one in points)
+    middle = sum(point.value for point in points) / max(1, len(points))
+    off = sum((point.value - intercept - slope * point.n) ** 2 for point in points)
+    whole = sum((point.value - middle) ** 2 for point in points)
     return max(0.0, 1.0 - off / whole) if whole > 0 else None
 
 

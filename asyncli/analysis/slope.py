@@ -144,7 +144,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     triples = [
         (t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)
     ]
-    triples = [one for one in triples if one[1] > 0]
+    triples = [triple for triple in triples if triple[1] > 0]
     # Zero of ours; of the server's count those of other clients.
     empty = [
         (t_s, held.at(t_s) or 0.0, value)
@@ -158,8 +158,10 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     if most <= least:
         return points
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
-    for one in triples:
-        cells[min(bins - 1, max(0, int((one[1] - least) / (most - least) * bins)))].append(one)
+    for triple in triples:
+        share = (triple[1] - least) / (most - least)
+        place = min(bins - 1, max(0, int(share * bins)))
+        cells[place].append(triple)
     return points + [median_point(cell) for cell in cells if cell]
 
 
@@ -185,7 +187,7 @@ def plateau_points(
 def median_point(samples: Sequence[tuple[float, float, float]], *, baseline: bool = False) -> Point:
     """The medians of (instant, N, value)."""
     t_s, n, value = (statistics.median(column) for column in zip(*samples, strict=True))
-    times = [one[0] for one in samples]
+    times = [t_s for t_s, _, _ in samples]
     return Point(t_s, n, value, len(samples), max(times) - min(times), baseline)
 
 
@@ -242,7 +244,7 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
     sparsest = min([whole, *parts], key=len)
     rest = Series()
     for t_s in sparsest.t_s:
-        values = [one.near(t_s, WIDEST_GAP_S) for one in (whole, *parts)]
+        values = [series.near(t_s, WIDEST_GAP_S) for series in (whole, *parts)]
         if all(value is not None for value in values):
             total, *others = (value for value in values if value is not None)
             rest.t_s.append(t_s)
@@ -319,6 +321,30 @@ def streams_each(asked: int, ticks: Iterable[Tick]) -> float | msgspec.UnsetType
         else asked
     )
     return asked if mean >= NEARLY_ALL * asked else round(mean, 1)
+
+
+def _baseline_excluded(line: FittedLine, apart: float | None) -> str:
+    """Words on a baseline that is not on the line; "" if it is."""
+    if apart is None:
+        return ""
+    off = apart - line.intercept
+    side = "below" if off < 0 else "above"
+    return f"; baseline excluded: {format_bytes(abs(off))} {side} the line"
+
+
+def _not_excluded(with_time: WithTime | None, line: FittedLine) -> str:
+    """Words on growth by the clock that a ladder's rests do not exclude; "" if it is too little to
+    matter, or in the interval.
+    """
+    if with_time is None or abs(with_time.per_s) > with_time.half_of_per_s:
+        return ""
+    if with_time.half <= PART * abs(line.slope):
+        return ""
+    pace = format_bytes(with_time.half_of_per_s)
+    return (
+        f"; the rests do not exclude growth by the clock of up to {pace} a second, or "
+        f"{with_time.half:,.0f} B of this"
+    )
 
 
 class Fitter:
@@ -440,55 +466,66 @@ class Fitter:
             if found is not None:
                 self.levels[name] = len(points)
             return found or len(points)
-        before = bool(metric.between(-math.inf, self._start).values)
-        medians = len(points) - before
-        how = f"plateau medians ({medians})" if self._rests else f"ramp, medians of {medians} bins"
-        apart = next(one.value for one in points if one.baseline) if line.apart else None
-        how += " and the baseline" if before and apart is None else ""
-        method = f"{how}, linear regression{note}{self._over}"
-        if apart is not None:
-            off = apart - line.intercept
-            method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
+        apart = None
+        if line.apart:
+            apart = next(point.value for point in points if point.baseline)
+        method = self._method_of_line(metric, points, apart) + note + self._over
         most = max(point.n for point in points)
         half = max(line.half, scale * known_to / most, self._largest_step(metric, line) / most)
-        low, high = line.slope - half, line.slope + half
-        moving = (
-            self._moving(name, metric)
-            if self._rests and len(points) == len(self._rests) + 1
-            else []
-        )
-        if any(moving):
-            # Until it settles it moves by as much again, if each halving of the rest takes as long.
-            further = [
-                msgspec.structs.replace(one, value=one.value + by)
-                for one, by in zip(points, [0.0, *moving], strict=True)
-            ]
-            settled = regress(further)
-            if settled is not None:
-                low, high = (
-                    min(low, settled.slope - settled.half),
-                    max(high, settled.slope + settled.half),
-                )
+        intervals = [(line.slope - half, line.slope + half)]
+        settled = self._line_when_settled(name, metric, points)
+        if settled is not None:
+            intervals.append((settled.slope - settled.half, settled.slope + settled.half))
         with_time = self._with_time(metric)
         if with_time is not None and abs(with_time.per_s) > with_time.half_of_per_s:
-            low = min(low, with_time.slope - with_time.half)
-            high = max(high, with_time.slope + with_time.half)
-        elif with_time is not None and with_time.half > PART * abs(line.slope):
-            pace = format_bytes(with_time.half_of_per_s)
-            method += (
-                f"; the rests do not exclude growth by the clock of up to {pace} a second, "
-                f"or {with_time.half:,.0f} B of this"
-            )
-        on_it = [one for one in points if not (line.apart and one.baseline)]
-        cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
-        fit = self._fit(cost, on_it, metric.between(-math.inf, self.line_until_s), line, apart)
+            intervals.append((with_time.slope - with_time.half, with_time.slope + with_time.half))
+        method += _baseline_excluded(line, apart) + _not_excluded(with_time, line)
+        on_line = [point for point in points if not (line.apart and point.baseline)]
+        lowest = min(low for low, _ in intervals)
+        highest = max(high for _, high in intervals)
+        ci95 = (lowest, highest)
+        cost = Cost(line.slope, ci95, line.intercept, method, len(on_line), line.r2)
+        sampled = metric.between(-math.inf, self.line_until_s)
+        fit = self._fit(cost, on_line, sampled, line, apart)
         if name in _OF_PROGRAMS:
             fit.bend = bend_that_matters(points, line)
         return fit
 
+    def _method_of_line(self, metric: Series, points: Sequence[Point], apart: float | None) -> str:
+        """How the line was found, in words that the metric's own follow."""
+        has_baseline = bool(metric.between(-math.inf, self._start).values)
+        medians = len(points) - has_baseline
+        if self._rests:
+            how = f"plateau medians ({medians})"
+        else:
+            how = f"ramp, medians of {medians} bins"
+        if has_baseline and apart is None:
+            how += " and the baseline"
+        return f"{how}, linear regression"
+
+    def _line_when_settled(
+        self, name: str, metric: Series, points: Sequence[Point]
+    ) -> FittedLine | None:
+        """The line of a ladder whose metric still moved in its rests, as far as it may still move;
+        None if it had settled.
+
+        Until it settles it moves by as much again, if each halving of the rest takes as long.
+        """
+        if not self._rests or len(points) != len(self._rests) + 1:
+            return None
+        moving = self._moving(name, metric)
+        if not any(moving):
+            return None
+        further = [
+            msgspec.structs.replace(point, value=point.value + by)
+            for point, by in zip(points, [0.0, *moving], strict=True)
+        ]
+        return regress(further)
+
     def _largest_step(self, metric: Series, line: FittedLine) -> float:
-        """How far the metric strays from a ladder's line on the way between its rests. What grows in steps, as arenas do, may
-        be as far from the line at the rests, and nobody sees it there: each step ends between them.
+        """How far the metric strays from a ladder's line on the way between its rests. What grows
+        in steps, as arenas do, may be as far from the line at the rests, and nobody sees it there:
+        each step ends between them.
         """
         if not self._rests:
             return 0.0
@@ -528,8 +565,8 @@ class Fitter:
         seconds_n = [self._held.at(t_s) or 0.0 for t_s in every.t_s]
         return Fit(
             cost,
-            [one.n for one in points],
-            [one.value for one in points],
+            [point.n for point in points],
+            [point.value for point in points],
             seconds_n,
             every.values,
             line,
@@ -563,11 +600,11 @@ class Fitter:
         line = regress(points, ahead) if before and rest else None
         if line is None:
             return None
-        most = max(one.n for one in points) - min(one.n for one in points)
+        most = max(point.n for point in points) - min(point.n for point in points)
         known_to = scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT
         half = max(line.half, known_to / most)
         low, high = line.slope - half, line.slope + half
-        levels = [statistics.median(one.values) for one in (before, rest)]
+        levels = [statistics.median(part.values) for part in (before, rest)]
         (moved,) = unsettled([rest], [levels[1] - levels[0]])
         low, high = min(low, low + moved / most), max(high, high + moved / most)
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
@@ -577,7 +614,7 @@ class Fitter:
     def _moving(self, name: str, metric: Series) -> list[float]:
         rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]
         baseline = metric.between(-math.inf, self._start)
-        levels = [statistics.median(one.values) for one in (baseline, *rests)]
+        levels = [statistics.median(part.values) for part in (baseline, *rests)]
         climbs = [after - before for before, after in pairwise(levels)]
         moving = unsettled(rests, climbs)
         noted: list[Moved] = [
