@@ -2,8 +2,9 @@
 
     python bench/coverage.py [--runs 400] [--seed 1]
 
-Each run has 100,000 connections of 1,000 bytes, sampled once a second, on a metric that also varies by itself in one of the
-ways below; asyncli's own analysis evaluates it. Under "others" another client has connections at the server's port too, and the
+Each run has 100,000 connections of 1,000 bytes in the server, sampled once a second, whose memory also varies by itself in one
+of the ways below; asyncli's own analysis evaluates it. Under "bent" the cost rises over the connections, and the truth is that of
+the last one. Under "others" another client has connections at the server's port too, and the
 server's own count is known. For comparison there are intervals of other rules from the same points:
 independent errors; an effective number of points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical
 value of such points under white noise (Kiefer and Vogelsang 2002). A cell: the percentage of intervals that contain the truth,
@@ -133,7 +134,13 @@ def by_the_clock(per_s: float, metric: Metric) -> Metric:
     return lambda n, chance: metric(n, chance) + per_s * np.arange(len(n))
 
 
+def bent(share: float, metric: Metric) -> Metric:
+    """A cost that rises from a ``share`` below its mean, of the first connection, to as much above it, of the last."""
+    return lambda n, chance: metric(n, chance) + COST * share * (n * n / CONNECTIONS - n)
+
+
 OTHERS = "others, phi 0.5"
+BENT = {"bent by 0.2, phi 0.5": 0.2, "bent by 1, phi 0.5": 1.0}
 #: Ways that only rests can tell from the cost of connections: a ramp adds them at a steady pace too.
 OF_LADDERS = frozenset({"0.3 MB a second, phi 0.5", "3 MB a second, phi 0.5"})
 METRICS: dict[str, Metric] = {
@@ -143,6 +150,7 @@ METRICS: dict[str, Metric] = {
     "lag 3 s, phi 0.9": lagging(3.0, wander(0.9)), "a visitor, phi 0.5": visited(wander(0.5)), "first use, phi 0.5": first_use(wander(0.5)), "first use, phi 0.95": first_use(wander(0.95)),
     "0.3 MB a second, phi 0.5": by_the_clock(0.3 * MB, wander(0.5)),
     "3 MB a second, phi 0.5": by_the_clock(3 * MB, wander(0.5)), OTHERS: wander(0.5),
+    **{name: bent(share, wander(0.5)) for name, share in BENT.items()},
 }  # fmt: skip
 
 
@@ -154,13 +162,13 @@ def of_another_client(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
 
 def fitted(plan: Design, values: np.ndarray, connections: np.ndarray | None = None) -> Fit:
     """asyncli's line. ``connections``: those of the server at each second, if the kernel counts them at its port."""
-    samples = [Sample(float(t + 1), {"host.used_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
+    samples = [Sample(float(t + 1), {"server.pss_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
     # The server's count is its own where the server is on this host.
     if connections is not None:
         for sample, count in zip(samples, connections, strict=True):
             sample.values["server.sockets"] = float(count)
     here = {"local": connections is not None}
-    return costs(Run("", "", plan.plan, here, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["host_total"]
+    return costs(Run("", "", plan.plan, here, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["server_user"]
 
 
 # The other rules: points -> slope and half of its interval.
@@ -204,7 +212,11 @@ def critical(n: np.ndarray, chance: np.random.Generator) -> float:
 
 
 def truth(plan: Design, name: str) -> float:
-    """The true cost; a difference of two levels includes what the first connections allocate once, as documented."""
+    """The true cost: of the last connection, where it rises. A difference of two levels includes what the first connections
+    allocate once, and is the mean, as documented.
+    """
+    if plan.plan.schedule.end_s > SHORT_S and name in BENT:
+        return COST * (1 + BENT[name])
     return COST + FIRST_USE / CONNECTIONS * (plan.plan.schedule.end_s <= SHORT_S and name.startswith("first use"))
 
 

@@ -103,9 +103,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return not has_some.get(config.option.markexpr, True) or None
 
 
+#: Modules whose single tests take the longest.
+_LONG = ("test_notebooks", "test_far_values", "test_packages", "test_documented_runs", "test_resumed_and_replaced")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark live tests. The longest begin first, so that all processes end at about the same time."""
-    items.sort(key=lambda item: "notebooks" not in item.nodeid)
+    items.sort(key=lambda item: item.path.stem not in _LONG)
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
             item.add_marker("live")

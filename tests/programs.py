@@ -87,7 +87,8 @@ class Program:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         # Temporary files go to the test's folder, so that those of a killed lab are removed with it.
-        environment = {**os.environ, _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
+        # Not a copy of os.environ: pytest changes it while threads start programs.
+        environment = {**inherited(), _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._popen = subprocess.Popen(
                 [*before, *program, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
@@ -159,6 +160,12 @@ class Program:
         """Wait until none of its processes runs."""
         self._popen.wait(DEADLINE_S)
         until(lambda: not self.processes(), "all its processes have ended")
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment, which another thread may change meanwhile."""
+    variables = {name: os.environ.get(name) for name in list(os.environ)}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def run(folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = ()) -> Done:

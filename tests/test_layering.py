@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "protocols"},
     "engine.spread": set(),
     "collect": set(),
-    "preflight": {"collect.holders", "collect.locate", "collect.procfs", "engine.spread"},
+    "preflight": {"collect.holders", "collect.locate", "collect.procfs", "collect.server_limits", "engine.spread"},
     "environment": {"collect.listening", "collect.procfs", "engine.resolve", "engine.spread", "preflight.host_limits"},
     "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},

@@ -299,7 +299,11 @@ class Agent:
                 configured = await asyncio.to_thread(
                     read_configured, server.pid, server.exe, server.config_path, pids=server.pids
                 )
-                configured = msgspec.structs.replace(configured, frontends=self._collector.frontends)
+                configured = msgspec.structs.replace(
+                    configured,
+                    frontends=self._collector.frontends,
+                    all_frontends=self._collector.all_frontends,
+                )
                 self._environment: dict[str, Any] = await asyncio.to_thread(read_host, limits)
                 self._facts = time.monotonic(), limits, configured
             return self._facts[1:]

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence, Set
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REACHED
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
 from asyncli.analysis.losses.table import ENDED
 from asyncli.analysis.losses.unanswered import answered_within_us
+from asyncli.analysis.refusals import refusals
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
+from asyncli.analysis.server_ceilings import new_connections
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.core.histogram import bucket
@@ -37,12 +39,53 @@ from asyncli.model.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
-# Code, form of the message, metric, limit.
+
+
+class _ReadLimit(NamedTuple):
+    """A limit of the server that samples have. ``exact``: it can be seen that none is left.
+    ``may_be_full``: it may be full at all times, by a pool or another program, so only a rise in
+    step with the connections shows that these filled it.
+    """
+
+    code: str
+    form: str
+    used: str
+    limit: str
+    exact: bool = True
+    may_be_full: bool = False
+
+
 _READ_LIMITS = (
-    ("memory_limit", "", metrics.SERVER_GROUP_BYTES, metrics.SERVER_GROUP_LIMIT_BYTES),
-    ("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
-    ("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
-)
+    _ReadLimit(
+        "memory_limit", "", metrics.SERVER_GROUP_BYTES,
+        metrics.SERVER_GROUP_LIMIT_BYTES, exact=False,
+    ),
+    _ReadLimit("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
+    _ReadLimit("slots", "sessions_in_all", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT_IN_ALL),
+    _ReadLimit("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
+    _ReadLimit(
+        "tasks", "group_tasks", metrics.SERVER_GROUP_TASKS,
+        metrics.SERVER_GROUP_TASKS_LIMIT, may_be_full=True,
+    ),
+    # Other processes of the user were counted once: if they had changed, the rise would have ended
+    # at another number.
+    _ReadLimit(
+        "tasks", "user_tasks", metrics.SERVER_USER_TASKS,
+        metrics.SERVER_USER_TASKS_LIMIT, may_be_full=True,
+    ),
+    # Numbers of processes and of threads are not all free for use.
+    _ReadLimit(
+        "tasks", "host_tasks", metrics.HOST_TASKS,
+        metrics.HOST_TASKS_LIMIT, exact=False, may_be_full=True,
+    ),
+    _ReadLimit(
+        "address_space", "", metrics.SERVER_ADDRESS_SPACE_BYTES,
+        metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES, may_be_full=True,
+    ),
+    _ReadLimit(
+        "mappings", "", metrics.SERVER_MAPPINGS, metrics.SERVER_MAPPINGS_LIMIT, may_be_full=True
+    ),
+)  # fmt: skip
 
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
@@ -60,11 +103,13 @@ _NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
-_LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+_LIMITS = frozenset({read.code for read in _READ_LIMITS})
 #: Bottlenecks of a server that serves a number of connections, and the others not at all.
 UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once"})
 #: Bottlenecks by which a server refuses connections beyond a number.
-REFUSING = frozenset({"handshake_refused", "slots", "descriptors", "closed_at_once", "http_error", "own_limit"})
+REFUSING = (_LIMITS - {"memory_limit"}) | {
+    "handshake_refused", "closed_at_once", "http_error", "own_limit",
+}  # fmt: skip
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
@@ -139,10 +184,14 @@ class AnalysedRun(msgspec.Struct, frozen=True):
     def spared_others(self) -> bool:
         """Whether nearly all that was lost was never answered, and what was answered took less than half of the timeout. A host
         that is busy is late for all, and the longer the wait the fewer: a number that is served ends at once.
+        It refuses no connect either.
         """
         whole, limit_us = self.totals.whole, 0.5e6 * self.run.plan.timeout_s
+        ended = whole.lost + sum(whole.failures.values())
+        if ended and self.failures("refused") >= NEARLY_ALL * ended:
+            return True
         never = sum(dead.requests.counts.get(bucket(0), 0) for cause in _SILENT if (dead := whole.deaths.get(cause)))
-        if never < max(FEWEST, NEARLY_ALL * (whole.lost + sum(whole.failures.values()))):
+        if never < max(FEWEST, NEARLY_ALL * ended):
             return False
         return bool(whole.answered) and all(answered_within_us(tick, 0.99) < limit_us for _, tick in self.run.ticks)
 
@@ -182,7 +231,7 @@ def _share(code: str, seen: AnalysedRun) -> float:
     if not diagnosed:
         # What an incident ended was held until then, also near a limit; lack of memory is such an incident's cause.
         ended = [one.count for one in seen.diagnoses if one.code in _ENDED and one.certain]
-        diagnosed = whole.lost - (sum(ended) if code in ("slots", "descriptors") else 0)
+        diagnosed = whole.lost - (sum(ended) if code in _LIMITS - {"memory_limit"} else 0)
     count, of = (counts[code], whole.lost + sum(whole.failures.values())) if code in counts else (diagnosed, whole.lost)
     return count / of if of else 1.0
 
@@ -324,7 +373,7 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     reason.
     """
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
-    for code, form, used, limited in _READ_LIMITS:
+    for code, form, used, limited, exact, may_be_full in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), max(seen.run.series(used).values, default=0.0)
         if limit is None:
             continue
@@ -333,9 +382,23 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
                 processes = format_many(killed, "process")
                 yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
             continue
-        none_left = code != "memory_limit" and most >= limit - 1
+        of_connection = _of_a_connection(seen, used, most)
+        if may_be_full and of_connection < PART:
+            continue
+        none_left = exact and most >= limit - max(1.0, of_connection)
         if most >= REACHED * limit and none_left is certain:
             yield _bottleneck("server", code, form, certain=certain, server=seen.server, limit=limit, most=most)
+
+
+def _of_a_connection(seen: AnalysedRun, used: str, most: float) -> float:
+    """How much of a resource a connection took, by the mean of all: of address space a stack, of a
+    proxy's descriptors two; 0 if it is unknown.
+    """
+    connections = new_connections(seen.run)
+    before = seen.run.series(used).last(until_s=seen.run.first_connect_s)
+    if before is None or not connections:
+        return 0.0
+    return (most - before) / connections
 
 
 def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
@@ -400,6 +463,28 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
             yield Bottleneck(side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
+def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Refused connects: the server's only if nothing listened meanwhile.
+
+    On the way to a Unix socket there is nothing else.
+    """
+    count = seen.failures("refused")
+    if not count:
+        return
+    if not seen.run.plan.has_ports:
+        yield from _not_connected("server", ["refused"], seen)
+        return
+    refused = refusals(seen.run)
+    connects = connects_failed("refused", count).evidence
+    fields: dict[str, Any] = {"connects": connects, "server": seen.server}
+    if 2 * refused.unheard >= count:
+        yield _bottleneck("server", "refused", "refused_unheard", **fields)
+    elif 2 * refused.on_the_way >= count:
+        yield _bottleneck("network", "refused", "refused_on_the_way", certain=False, **fields)
+    else:
+        yield _bottleneck("unknown", "refused", "refused_by_either", certain=False, **fields)
+
+
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Failed handshakes."""
     whole, server = seen.totals.whole, seen.server
@@ -435,7 +520,7 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
+    partial(_findings, "server", {"address_dead"}), _connects_refused,
     partial(_not_connected, "network", ["unreachable"]), _refused,
     _lost, _errors, partial(_not_connected, "unknown", ["reset", *_UNANSWERED]), partial(_full, certain=False), _slow,
 )  # fmt: skip

@@ -76,6 +76,11 @@ class Costs(msgspec.Struct):
     #: Memory of the server's control group, if that has a limit; in no other cost.
     server_group: Cost | None = None
 
+    def rising(self, *names: str) -> list[str]:
+        """Which of these costs are more for the last connections than for the first."""
+        bends = {name: self.fits[name].bend for name in names if name in self.fits}
+        return [name for name, bend in bends.items() if bend is not None and bend.difference > 0]
+
     @property
     def behind_programs(self) -> list[str]:
         """The programs that hold as many connections behind the server."""
@@ -122,6 +127,7 @@ def costs(run: Run) -> Costs:
             setattr(result, name, one.cost)
             result.fits[name] = one
     _fit_further(result, run, ours, server)
+    _include_bends(result)
     _include_those_elsewhere(result, user, run)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
@@ -585,6 +591,28 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
             each, ci95 = most * waits.cost.bytes_per_connection / 2, (one.ci95[0] - greatest, one.ci95[1] - least)
             method = f"{one.method}; the interval includes sockets in TIME_WAIT"
             _revise(known, name, bytes_per_connection=one.bytes_per_connection - each, ci95=ci95, method=method)
+
+
+def _include_bends(known: Costs) -> None:
+    """Widen the costs of programs whose line is bent to the slope at its end, and the host's as much; the values are halfway.
+
+    One more connection costs what the last ones did. The line is the mean over all of them, and takes the bend for noise.
+    """
+    for name in ("server_user", "behind"):
+        fit = known.fits.get(name)
+        if fit is None or fit.bend is None:
+            continue
+        bend = fit.bend
+        low, high = fit.cost.ci95
+        lower = max(0.0, low - (bend.slope_at_most - bend.half))
+        higher = max(0.0, bend.slope_at_most + bend.half - high)
+        _reach(known, name, lower, higher)
+        _reach(known, "host_total", lower, higher)
+        method = f"{fit.cost.method}; the line is bent: the interval reaches to the slope at its end"
+        _revise(known, name, method=method)
+        first_ones = bend.slope_at_most - bend.difference
+        told = findings.cost_bent(name, first_ones, bend.slope_at_most, bend.half, max(fit.n))
+        known.findings.append(told)
 
 
 def _include_those_elsewhere(known: Costs, user: Series, run: Run) -> None:

@@ -67,7 +67,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     def estimate(self) -> Estimate:
         """Garwood's interval: exact for a Poisson count, and conservative."""
-        from scipy.special import chdtri
+        from asyncli.analysis.special import chdtri
 
         # chdtri: inverse of the upper tail, of (degrees of freedom, probability).
         low = float(chdtri(2 * self.count, 1 - ALPHA / 2)) / 2 if self.count else 0.0
@@ -77,7 +77,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 def last_of(values: Sequence[float]) -> Estimate:
     """The last of correlated readings; its interval is for the mean of their process, about which one reading scatters."""
-    from scipy.special import stdtrit
+    from asyncli.analysis.special import stdtrit
 
     middle = statistics.fmean(values)
     off = [value - middle for value in values]
@@ -152,7 +152,8 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
     between which the quantile's own interval lies.
     """
     import numpy as np
-    from scipy.special import stdtrit
+
+    from asyncli.analysis.special import stdtrit
 
     if isinstance(found, str):
         return found
@@ -186,7 +187,7 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
     """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference; at p = 0.05 the interval ends at zero."""
-    from scipy.special import stdtr, stdtrit
+    from asyncli.analysis.special import stdtr, stdtrit
 
     scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
     # The scatter of both runs comes from the same repeats: it is one estimate.
@@ -222,7 +223,7 @@ _MANY = 1e7
 
 def _variance(one: Estimate, half: float) -> tuple[float, float]:
     """The variance of one side of a 95 % interval, and its degrees of freedom."""
-    from scipy.special import stdtrit
+    from asyncli.analysis.special import stdtrit
 
     freedom = _MANY if one.freedom is None else max(1.0, one.freedom)
     return (max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))) ** 2, freedom

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from asyncli.analysis.ceiling import Ceiling, Space
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.server_ceilings import haproxy_ceilings, new_connections, server_ceilings
 from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
-from asyncli.findings.cost import SURE, cost_in_earlier_memory, descriptors_listed
+from asyncli.findings.cost import COST_NAMES, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -36,21 +38,6 @@ _WORKER_DESCRIPTORS = 32
 _DEVIATIONS = 6.0
 # file-max on a fresh host is 2**63 - 1: no limit.
 _NO_LIMIT = 2**60
-
-
-class Ceiling(msgspec.Struct):
-    """A limit as a number of connections with its 95 % interval. ``connections`` None: no limit, or unknown, as ``how`` says."""
-
-    name: str
-    connections: float | None
-    ci95: tuple[float, float] | None
-    how: str
-
-    def rounded(self, number: float) -> float:
-        """``number`` to the digits that the interval allows: three, or two."""
-        low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
-        known = self.connections is None or high - low <= 2 * PART * self.connections
-        return float(f"{number:.{3 if known else 2}g}")
 
 
 class Forecast(msgspec.Struct):
@@ -72,15 +59,18 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     checks = {check.code: check for check in run.checks}
     before = run.within((-math.inf, run.first_connect_s))
     room = _room_of_sampled_host(before, checks)
-    sampled_host = _of_sampled_host(run, before, costs, room)
-    slots = _slots(checks, _descriptors_each(run)) or _sessions(run)
+    rising = costs.rising("server_user", "behind")
+    sampled_host = _without_a_line(_of_sampled_host(run, before, costs, room), rising)
+    of_nginx = _slots(checks, _descriptors_each(run))
+    slots = haproxy_ceilings(run) if of_nginx is None else [of_nginx]
     limits = [
         sampled_host,
         _of_client_host(run, before, costs, checks),
-        _server_group(run, costs),
+        _without_a_line(_server_group(run, costs), rising),
         _earlier_memory(costs),
-        slots,
+        *slots,
         _descriptors(checks, run.plan) or _descriptors_in_use(run),
+        *server_ceilings(run),
         _ports(checks, run),
     ]
     ceilings = [ceiling for ceiling in limits if ceiling is not None]
@@ -94,7 +84,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if _has_both_ends(run):
         forecast.memory = sampled_host
     if room is not None and run.sides.far is None:
-        forecast.server_memory = _server_alone(costs, before, room, sampled_host)
+        forecast.server_memory = _without_a_line(_server_alone(costs, before, room, sampled_host), rising)
     findings = [
         *_unknown_memory(run, costs, room, sampled_host),
         *_unknown_limits_of_server(run, slots, ceilings),
@@ -112,7 +102,7 @@ def _connections_or_infinite(ceiling: Ceiling) -> float:
     return math.inf if ceiling.connections is None else ceiling.connections
 
 
-def _unknown_memory(run: Run, costs: Costs, room: _Room | None, sampled_host: Ceiling | None) -> list[Finding]:
+def _unknown_memory(run: Run, costs: Costs, room: Space | None, sampled_host: Ceiling | None) -> list[Finding]:
     """Why the number of connections by memory is unknown."""
     if room is None:
         return [forecast_unknown(["memory"], "available_not_read", "")]
@@ -125,10 +115,10 @@ def _unknown_memory(run: Run, costs: Costs, room: _Room | None, sampled_host: Ce
     return [forecast_unknown(["memory"], "cost_not_known", "")]
 
 
-def _unknown_limits_of_server(run: Run, slots: Ceiling | None, ceilings: Sequence[Ceiling]) -> list[Finding]:
+def _unknown_limits_of_server(run: Run, slots: Sequence[Ceiling], ceilings: Sequence[Ceiling]) -> list[Finding]:
     """Which of the server's own limits are unknown."""
     known = {ceiling.name for ceiling in ceilings}
-    name_of_slots = "worker_connections" if slots is None else slots.name
+    name_of_slots = slots[0].name if slots else "worker_connections"
     missing = [name for name in (name_of_slots, "descriptors") if name not in known]
     if not missing:
         return []
@@ -148,12 +138,21 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 
 # Memory.
 
+
+def _without_a_line(ceiling: Ceiling | None, rising: Sequence[str]) -> Ceiling | None:
+    """A limit of memory without a number, if a cost of a connection rises with them: no line says where it is reached."""
+    if ceiling is None or not rising:
+        return ceiling
+    names = ", ".join(COST_NAMES[name] for name in rising)
+    return Ceiling(ceiling.name, None, None, f"{ceiling.how}; but the cost in {names} rises with the connections")
+
+
 _BOTH_ENDS = "this host, as in this test (server, asyncli and both ends of each connection on it)"
 _OUR_END = "with asyncli and its end of each connection"
 _SERVER_END = "the server's host, with its end of each connection, all that the host pays for one"
 
 
-def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> _Room | None:
+def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> Space | None:
     """The room of the host that is sampled: of the server's, else of this one."""
     available = before.series(metrics.HOST_AVAILABLE_BYTES)
     far = before.sides.far
@@ -162,7 +161,7 @@ def _room_of_sampled_host(before: Run, checks: Mapping[str, Check]) -> _Room | N
     return _room(available, before.place.memory_bytes, checks.get("cgroup_memory"))
 
 
-def _of_sampled_host(run: Run, before: Run, costs: Costs, room: _Room | None) -> Ceiling | None:
+def _of_sampled_host(run: Run, before: Run, costs: Costs, room: Space | None) -> Ceiling | None:
     if _has_both_ends(run):
         name, words = "memory", _BOTH_ENDS
     elif run.sides.server:
@@ -185,28 +184,7 @@ def _of_client_host(run: Run, before: Run, costs: Costs, checks: Mapping[str, Ch
     return _of_host("generator", f"asyncli's own host, {_OUR_END}", costs.client_total, room, used, Series())
 
 
-class _Room(msgspec.Struct, frozen=True):
-    """Bytes that connections may take, and how they were computed."""
-
-    size: float
-    how: str
-
-    def less_once(self, step: float) -> _Room:
-        """The room less the first use, ``step`` bytes above the baseline."""
-        if step <= 0:
-            return self
-        return _Room(max(0.0, self.size - step), f"{self.how}, less {format_bytes(step)} of first use")
-
-    def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
-        low, high = ci95
-        if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-            why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
-            return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} B, {why}")
-        return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
-
-
-def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room | None:
+def _room(available: Series, total: float | None, cgroup: Check | None) -> Space | None:
     """The room on a host with ``total`` bytes, by the memory that was ``available`` in the baseline."""
     if not available.values:
         return None
@@ -214,14 +192,14 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     reserve = RESERVE * (total or free)
     room = max(0.0, free - reserve)
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
-        return _Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
+        return Space(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
     of = "the memory" if total else "that"
     less = f"less a reserve of {format_bytes(reserve)} ({format_share(RESERVE)} of {of})"
-    return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
+    return Space(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
 def _of_host(
-    name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series, *, listed: bool = False
+    name: str, where: str, total: Cost | None, room: Space | None, used: Series, listing: Series, *, listed: bool = False
 ) -> Ceiling | None:
     """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc. ``listed``: these grow
     with the connections."""
@@ -259,7 +237,7 @@ def _server_group(run: Run, costs: Costs) -> Ceiling | None:
     if cost is None:
         return Ceiling("server_group", None, None, f"{how}; what a connection costs in it is unknown")
     level = statistics.median(used.values)
-    room = _Room(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
+    room = Space(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
     how = f"{room.how}, by {cost.bytes_per_connection:,.0f} B a connection {of_what}"
     return room.ceiling("server_group", cost.bytes_per_connection, cost.ci95, how)
 
@@ -277,7 +255,7 @@ def server_ends(costs: Costs) -> int:
     return costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
 
 
-def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) -> Ceiling | None:
+def _server_alone(costs: Costs, before: Run, room: Space, here: Ceiling | None) -> Ceiling | None:
     """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
 
     The server's part of the residual is unknown: the number includes all of it, the interval extends to none. If ``here``,
@@ -347,19 +325,6 @@ def _slots(checks: Mapping[str, Check], each: int) -> Ceiling | None:
     return Ceiling("worker_connections", math.floor(check.have * (1 - REUSE_BELOW) / each), None, how)
 
 
-def _sessions(run: Run) -> Ceiling | None:
-    """The room for sessions in HAProxy's frontend that we use, before the first connect."""
-    most = run.series(metrics.STATUS_LIMIT).last(until_s=run.stop_s)
-    taken = run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
-    if most is None or taken is None:
-        return None
-    how = (
-        f"{format_count(most)} sessions (slim of the frontend that asyncli uses), {format_count(taken)} of them taken before the "
-        "first connect; HAProxy's global maxconn, which its status page lacks, may be lower"
-    )
-    return Ceiling("maxconn", max(0.0, most - taken), None, how)
-
-
 def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     check = checks.get("nginx_nofile")
     if check is None or check.have is None or check.need is None:
@@ -376,11 +341,9 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
-    count, processes = server_count(run), run.series(metrics.SERVER_PROCESSES)
+    processes = run.series(metrics.SERVER_PROCESSES)
     may, start = limit.last(), run.first_connect_s
-    # Connections that other clients opened meanwhile took descriptors too.
-    ours, earlier = max(run.held.values), count.last(until_s=start)
-    most = max(ours, 0.0 if earlier is None else max(count.values) - earlier)
+    ours, most = max(run.held.values), new_connections(run)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None

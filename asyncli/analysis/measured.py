@@ -192,7 +192,8 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
     expensive than the one before, which is no noise.
     """
     import numpy as np
-    from scipy.special import stdtrit
+
+    from asyncli.analysis.special import stdtrit
 
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):

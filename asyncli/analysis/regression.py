@@ -1,16 +1,20 @@
-"""A straight line through points in time with autocorrelated noise, and an interval with the stated coverage.
+"""A straight line through points in time with autocorrelated noise, and an interval with the stated
+coverage.
 
-Other programs, allocators and caches add noise to memory readings that is not independent from second to second: it wanders. A
-ramp passes each N once, so slow wander looks like slope, and the interval of least squares with independent errors is several
-times too narrow. Some forty points show only roughly how slow the wander is, and the interval must include that uncertainty.
-So the noise is modelled as white noise plus wander (an Ornstein-Uhlenbeck process: AR(1) at even spacing, a random walk in the
-limit). The line is fitted by generalised least squares for each of a grid of correlation times and shares of white noise, and
-each fit is weighted by its restricted likelihood (Patterson and Thompson 1971, Biometrika 58; Harville 1974, Biometrika 61: with
-flat priors for line and log scale that is the marginal likelihood, and at each point of the grid the line has Student's t with
-m - 2 degrees of freedom). The interval contains 95 % of that mixture. bench/coverage.py counts how often it contains the truth.
+Other programs, allocators and caches add noise to memory readings that is not independent from
+second to second: it wanders. A ramp passes each N once, so slow wander looks like slope, and the
+interval of least squares with independent errors is several times too narrow. Some forty points
+show only roughly how slow the wander is, and the interval must include that uncertainty. So the
+noise is modelled as white noise plus wander (an Ornstein-Uhlenbeck process: AR(1) at even spacing,
+a random walk in the limit). The line is fitted by generalised least squares for each of a grid of
+correlation times and shares of white noise, and each fit is weighted by its restricted likelihood
+(Patterson and Thompson 1971, Biometrika 58; Harville 1974, Biometrika 61: with flat priors for line
+and log scale that is the marginal likelihood, and at each point of the grid the line has Student's
+t with m - 2 degrees of freedom). The interval contains 95 % of that mixture. bench/coverage.py
+counts how often it contains the truth.
 
-The baseline may be off the line, because all other points include first use (buffers, code pages). That is a fixed cost, and the
-fit decides by the points whether there was one.
+The baseline may be off the line, because all other points include first use (buffers, code pages).
+That is a fixed cost, and the fit decides by the points whether there was one.
 """
 
 from __future__ import annotations
@@ -24,25 +28,31 @@ import msgspec
 CONFIDENCE = 0.95
 # Two parameters, and one degree of freedom for the interval.
 FEWEST_POINTS = 3
-#: Correlation times of the wander as shares of the points' time span, from well below the distance of twenty points to the whole
-#: span; and a random walk over it.
+#: A parabola has three parameters. With one degree of freedom only a bend without noise shows.
+FEWEST_POINTS_OF_A_BEND = FEWEST_POINTS + 1
+#: Correlation times of the wander as shares of the points' time span, from well below the distance
+#: of twenty points to the whole span; and a random walk over it.
 TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
 WALK = 30.0
 #: Variance of the white noise divided by that of the wander's step from point to point.
 WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-# Prior weights. Each of the 36 kinds of wander has weight one; white noise alone and each random walk have more, because some
-# forty points hardly distinguish a walk from its neighbours. By bench/coverage.py: with one each, 70 to 88 of 100 intervals
-# contained the truth under a random walk; with these weights 82 to 91, and intervals under white noise are a fifth wider.
+# Prior weights. Each of the 36 kinds of wander has weight one; white noise alone and each random
+# walk have more, because some forty points hardly distinguish a walk from its neighbours. By
+# bench/coverage.py: with one each, 70 to 88 of 100 intervals contained the truth under a random
+# walk; with these weights 82 to 91, and intervals under white noise are a fifth wider.
 _PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
-# Variance of the step from the baseline to the first connections, in the same unit: none; several usual steps; hundreds of
-# them, as measured with nginx (0.1 MB beside noise of some kB) and asyncli (5 MB beside 30 kB).
+# Variance of the step from the baseline to the first connections, in the same unit: none; several
+# usual steps; hundreds of them, as measured with nginx (0.1 MB beside noise of some kB) and asyncli
+# (5 MB beside 30 kB).
 _FIRST_USE = (0.0, 1e2, 1e5)
 #: Residuals below this share of the points' range are rounding errors: the points are on the line.
 ROUNDING = 1e-12
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Medians of a bin: instant (s), connections, metric; samples and their span (s). ``baseline``: before any connection."""
+    """Medians of a bin: instant (s), connections, metric; samples and their span (s). ``baseline``:
+    before any connection.
+    """
 
     t_s: float
     n: float
@@ -53,7 +63,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The line under one kind of noise: its weight, and the means and covariances of its coefficients."""
+    """The line under one kind of noise: its weight, and the means and covariances of its
+    coefficients.
+    """
 
     weight: float
     intercept: float
@@ -66,8 +78,8 @@ class Part(msgspec.Struct, frozen=True):
 class FittedLine(msgspec.Struct):
     """``intercept + slope * n``; ``half`` is half the width of the slope's 95 % interval.
 
-    ``apart``: the baseline is excluded from the line. ``r2``: the share of the variance of its points that the line explains;
-    None if they do not vary.
+    ``apart``: the baseline is excluded from the line. ``r2``: the share of the variance of its
+    points that the line explains; None if they do not vary.
     """
 
     slope: float
@@ -77,33 +89,38 @@ class FittedLine(msgspec.Struct):
     freedom: int
     parts: list[Part] = msgspec.field(default_factory=list)
     apart: bool = False
-    #: What the line and its noise predict of the point ``ahead``, and half of the 95 % interval of that point.
+    #: What the line and its noise predict of the point ``ahead``, and half of the 95 % interval of
+    #: that point.
     predicted: tuple[float, float] | None = None
 
     def at(self, n: float) -> float:
         return self.intercept + self.slope * n
 
     def half_at(self, n: float) -> float:
-        values = [(part.weight, part.intercept + part.slope * n, _variance_at(part, n)) for part in self.parts]
+        values = [
+            (part.weight, part.intercept + part.slope * n, _variance_at(part, n))
+            for part in self.parts
+        ]
         return _half_width(self.at(n), values, self.freedom)
 
 
 def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine | None:
-    """The line through ``points`` with its interval; None for fewer than three points, or all at one N.
+    """The line through ``points`` with its interval; None for fewer than three points, or all at
+    one N.
 
-    ``ahead``: a later point, which the line does not use, to be predicted. Under each kind of noise it has Student's t about the
-    line and what the noise of the points says of its own (the best linear unbiased prediction, Goldberger 1962, J. Am. Stat.
-    Assoc. 57): a walk goes on from where it was, white noise does not.
+    ``ahead``: a later point, which the line does not use, to be predicted. Under each kind of noise
+    it has Student's t about the line and what the noise of the points says of its own (the best
+    linear unbiased prediction, Goldberger 1962, J. Am. Stat. Assoc. 57): a walk goes on from where
+    it was, white noise does not.
     """
     import numpy as np
 
     m = len(points)
-    if m < FEWEST_POINTS or not all(math.isfinite(one.t_s + one.n + one.value) for one in points):
+    if m < FEWEST_POINTS or not _are_finite(points):
         return None
-    # The baseline is last: below it is decided whether it belongs to the line.
-    points = sorted(points, key=lambda one: one.baseline)
-    n = np.array([one.n for one in points])
-    value = np.array([one.value for one in points])
+    points = _baseline_last(points)
+    n = np.array([point.n for point in points])
+    value = np.array([point.value for point in points])
     spread_n, spread = float(np.ptp(n)), float(np.ptp(value))
     if spread_n <= 0:
         return None
@@ -118,19 +135,16 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
         slope = float(plain[1]) * spread / spread_n
         return _exact(slope, float(plain[0]) * spread + y0 - slope * n0, 1.0, m - 2, ahead)
 
-    noise = _whiten(points, ahead, np.column_stack([design, y]))
-    white_x, white_y = noise.columns[:, :, :2], noise.columns[:, :, 2]
-    information = np.swapaxes(white_x, 1, 2) @ white_x
-    inverse = np.linalg.inv(information)
-    coefficients = (inverse @ (np.swapaxes(white_x, 1, 2) @ white_y[:, :, None]))[:, :, 0]
-    rest = ((white_y - (white_x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
-    log_det = 2 * np.log(noise.own).sum(axis=1)
-    log_weight = noise.log_prior - 0.5 * (log_det + np.log(np.linalg.det(information)) + (m - 2) * np.log(rest))
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    covariance = inverse * (rest / (m - 2))[:, None, None]
+    fitted = _generalised(points, ahead, design, y)
+    noise, weight, coefficients, covariance = (
+        fitted.noise,
+        fitted.weight,
+        fitted.coefficients,
+        fitted.covariance,
+    )
 
-    # Back to bytes and connections: slope = b * spread / spread_n, and the intercept is the line's value at n = 0.
+    # Back to bytes and connections: slope = b * spread / spread_n, and the intercept is the line's
+    # value at n = 0.
     to_bytes = np.array([[spread, -n0 * spread / spread_n], [0.0, spread / spread_n]])
     means = coefficients @ to_bytes.T + np.array([y0, 0.0])
     spreads = to_bytes @ covariance @ to_bytes.T
@@ -144,22 +158,181 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     # The first kinds of noise are without a step to the first connections.
     apart = float(weight[: noise.together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
-    found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
+    found = FittedLine(
+        slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart
+    )
     if ahead is not None:
         place = np.array([1.0, (ahead.n - n0) / spread_n])
-        middles, variances = noise.ahead(place, coefficients, inverse)
-        values = [y0 + spread * middles, spread**2 * variances * rest / (m - 2)]
+        middles, variances = noise.ahead(place, coefficients, fitted.inverse)
+        values = [y0 + spread * middles, spread**2 * variances * fitted.variance]
         kinds = list(zip(weight.tolist(), *(column.tolist() for column in values), strict=True))
         middle = sum(share * mean for share, mean, _ in kinds)
         found.predicted = (middle, _half_width(middle, kinds, m - 2))
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
 
 
-class _Whitened(NamedTuple):
-    """Columns of the points, made independent under each kind of noise (kind, point, column), and what that takes.
+class Bend(NamedTuple):
+    """A parabola through points: the slope at the most connections, and half of its 95 % interval.
 
-    ``own``: the diagonal of the covariance's root (kind, point); ``log_prior``: of each kind; ``together``: the number of kinds
-    without a step to the first connections. Of a point ahead: ``onward``, its row in the root (kind, point), and ``variance``.
+    ``difference``: that slope less the slope at the fewest, and half of its 95 % interval.
+    """
+
+    slope_at_most: float
+    half: float
+    difference: float
+    half_of_difference: float
+
+
+def bend(points: Sequence[Point]) -> Bend | None:
+    """How the slope changes over the connections, by a parabola under the same kinds of noise as
+    the line.
+
+    None for too few points. A parabola has one term more than the line: what a line must take for
+    slow noise may be its bend.
+    """
+    import numpy as np
+
+    m = len(points)
+    if m < FEWEST_POINTS_OF_A_BEND or not _are_finite(points):
+        return None
+    points = _baseline_last(points)
+    n = np.array([point.n for point in points])
+    value = np.array([point.value for point in points])
+    spread_n, spread = float(np.ptp(n)), float(np.ptp(value))
+    if spread_n <= 0 or spread <= 0:
+        return None
+    x = (n - float(n.mean())) / spread_n
+    y = (value - float(value.mean())) / spread
+    design = np.column_stack([np.ones(m), x, x**2])
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        # The points are at two counts of connections.
+        return None
+    plain = np.linalg.lstsq(design, y, rcond=None)[0]
+    to_bytes = spread / spread_n
+    at_most = np.array([0.0, 1.0, 2 * float(x.max())])
+    by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))])
+    if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
+        return Bend(
+            to_bytes * float(at_most @ plain), 0.0, to_bytes * float(by_difference @ plain), 0.0
+        )
+    fitted = _generalised(points, None, design, y)
+    slope, half = fitted.of(to_bytes * at_most)
+    difference, half_of_difference = fitted.of(to_bytes * by_difference)
+    known = Bend(slope, half, difference, half_of_difference)
+    return known if all(map(math.isfinite, known)) else None
+
+
+class WithTime(NamedTuple):
+    """A plane over connections and time: the slope over the connections with time taken out, the
+    growth per second at any count of connections, and half of the 95 % interval of each.
+    """
+
+    slope: float
+    half: float
+    per_s: float
+    half_of_per_s: float
+
+
+def regress_with_time(points: Sequence[Point]) -> WithTime | None:
+    """What rises with the connections, and what with time, by points at rest: connections and time
+    do not rise together there.
+
+    None for too few points, or if they do rise together.
+    """
+    import numpy as np
+
+    m = len(points)
+    if m < FEWEST_POINTS_OF_A_BEND or not _are_finite(points):
+        return None
+    n = np.array([point.n for point in points])
+    t_s = np.array([point.t_s for point in points])
+    value = np.array([point.value for point in points])
+    spread_n, spread_s, spread = (float(np.ptp(column)) for column in (n, t_s, value))
+    if min(spread_n, spread_s, spread) <= 0:
+        return None
+    x, t = (n - float(n.mean())) / spread_n, (t_s - float(t_s.mean())) / spread_s
+    y = (value - float(value.mean())) / spread
+    design = np.column_stack([np.ones(m), x, t])
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    plain = np.linalg.lstsq(design, y, rcond=None)[0]
+    if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
+        return WithTime(
+            float(plain[1]) * spread / spread_n, 0.0, float(plain[2]) * spread / spread_s, 0.0
+        )
+    fitted = _generalised(points, None, design, y)
+    slope, half = fitted.of(np.array([0.0, spread / spread_n, 0.0]))
+    per_s, half_of_per_s = fitted.of(np.array([0.0, 0.0, spread / spread_s]))
+    known = WithTime(slope, half, per_s, half_of_per_s)
+    return known if all(map(math.isfinite, known)) else None
+
+
+class _Fitted(NamedTuple):
+    """Coefficients of the columns of a design under each kind of noise, and the weight of each
+    kind.
+
+    Shapes: ``weight`` and ``variance`` (kind), ``coefficients`` (kind, column), ``covariance`` and
+    ``inverse`` (kind, column, column). ``variance``: of the noise, up to the kind's own factor;
+    ``freedom``: degrees of freedom of Student's t.
+    """
+
+    noise: _Whitened
+    weight: Any
+    coefficients: Any
+    covariance: Any
+    inverse: Any
+    variance: Any
+    freedom: int
+
+    def of(self, contrast: Any) -> tuple[float, float]:
+        """The mean of a linear combination of the coefficients, and half of its 95 % interval."""
+        import numpy as np
+
+        means = self.coefficients @ contrast
+        variances = np.einsum("i,kij,j->k", contrast, self.covariance, contrast)
+        middle = float(means @ self.weight)
+        mixture = list(zip(self.weight.tolist(), means.tolist(), variances.tolist(), strict=True))
+        return middle, _half_width(middle, mixture, self.freedom)
+
+
+def _generalised(points: Sequence[Point], ahead: Point | None, design: Any, y: Any) -> _Fitted:
+    """Generalised least squares of ``y`` on the columns of ``design``, under each kind of noise."""
+    import numpy as np
+
+    m, columns = design.shape
+    freedom = m - columns
+    noise = _whiten(points, ahead, np.column_stack([design, y]))
+    white_x, white_y = noise.columns[:, :, :-1], noise.columns[:, :, -1]
+    information = np.swapaxes(white_x, 1, 2) @ white_x
+    inverse = np.linalg.inv(information)
+    coefficients = (inverse @ (np.swapaxes(white_x, 1, 2) @ white_y[:, :, None]))[:, :, 0]
+    rest = ((white_y - (white_x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
+    log_det = 2 * np.log(noise.own).sum(axis=1)
+    log_det_information = np.log(np.linalg.det(information))
+    log_weight = noise.log_prior - 0.5 * (log_det + log_det_information + freedom * np.log(rest))
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    variance = rest / freedom
+    covariance = inverse * variance[:, None, None]
+    return _Fitted(noise, weight, coefficients, covariance, inverse, variance, freedom)
+
+
+def _are_finite(points: Sequence[Point]) -> bool:
+    return all(math.isfinite(point.t_s + point.n + point.value) for point in points)
+
+
+def _baseline_last(points: Sequence[Point]) -> list[Point]:
+    """The points with the baseline last: the noise decides whether it belongs to the line."""
+    return sorted(points, key=lambda point: point.baseline)
+
+
+class _Whitened(NamedTuple):
+    """Columns of the points, made independent under each kind of noise (kind, point, column), and
+    what that takes.
+
+    ``own``: the diagonal of the covariance's root (kind, point); ``log_prior``: of each kind;
+    ``together``: the number of kinds without a step to the first connections. Of a point ahead:
+    ``onward``, its row in the root (kind, point), and ``variance``.
     """
 
     columns: Any
@@ -170,10 +343,12 @@ class _Whitened(NamedTuple):
     variance: Any
 
     def ahead(self, place: Any, coefficients: Any, inverse: Any) -> tuple[Any, Any]:
-        """Of each kind: the mean of the point ahead at ``place`` (1, x), and its variance about that, up to a factor."""
+        """Of each kind: the mean of the point ahead at ``place`` (1, x), and its variance about
+        that, up to a factor.
+        """
         import numpy as np
 
-        white_x, white_y = self.columns[:, :, :2], self.columns[:, :, 2]
+        white_x, white_y = self.columns[:, :, :-1], self.columns[:, :, -1]
         off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
         middles = coefficients @ place + (self.onward * off).sum(axis=1)
         lever = place - (self.onward[:, None, :] @ white_x)[:, 0, :]
@@ -182,7 +357,9 @@ class _Whitened(NamedTuple):
 
 
 def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whitened:
-    """``columns`` (point, column) under each kind of noise. A baseline is the last of the ``points``."""
+    """``columns`` (point, column) under each kind of noise. A baseline is the last of the
+    ``points``.
+    """
     import numpy as np
 
     m = len(points)
@@ -192,7 +369,8 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
     try:
         root = np.linalg.cholesky(noises[:, :m, :m])
     except np.linalg.LinAlgError:
-        # Bins that overlap in time (N fell and rose again) have no such covariance; instants always have one.
+        # Bins that overlap in time (N fell and rose again) have no such covariance; instants always
+        # have one.
         noises, log_prior = _noises(when, of, np.zeros(m + 1), m)
         root = np.linalg.cholesky(noises[:, :m, :m])
     white = np.linalg.solve(root, np.broadcast_to(columns, (len(noises), *columns.shape)))
@@ -200,7 +378,8 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
     own = np.diagonal(root, axis1=1, axis2=2)
     if not points[-1].baseline:
         return _Whitened(white, own, log_prior, len(own), onward, variance)
-    # More variance of the last point changes the last diagonal element of the root, and nothing else.
+    # More variance of the last point changes the last diagonal element of the root, and nothing
+    # else.
     smaller = [own[:, -1] / np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
     times = len(_FIRST_USE)
     return _Whitened(
@@ -228,20 +407,24 @@ def _explained(points: Sequence[Point], slope: float, intercept: float) -> float
     return max(0.0, 1.0 - off / whole) if whole > 0 else None
 
 
-def _exact(slope: float, intercept: float, r2: float | None, freedom: int, ahead: Point | None) -> FittedLine:
+def _exact(
+    slope: float, intercept: float, r2: float | None, freedom: int, ahead: Point | None
+) -> FittedLine:
     """A line without noise."""
     predicted = None if ahead is None else (intercept + slope * ahead.n, 0.0)
     return FittedLine(slope, intercept, 0.0, r2, freedom, predicted=predicted)
 
 
 def _noises(t_s: Any, samples: Any, span_s: Any, fitted: int) -> tuple[Any, Any]:
-    """Covariance matrices (kind of noise, point, point) of the grid, each up to a factor, and their log priors.
+    """Covariance matrices (kind of noise, point, point) of the grid, each up to a factor, and their
+    log priors.
 
     ``fitted``: so many of the points, the first, make the grid; later ones are only predicted.
 
-    Each point is treated as the mean of its time span. For an Ornstein-Uhlenbeck process of correlation time T, the means over
-    spans a and b with a gap g between them have the covariance G(a/T) G(b/T) exp(-g/T), G(x) = (1 - exp(-x)) / x, and the mean
-    over a has the variance 2 (1 - G(a/T)) / (a/T). That matters if the baseline is short and the bins are long.
+    Each point is treated as the mean of its time span. For an Ornstein-Uhlenbeck process of
+    correlation time T, the means over spans a and b with a gap g between them have the covariance
+    G(a/T) G(b/T) exp(-g/T), G(x) = (1 - exp(-x)) / x, and the mean over a has the variance 2 (1 -
+    G(a/T)) / (a/T). That matters if the baseline is short and the bins are long.
     """
     import numpy as np
 
@@ -252,7 +435,8 @@ def _noises(t_s: Any, samples: Any, span_s: Any, fitted: int) -> tuple[Any, Any]
     # White noise averages out in a median, wander does not.
     white = np.diag(float(np.median(samples[:fitted])) / samples)
     found, prior = [white], [_PRIOR_WHITE]
-    # The wander's step over the usual distance of points has variance one, so that a share of white noise means the same for all.
+    # The wander's step over the usual distance of points has variance one, so that a share of white
+    # noise means the same for all.
     step = whole / max(1, fitted - 1)
     for share in (*TIMES, WALK):
         time = share * whole
@@ -271,9 +455,11 @@ def _variance_at(part: Part, n: float) -> float:
 
 
 def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], freedom: int) -> float:
-    """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance)."""
+    """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance).
+    """
     import numpy as np
-    from scipy.special import stdtr
+
+    from asyncli.analysis.special import stdtr
 
     if not parts:
         return 0.0
@@ -285,7 +471,8 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     weight = weight / weight.sum()
 
     def inside(half: float) -> float:
-        high, low = stdtr(freedom, (middle + half - mean) / deviation), stdtr(freedom, (middle - half - mean) / deviation)
+        high = stdtr(freedom, (middle + half - mean) / deviation)
+        low = stdtr(freedom, (middle - half - mean) / deviation)
         return float((weight * (high - low)).sum())
 
     low, high = 0.0, float(np.max(deviation + np.abs(mean - middle)))

@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import Costs, is_measured
-from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, server_ends
+from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
 from asyncli.analysis.slope import Cost
 
 PartName = Literal["server_user", "behind", "kernel"]
@@ -117,6 +118,9 @@ def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPa
     cost: Cost | None = getattr(costs, name)
     if cost is None:
         return SizedPart(name, None, None, None, None, costs.unknown.get(name, "it was not measured"))
+    if costs.rising(name) and connections > max(costs.fits[name].n):
+        why = "it rises with the connections, and nobody knows how far"
+        return SizedPart(name, None, None, None, None, why)
     if not is_measured(costs, name):
         at_most = times * (max(0.0, cost.fixed_bytes) + cost.ci95[1] * connections)
         bounds = (0.0, at_most) if cost.ci95[1] > 0 else None

@@ -81,7 +81,8 @@ def _reach(tail: Callable[[float], float], most: float) -> float:
 def _as_a_walk(xs: Any, ys: Any) -> tuple[float, float, float]:
     """The 95 % interval of the rate, and p, if all noise were a random walk, whose steps are independent: the widest case."""
     import numpy as np
-    from scipy.special import stdtr, stdtrit
+
+    from asyncli.analysis.special import stdtr, stdtrit
 
     size = -(-len(xs) // _MOST_BLOCKS)
     blocks = len(xs) // size
@@ -101,7 +102,8 @@ def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
     Normal scores keep single outliers from deciding.
     """
     import numpy as np
-    from scipy.special import ndtri, stdtr
+
+    from asyncli.analysis.special import ndtri, stdtr
 
     n = len(residuals)
     _, place, counts = np.unique(residuals, return_inverse=True, return_counts=True)

@@ -325,15 +325,25 @@ class CapacitySearch:
         if not step.tested and self.steps and step.outcome == "failed":
             # The server has gone, so the step says nothing about this count.
             step.outcome = "stopped"
-            is_refused = step.gave_way[0].code == "refused"
-            listens = not is_refused and rest.listens()
-            self._end(f"nothing answered in the step of {format_count(count)}", listens=listens)
+            self._end_unanswered(step, rest)
         self.steps = with_own_limit([*self.steps, step])
         self._environment = results.records.environment
         self._server = step.server
         is_held = step.outcome == "held"
         self._forecasts.append(_StepForecast(count, is_held, analyses.prediction))
         self._say(step_line(self.steps[-1]))
+
+    def _end_unanswered(self, step: Step, rest: Rest) -> None:
+        """End the search because nothing answered in ``step``. Connects that something refused do
+        not show that the server ended.
+        """
+        why = f"nothing answered in the step of {format_count(step.asked)}"
+        first = step.gave_way[0]
+        if first.code != "refused":
+            self._end(why, listens=rest.listens())
+            return
+        has_ended = first.side == "server"
+        self._end(f"{why}: {first.evidence}", listens=not has_ended and rest.listens())
 
     def _plan_of_step(self, number: int, count: int) -> Plan:
         # Forced: the preflight would refuse the very counts that the search looks for. The field

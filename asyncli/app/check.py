@@ -130,7 +130,10 @@ async def _read_server(plan: Plan, sampler: Sampler) -> _Server:
     configured = Configured()
     if sampler.local:
         configured = await _read_configured(plan, sampler.server)
-    return _Server(plan, msgspec.structs.replace(configured, frontends=sampler.frontends))
+    configured = msgspec.structs.replace(
+        configured, frontends=sampler.frontends, all_frontends=sampler.all_frontends
+    )
+    return _Server(plan, configured)
 
 
 async def _read_configured(plan: Plan, server: ServerFacts) -> Configured:

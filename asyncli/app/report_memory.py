@@ -19,7 +19,7 @@ from asyncli.model.secret_variables import for_child
 from asyncli.model.units import format_bytes
 
 # The first two with what they import: most of asyncli.
-_MODULES = ("asyncli.app.soak", "asyncli.app.results", "numpy", "scipy.special")
+_MODULES = ("asyncli.app.soak", "asyncli.app.results", "asyncli.analysis.special")
 _OF_A_PAGE = ("asyncli.report.figures.pictures", "matplotlib.backends.backend_svg")
 # What the run and its report take beyond the imports: threads' stacks, records, figures. Measured:
 # 90 MB.

@@ -1,4 +1,4 @@
-"""The memory control group of a process: its limit, its usage, and OOM kills."""
+"""The control groups of a process: its limit of memory, usage and OOM kills; its limit of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _NO_LIMIT = 2**60
 
 
 class Group(NamedTuple):
-    """A memory cgroup's folder, and whether it is cgroup v2. Reading it raises OSError."""
+    """A cgroup's folder, and whether it is cgroup v2. Its properties are of memory, and raise
+    OSError.
+    """
 
     folder: Path
     second: bool
@@ -56,8 +58,43 @@ class Group(NamedTuple):
         return (self.folder / name).read_text(encoding="ascii")
 
 
+class TaskRoom(NamedTuple):
+    """How many tasks (threads of all processes) may be, and how many are."""
+
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        return self.limit - self.used
+
+
+def task_room(folder: Path) -> TaskRoom | None:
+    """The least room for tasks in the cgroup ``folder`` of the pids controller, and in those above
+    it; None without a limit.
+
+    The files have the same names in both versions (admin-guide/cgroup-v1/pids.rst, cgroup-v2.rst).
+    """
+    rooms = []
+    for group in (folder, *folder.parents):
+        try:
+            limit = (group / "pids.max").read_text(encoding="ascii").strip()
+            used = (group / "pids.current").read_text(encoding="ascii").strip()
+        except OSError:
+            # The root of the hierarchy and the folders above have no such files.
+            break
+        if limit.isdigit() and used.isdigit():
+            rooms.append(TaskRoom(int(limit), int(used)))
+    return min(rooms, key=lambda room: room.left, default=None)
+
+
 def memory_group(cgroup: str, mountinfo: str) -> Group | None:
     """The memory cgroup of a process, from its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
+    return controlled_group("memory", cgroup, mountinfo)
+
+
+def controlled_group(controller: str, cgroup: str, mountinfo: str) -> Group | None:
+    """The cgroup of a process by which ``controller`` governs it."""
     first_version = None
     second_version = None
     for line in cgroup.splitlines():
@@ -66,14 +103,14 @@ def memory_group(cgroup: str, mountinfo: str) -> Group | None:
         _, controllers, path = line.split(":", 2)
         if not controllers:
             second_version = path
-        elif first_version is None and "memory" in controllers.split(","):
+        elif first_version is None and controller in controllers.split(","):
             first_version = path
     for line in mountinfo.splitlines():
         front, _, back = line.partition(" - ")
         fields = front.split()
         kind = back.split()
         if first_version is not None:
-            if kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            if kind[0] == "cgroup" and controller in kind[2].split(","):
                 return Group(_below(fields[4], fields[3], first_version), second=False)
         elif second_version is not None and kind[0] == "cgroup2":
             return Group(_below(fields[4], fields[3], second_version), second=True)

@@ -10,6 +10,7 @@ from typing import Any
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
+from asyncli.collect.listeners import Listeners
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
@@ -17,6 +18,7 @@ from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
+from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
@@ -88,7 +90,7 @@ class Collector(Sampler):
         """Read :attr:`server` again: it may have been restarted or reconfigured."""
         if self._tree is None:
             return
-        found = Found(self._tree.roots, self._found_by)
+        found = Found(self._tree.roots, self._found_by, apart=self.server.apart)
         facts = await asyncio.to_thread(describe, found, self._header)
         if facts.name is None:
             return
@@ -110,6 +112,11 @@ class Collector(Sampler):
     def frontends(self) -> dict[str, Frontend]:
         """HAProxy's frontends by its last status page."""
         return {} if self._status is None else self._status.frontends
+
+    @property
+    def all_frontends(self) -> Frontend | None:
+        """All of them together, by its page for people."""
+        return None if self._status is None else self._status.all_frontends
 
     @property
     def _header(self) -> str:
@@ -138,12 +145,15 @@ class Collector(Sampler):
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
+        probes |= self._listeners(found, ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
+        limits = ServerLimits(lambda: server.living)
+        probes |= {"limits": limits.read, "mappings": limits.read_mappings}
         # An agent takes those at which the server listens.
         listens = ports or sorted(listening)
         # Read right after the server's processes: those that it forked meanwhile are its own.
@@ -151,6 +161,21 @@ class Collector(Sampler):
         others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
+
+    def _listeners(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
+        """The probe of the server's listening sockets of TCP, which its processes or our namespace
+        show.
+        """
+        is_shown = bool(found.pids) or (self.local and bool(ports))
+        has_ports = bool(ports) or not self._knows_targets
+        if not is_shown or not has_ports:
+            return {}
+        return {"listeners": Listeners(ports, found.pids, lambda: self._roots).read}
+
+    @property
+    def _roots(self) -> Sequence[int]:
+        """The server's root processes, as far as they are known."""
+        return () if self._tree is None else self._tree.roots
 
     def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
         """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network

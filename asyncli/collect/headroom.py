@@ -10,6 +10,7 @@ never shrinks (expand_fdtable in fs/file.c). More than half of a table was in us
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -31,7 +32,8 @@ _TABLE = re.compile(r"^FDSize:\s+(\d+)", re.MULTILINE)
 class Headroom:
     """The headroom of ``pids``. Blocking; ended processes are skipped.
 
-    The cgroup is the one with the tightest limit at the first reading; it outlives its processes.
+    The cgroup is the one with the tightest limit at the first reading, or without a limit that of
+    the first process; it outlives its processes.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], *, proc: Path = PROC) -> None:
@@ -117,19 +119,18 @@ class Headroom:
             return {}
         # The cgroup may be removed with its last process.
         with contextlib.suppress(OSError, ValueError):
+            # The kernel counts its victims by group where the whole host lacks memory too.
+            values = {metrics.SERVER_GROUP_KILLED: float(self._group.killed)}
             limit = self._group.limit_bytes
-            values = {
-                metrics.SERVER_GROUP_BYTES: float(self._group.held_bytes),
-                metrics.SERVER_GROUP_KILLED: float(self._group.killed),
-            }
             if limit is not None:
                 values[metrics.SERVER_GROUP_LIMIT_BYTES] = float(limit)
+                values[metrics.SERVER_GROUP_BYTES] = float(self._group.held_bytes)
             return values
         return {}
 
     def _tightest(self, pids: list[int]) -> Group | None:
-        """The cgroup with the tightest limit; None without limits."""
-        limits: dict[Group, int] = {}
+        """The cgroup with the tightest limit, else the first one; None without cgroups."""
+        limits: dict[Group, float] = {}
         with contextlib.suppress(OSError):
             mounts = read_text(f"{self._proc}/self/mountinfo")
             for pid in pids:
@@ -138,6 +139,5 @@ class Headroom:
                     if group is None or group in limits:
                         continue
                     limit = group.limit_bytes
-                    if limit is not None:
-                        limits[group] = limit
+                    limits[group] = math.inf if limit is None else limit
         return min(limits, key=lambda group: limits[group], default=None)

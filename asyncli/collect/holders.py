@@ -126,15 +126,18 @@ def socket_inode(target: str) -> int | None:
     return int(match[1])
 
 
-def ports_of(pids: Iterable[int], proc: Path = PROC) -> set[int]:
-    """The TCP ports at which these processes listen, by their lowest descriptors: a listener is opened before any client."""
+def ports_of(pids: Iterable[int], proc: Path = PROC, namespace: Path | None = None) -> set[int]:
+    """The TCP ports at which these processes listen, by their lowest descriptors: a listener is
+    opened before any client. ``namespace``: the folder whose ``net`` is theirs, if it is not ours.
+    """
     inodes: set[int] = set()
     for pid in pids:
         for number in range(_LISTENERS_AMONG):
             inode = socket_inode(link(pid, f"fd/{number}", proc) or "")
             if inode is not None:
                 inodes.add(inode)
-    return {listener.port for listener in read_listeners(None, proc) if listener.inode in inodes}
+    listeners = read_listeners(None, namespace or proc)
+    return {listener.port for listener in listeners if listener.inode in inodes}
 
 
 def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> Iterator[int]:

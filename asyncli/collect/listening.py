@@ -120,8 +120,8 @@ async def wait_for_listener(
         return 0.0
     if not local:
         raise PlanError(
-            "--wait-for-server: the server is on another host, "
-            "whose sockets cannot be seen from here; leave it out"
+            "--wait-for-server: the server's address is not of this network namespace, "
+            "so its sockets cannot be seen from here; leave it out"
         )
     begun_s = time.monotonic()
     announced = False

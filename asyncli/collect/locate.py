@@ -17,6 +17,7 @@ import msgspec
 
 from asyncli.collect.holders import INITS, Listening, listening_at, sockets_held
 from asyncli.collect.listening import listens_elsewhere
+from asyncli.collect.namespaces import has_target, listening_elsewhere
 from asyncli.collect.procfs import (
     PROC,
     ancestors,
@@ -54,6 +55,8 @@ class Found(msgspec.Struct, frozen=True):
     remedy: str = ""
     #: They exist, but belong to another user.
     hidden: bool = False
+    #: They are on this host, in another network namespace, whose address is the plan's target.
+    apart: bool = False
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -72,6 +75,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     config_hash: str | None = None
     #: Its processes belong to another user, so they were not found.
     hidden: bool = False
+    #: It is on this host, in another network namespace.
+    apart: bool = False
     #: Why its program was not run to print its version.
     not_asked: Finding | None = None
     #: The configuration of the plan's target, if it was read: directive -> value.
@@ -101,6 +106,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
         directives.
         """
         record = {**self.document(label), "config_hash": self.config_hash}
+        if self.apart:
+            record["apart"] = True
         if self.directives:
             record["directives"] = self.directives
         return record
@@ -143,17 +150,40 @@ def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Pa
 
     Raises :class:`HostError` if the plan names no living process, or one of ``ours``: asyncli is in its tree.
     """
+    if plan.names_server:
+        server = _named_by(plan, ours, proc)
+        is_apart = not local and has_target(server.pids[0], plan.targets, proc)
+        return msgspec.structs.replace(server, apart=is_apart)
+    if not local:
+        return _out_of_sight(plan.targets, proc)
+    return _from_ports(plan.targets, ours, proc)
+
+
+def _out_of_sight(targets: Sequence[Target], proc: Path) -> Found:
+    """Why the processes of a server are not known whose address is not of our network namespace."""
+    elsewhere = listening_elsewhere(targets, proc)
+    if not elsewhere:
+        return Found(
+            why_not="the server's address is not of this network namespace, and no process seen "
+            "here listens at it: it is on another host, or in a container out of sight"
+        )
+    pid = topmost(min(elsewhere), (), proc)
+    return Found(
+        why_not="the server's address is not of this network namespace; another one of this host has "
+        f"it, where {process_name(pid, proc) or 'a process'} (pid {pid}) listens",
+        remedy=f"name it with --server-pid {pid}, if that is the server",
+    )
+
+
+def _named_by(plan: Plan, ours: Collection[int], proc: Path) -> Found:
     if plan.server_pid is not None:
         return _named(plan.server_pid, "--server-pid", ours, proc)
     if plan.server_pidfile is not None:
         flag = f"--server-pidfile {plan.server_pidfile}"
         return _named(_from_pidfile(plan.server_pidfile, flag), flag, ours, proc)
-    if plan.server_name is not None:
-        flag = f"--server-name {plan.server_name}"
-        return _named(_from_name(plan.server_name, ours, proc), flag, ours, proc)
-    if not local:
-        return Found(why_not="the server is on another host, where its processes cannot be read")
-    return _from_ports(plan.targets, ours, proc)
+    name = plan.server_name or ""
+    flag = f"--server-name {name}"
+    return _named(_from_name(name, ours, proc), flag, ours, proc)
 
 
 def _named(pid: int, flag: str, ours: Collection[int], proc: Path) -> Found:
@@ -361,6 +391,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         version=version,
         config_path=config,
         found_by=found.how,
+        apart=found.apart,
         config_hash=_fingerprint(config, user_of(pid, proc)),
         not_asked=not_asked,
     )

@@ -9,8 +9,9 @@ import msgspec
 from asyncli.findings.probes import probe_back, probe_lost, probe_slowed
 from asyncli.model.records import Finding
 
-#: The share of a core that a probe may use. Three of ten probes can be expensive (smaps_rollup of each process of server,
-#: generator and session); the others take 3.2 ms together beside 115 processes. So all stay within 1 % of a core.
+#: The share of a core that a probe may use. Four of twelve probes can be expensive (smaps_rollup of each process of server,
+#: generator and session; maps of a server with thousands of threads); the others take 3.2 ms together beside 115 processes. So
+#: all stay within 1 % of a core.
 BUDGET = 0.003
 #: Our own memory changes little (4.6 ms a reading at 100,000). With a smaller budget a ramp of 20 s sometimes had too few points
 #: (1.5 to 3.2 ms a reading with one worker): a slope needs six.

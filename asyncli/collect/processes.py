@@ -81,6 +81,11 @@ class ProcessGroup:
         self._living: list[Stat] = []
 
     @property
+    def living(self) -> list[Stat]:
+        """The processes of the last scan."""
+        return self._living
+
+    @property
     def pids(self) -> list[int]:
         return [stat.pid for stat in self._living]
 

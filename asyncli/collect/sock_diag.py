@@ -1,10 +1,13 @@
-"""Counts of this network namespace's TCP sockets by port, from the kernel (sock_diag(7)). Any user may ask.
+"""Counts of a network namespace's TCP sockets by port, from the kernel (sock_diag(7)). Any user may
+ask of our own.
 
 Of a million sockets the kernel writes 110 MB; the port is compared there, so that only the sockets asked for are copied.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import os
 import socket
@@ -19,7 +22,7 @@ _REQUEST_ONE, _REQUEST_DUMP = 0x001, 0x001 | 0x300
 _ERROR, _DONE = 2, 3
 _REQUEST_BYTECODE = 1
 _SOURCE_AT_LEAST, _SOURCE_AT_MOST, _PEER_AT_LEAST, _PEER_AT_MOST = 2, 3, 4, 5
-_ESTABLISHED = 1 << 1
+_ESTABLISHED, _LISTENING = 1 << 1, 1 << 10
 _SHOW_PEER, _UNIX_PEER = 0x4, 2
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -42,6 +45,8 @@ _UNIX_ATTRIBUTES_AT = _HEADER.size + 16
 # A dump comes in parts of at most 32 kB (NLMSG_GOODSIZE is less; netlink_dump takes up to 32 kB for a large buffer).
 _CHUNK = 1 << 16
 _TIMEOUT_S = 5.0
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+_OWN_NAMESPACE = "/proc/thread-self/ns/net"
 
 
 class ServerSockets(NamedTuple):
@@ -66,6 +71,22 @@ def server_sockets(ports: Collection[int]) -> ServerSockets:
         accepted += 1
         unacknowledged += _NUMBER.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
     return ServerSockets(accepted, waiting, unacknowledged)
+
+
+def listening_inodes(ports: Collection[int], of: int | None = None) -> set[int]:
+    """The inodes of the sockets that listen on ``ports``, in the network namespace of the process
+    ``of``, else in ours. Raises OSError.
+
+    The kernel keeps them apart from the others, so this takes some 0.3 ms. /proc/net/tcp goes on to
+    the first established one, which takes 8 ms in a large table that is nearly empty.
+    """
+    inodes = set()
+    for family in _FAMILIES:
+        for port in ports:
+            filtered = _port_is(port, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)
+            for chunk, at in _dump(family, filtered, _LISTENING, of):
+                inodes.add(_inode(chunk, at))
+    return inodes
 
 
 def server_inodes(ports: Collection[int]) -> set[int]:
@@ -130,21 +151,43 @@ def _port_is(port: int, at_least: int, at_most: int) -> bytes:
     return first + second
 
 
-def _netlink() -> socket.socket:
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+def _netlink(of: int | None = None) -> socket.socket:
+    """A socket to ask of our network namespace, or of that of the process ``of``."""
+    with contextlib.nullcontext() if of is None else _inside(f"/proc/{of}/ns/net"):
+        kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
     kernel.settimeout(_TIMEOUT_S)
     return kernel
 
 
-def _dump(family: int, bytecode: bytes) -> Iterator[tuple[bytes, int]]:
-    """The established sockets of ``family`` that pass the filter: an answer of the kernel's, and where the socket stands in it.
-    None of a family that the kernel lacks.
+@contextlib.contextmanager
+def _inside(namespace: str) -> Iterator[None]:
+    """This thread alone in another network namespace. A socket stays where it was made."""
+    with open(_OWN_NAMESPACE, "rb") as own, open(namespace, "rb") as other:
+        _enter(other.fileno())
+        try:
+            yield
+        finally:
+            _enter(own.fileno())
+
+
+def _enter(namespace: int) -> None:
+    # os.setns is new in Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _dump(
+    family: int, bytecode: bytes, states: int = _ESTABLISHED, of: int | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """The sockets of ``family`` in these states that pass the filter: an answer of the kernel's,
+    and where the socket stands in it. None of a family that the kernel lacks.
     """
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ESTABLISHED)
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states)
     if bytecode:
         body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(bytecode), _REQUEST_BYTECODE) + bytecode
     header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
-    with _netlink() as kernel:
+    with _netlink(of) as kernel:
         kernel.send(header + body)
         while True:
             chunk = kernel.recv(_CHUNK)

@@ -186,6 +186,31 @@ def _frontends(rows: Iterable[Mapping[str, str | None]]) -> dict[str, Frontend]:
     return frontends
 
 
+# The head of the page for people (stats_dump_html_info of HAProxy's src/stats.c); seen of 2.6.
+_GLOBAL_MAXCONN = re.compile(r"<b>maxconn = </b> (?P<limit>[0-9]{1,10}+);")
+_CURRENT_CONNS = re.compile(r"current conns = (?P<open>[0-9]{1,10}+);")
+
+
+def html_url(url: str) -> str | None:
+    """Where HAProxy has the page for people, by the ``url`` of its CSV; None if that does not show.
+
+    HAProxy looks for ";csv" anywhere behind its ``stats uri``.
+    """
+    before, mark, after = url.partition(";csv")
+    return f"{before}{after}" if mark else None
+
+
+def all_frontends(html: str) -> Frontend | None:
+    """The connections of all HAProxy's frontends and its global maxconn, which only the page for
+    people has; None if this one has not.
+    """
+    limit = _GLOBAL_MAXCONN.search(html)
+    current = _CURRENT_CONNS.search(html)
+    if limit is None or current is None or not int(limit["limit"]):
+        return None
+    return Frontend(int(current["open"]), int(limit["limit"]))
+
+
 class OurFrontend:
     """Finds the frontend of HAProxy that our connections use: its sessions rose the most since the first page."""
 

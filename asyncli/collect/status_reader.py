@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 
 from asyncli.collect.http import KeptConnection, reason, untrusted
-from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, impossible_count, parse_page
+from asyncli.collect.status_pages import (
+    NotStatusPage,
+    OurFrontend,
+    StatusPage,
+    all_frontends,
+    excerpt,
+    html_url,
+    impossible_count,
+    parse_page,
+)
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
-from asyncli.model.metrics import STATUS_CONNECTS, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.metrics import (
+    STATUS_CONNECTS,
+    STATUS_LIMIT_IN_ALL,
+    STATUS_POLLS,
+    STATUS_UNANSWERED,
+)
 from asyncli.model.private_values import masked_login
 from asyncli.model.products import STATUS_PAGES, Frontend
 from asyncli.model.quotation import Quotation
@@ -44,6 +59,11 @@ class StatusReader:
         self.server_header = ""
         #: HAProxy's frontends by the last page.
         self.frontends: dict[str, Frontend] = {}
+        #: All of them together, by its page for people; None if that does not tell. Read once.
+        self.all_frontends: Frontend | None = None
+        self._html_was_read = False
+        # Polls that had an answer.
+        self._answered = 0
         self._ours = OurFrontend()
         #: The counts of the last page that was used, and when it was read.
         self._before: dict[str, float] | None = None
@@ -86,13 +106,42 @@ class StatusReader:
         if why := impossible_count(page, self._before, now_s - self._before_s):
             raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)
         self._before, self._before_s = page.values, now_s
+        return await self._take(page)
+
+    async def _take(self, page: StatusPage) -> dict[str, float]:
+        """The values of a page that is used, with ``status.limit_in_all`` of a HAProxy."""
         self.pages += 1
+        self._answered += 1
         self.frontends = dict(page.frontends)
-        return self._with_polls(page)
+        values = self._with_polls(page)
+        if page.kind == "haproxy" and not self._html_was_read:
+            self._html_was_read = True
+            await self._read_html()
+        if self.all_frontends is not None:
+            values[STATUS_LIMIT_IN_ALL] = float(self.all_frontends.limit)
+        return values
+
+    async def _read_html(self) -> None:
+        """Read HAProxy's page for people. Without it that limit is unknown: no error."""
+        import aiohttp
+
+        url = html_url(self._requested)
+        if url is None:
+            return
+        # HAProxy sends what is asked for in the URL, whatever is accepted.
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            answer = await self._connection.ask("GET", url, within_s=TIMEOUT_S)
+            self._answered += 1
+            if answer.status == 200:
+                self.all_frontends = all_frontends(answer.body.decode("utf-8", "replace"))
 
     def _with_polls(self, page: StatusPage) -> dict[str, float]:
         polls, connects = float(self._connection.requests), float(self._connection.connects)
-        counts = {STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: polls - self.pages}
+        counts = {
+            STATUS_POLLS: polls,
+            STATUS_CONNECTS: connects,
+            STATUS_UNANSWERED: polls - self._answered,
+        }
         return {**page.values, **self._ours.limit(page.frontends), **counts}
 
     async def close(self) -> None:

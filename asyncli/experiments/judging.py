@@ -57,7 +57,7 @@ def interval(values: Sequence[float]) -> Interval:
     figure is on a rule's bound, the interval is entirely above it in 2.5 % of cases and entirely below in 2.5 %. With fewer than
     :data:`ENOUGH_ROUNDS`, or a zero among them: from the least to the greatest, wider by :data:`LARGE` on each side.
     """
-    from scipy.special import stdtrit
+    from asyncli.analysis.special import stdtrit
 
     count = len(values)
     if min(values) <= 0:

@@ -9,9 +9,14 @@ from asyncli.findings.loss_causes import unseen
 from asyncli.findings.losses import CONNECT_WORDS, settings
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
+_SHARE_THREADS = "or let a thread serve several connections"
 _BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and nstat show drops"
 _ARRIVED = (
     "{timeouts!n} connects got no answer, and never reached {server}: its status page counts {accepted!n} of {started!n} accepted"
+)
+_REJECTS = (
+    "see rules that reject, on its host too (nft list ruleset, iptables-save), and what redirects "
+    "its port"
 )
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _WAYS: dict[str, tuple[str, str]] = {
@@ -33,7 +38,8 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "memory_limit": ("{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT),
     "memory_killed": (
-        "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
+        "the kernel killed {killed} of the control group of {server} because memory ran out: the "
+        "group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,
     ),
     "not_handled": (
@@ -44,6 +50,33 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} had {most!n} sessions open, its status page's own included, and the frontend that asyncli uses is full at "
         "{limit!n} in all (slim)",
         "raise maxconn in haproxy.cfg, in the frontend and in global",
+    ),
+    "sessions_in_all": (
+        "{server} had {most!n} sessions open, its status page's own included, and may have "
+        "{limit!n} in all its frontends (global maxconn)",
+        "raise maxconn in the global section of haproxy.cfg",
+    ),
+    "group_tasks": (
+        "the control group of {server} had {most!n} threads, and may have {limit!n} (pids.max)",
+        f"raise its limit (systemd TasksMax=, docker --pids-limit), {_SHARE_THREADS}",
+    ),
+    "user_tasks": (
+        "the user of {server} had {most!n} threads, and may have {limit!n} (RLIMIT_NPROC)",
+        f"raise its limit (systemd LimitNPROC=, ulimit -u), {_SHARE_THREADS}",
+    ),
+    "host_tasks": (
+        "the host of {server} had {most!n} threads, and may have {limit!n} (kernel.threads-max, "
+        "kernel.pid_max)",
+        f"raise both with sysctl -w, {_SHARE_THREADS}",
+    ),
+    "address_space": (
+        "a process of {server} had {most!b} of address space, and may have {limit!b} (RLIMIT_AS)",
+        "raise its limit (systemd LimitAS=, ulimit -v), or give its threads smaller stacks "
+        "(ulimit -s)",
+    ),
+    "mappings": (
+        "a process of {server} had {most!n} memory maps, and may have {limit!n} (vm.max_map_count)",
+        f"raise it with sysctl -w vm.max_map_count=N, {_SHARE_THREADS}",
     ),
     "busy_workers": (
         "all {busy!n} workers of {server} were busy to the end, and none was idle",
@@ -71,6 +104,20 @@ _WAYS: dict[str, tuple[str, str]] = {
         f"{_ARRIVED}; packets were lost, or a full listen queue on its host dropped them, which this host cannot see",
         f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host shows its queue",
     ),
+    "refused_unheard": (
+        "{connects}, and no socket listened at the server's ports meanwhile",
+        "see why it does not listen: its error log, or a restart that closes its sockets",
+    ),
+    "refused_on_the_way": (
+        "{connects}, though {server} listened all the while with the same sockets: looks like a "
+        "packet filter or another box on the way",
+        _REJECTS,
+    ),
+    "refused_by_either": (
+        "{connects}, by {server} or by a packet filter on the way: a reset does not say who sent "
+        "it",
+        f"see that {{server}} listens at this address and port; {_REJECTS}",
+    ),
     "tls_failed": ("TLS handshakes failed: {why}", "{remedy}"),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "errors": ("{server} answered heartbeats with errors: {errors}", "{remedy}; a proxy's errors may be its backend's"),
@@ -90,8 +137,11 @@ _WAYS: dict[str, tuple[str, str]] = {
 #: The forms of a mechanism with several forms, or with another name; for failed connects they are the causes.
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
-    "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
+    "slots": ("not_handled", "sessions", "sessions_in_all", "busy_workers"),
+    "tasks": ("group_tasks", "user_tasks", "host_tasks"),
+    "memory_limit": ("memory_limit", "memory_killed"),
     "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
+    "refused": ("refused", "refused_unheard", "refused_on_the_way", "refused_by_either"),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of bottlenecks, beside those of diagnoses and findings.
@@ -103,12 +153,14 @@ _UNSEEN = {
     "cpus": "N", "busy": "nearly all", "shares": "with asyncli, the server and other programs", "late_s": "most",
     "whole_s": "that time", "killed": "processes", "errors": "a status of 400 or more", "why": "the report says why",
     "short": "a limit is too low", "steps": "several", "age_s": "T", "times": "at times", "refused": "some",
+    "connects": "connects were refused",
     "timeouts": "some", "accepted": "some", "started": "them", "asked": "a count", "held": "N",
     **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip
 _UNSEEN_IN = {
     "busy_workers": {"busy": "the"},
     "memory_limit": {"limit": "so much", "most": "all of that"},
+    "address_space": {"limit": "so much", "most": "nearly as much"},
     "memory_killed": {"limit": "so much", "most": "all of that"},
 }
 

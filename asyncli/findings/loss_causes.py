@@ -166,6 +166,12 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "looks like a middle box that was restarted or lost its table of connections", _BOXES,
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
+    "workers_killed_for_memory": (
+        "{likely}the kernel killed {ended!n} workers of {server}, which had {workers}, for lack of "
+        "memory",
+        "see the kernel's log (dmesg); raise the limit of its control group, or make a connection "
+        "cheaper",
+    ),
     # Its count alone does not tell them apart.
     "worker_crash_or_proxy": (
         f"{_STILL_COUNTS}looks like a worker of it crashed or was killed, or a proxy before it ended them and kept its own "
@@ -360,7 +366,8 @@ _FORMS = {
     ),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
-    "worker_crash": ("worker_crash", "worker_crash_or_proxy"), "worker_ended": ("worker_ended", "worker_or_backend_ended"),
+    "worker_crash": ("worker_crash", "worker_crash_or_proxy", "workers_killed_for_memory"),
+    "worker_ended": ("worker_ended", "worker_or_backend_ended"),
 }
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.

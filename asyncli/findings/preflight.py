@@ -14,7 +14,7 @@ def preflight(
     check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
 ) -> Words:
     """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
-    with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
+    with "warn" it may, with "unknown" the limit or what the plan needs of it is unknown. ``have`` and ``need`` are in ``unit``.
     """
     amounts = []
     if have is not None:

@@ -93,6 +93,10 @@ STATUS_WAITING = _gauge("status.waiting", "idle keep-alive connections")
 STATUS_BUSY = _gauge("status.busy", "Apache's processes or threads that serve a connection or a request")
 STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
 STATUS_LIMIT = _gauge("status.limit", "open connections at which the frontend of HAProxy that we use is full (slim)")
+STATUS_LIMIT_IN_ALL = _gauge(
+    "status.limit_in_all",
+    "connections that all frontends of HAProxy may have together (global maxconn, by its HTML page)",
+)
 STATUS_POLLS = _counter("status.polls", "status requests sent since our start; the server counts them as requests")
 STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
 STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
@@ -110,6 +114,10 @@ SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
     "server.sockets_unacknowledged", "accepted connections at those ports on which the server sent what is not acknowledged"
 )
 SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
+SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
+SERVER_LISTENERS_OPENED = _counter(
+    "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
+)
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
@@ -127,6 +135,31 @@ SERVER_DESCRIPTORS_TABLE = _gauge("server.descriptors_table", "the most that it 
 SERVER_GROUP_BYTES = _gauge("server.group_bytes", "memory of the server's control group without page cache, if it has a limit")
 SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the lowest limit of that group and those above it")
 SERVER_GROUP_KILLED = _counter("server.group_killed", "processes of that group killed for lack of memory since it was made")
+SERVER_GROUP_TASKS = _gauge(
+    "server.group_tasks",
+    "threads of the server's control group, or of the one above it with the least room",
+)
+SERVER_GROUP_TASKS_LIMIT = _gauge("server.group_tasks_limit", "how many these may be (pids.max)")
+SERVER_USER_TASKS = _gauge(
+    "server.user_tasks",
+    "threads of the server's user: the server's, and those of others when sampling began",
+)
+SERVER_USER_TASKS_LIMIT = _gauge(
+    "server.user_tasks_limit", "how many these may be (RLIMIT_NPROC, to which root is not subject)"
+)
+SERVER_ADDRESS_SPACE_BYTES = _gauge(
+    "server.address_space_bytes",
+    "address space of the server's process that is closest to its limit, if it has one",
+)
+SERVER_ADDRESS_SPACE_LIMIT_BYTES = _gauge(
+    "server.address_space_limit_bytes", "that limit (RLIMIT_AS)"
+)
+SERVER_MAPPINGS = _gauge(
+    "server.mappings", "memory maps of the server's process with the largest address space"
+)
+SERVER_MAPPINGS_LIMIT = _gauge(
+    "server.mappings_limit", "how many a process may have (vm.max_map_count)"
+)
 GENERATOR_PROCESSES = _gauge("generator.processes", "processes of asyncli: host and workers")
 GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")
 GENERATOR_PSS_BYTES = _gauge("generator.pss_bytes", "proportional set size of host and workers")
@@ -156,6 +189,12 @@ HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
 HOST_PROCESSES_BYTES = _gauge("host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files")
 HOST_SHMEM_BYTES = _gauge("host.shmem_bytes", "Shmem of meminfo: shared memory and files in memory (tmpfs), mapped or not")
 HOST_OTHER_PROCESSES = _gauge("host.other_processes", "processes of the host that are neither the server's nor asyncli's")
+HOST_TASKS = _gauge("host.tasks", "threads of all processes of the host (loadavg)")
+HOST_TASKS_LIMIT = _gauge(
+    "host.tasks_limit",
+    "how many these may be: kernel.threads-max, or kernel.pid_max if that is lower",
+)
+HOST_KILLED = _counter("host.killed", "processes of the host killed for lack of memory since boot")
 HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
 BESIDE_DESCRIPTORS = _family(
     "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",
@@ -183,6 +222,9 @@ TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
-SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED, AGENT_CPU_S)
+SINCE_AGENT_START = (
+    STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED,
+    SERVER_LISTENERS_OPENED, AGENT_CPU_S,
+)  # fmt: skip
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

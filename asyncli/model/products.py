@@ -16,7 +16,9 @@ STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy
 
 
 class Frontend(msgspec.Struct, frozen=True):
-    """A frontend of HAProxy: its open sessions (scur), and how many it may have (slim)."""
+    """A frontend of HAProxy: its open sessions (scur), and how many it may have (slim). Or all of
+    them together: current conns, and the global maxconn.
+    """
 
     open: int
     limit: int

@@ -366,7 +366,7 @@ class Check(msgspec.Struct, frozen=True):
     """A limit compared with the plan, and the command that raises it.
 
     ``have`` and ``need`` are in ``unit``; None: unknown. ``verdict``: "ok", "short" (the run is refused), "warn" (a finding),
-    "unknown" (unreadable; ``detail`` says why).
+    "unknown" (unreadable, or it cannot be told what the plan needs; ``detail`` says why).
     """
 
     code: str

@@ -25,4 +25,10 @@ def secret(name: str) -> str:
 
 def for_child() -> dict[str, str]:
     """A copy of the environment without them; a notebook's own environment stays unchanged."""
-    return {name: value for name, value in os.environ.items() if name not in (HEADERS_VARIABLE, TOKEN_VARIABLE)}
+    environment = {}
+    # Another thread may remove a variable meanwhile.
+    for name in list(os.environ):
+        value = os.environ.get(name)
+        if value is not None and name not in (HEADERS_VARIABLE, TOKEN_VARIABLE):
+            environment[name] = value
+    return environment

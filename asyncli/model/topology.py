@@ -37,6 +37,8 @@ class Place(msgspec.Struct, frozen=True):
     agent_same_network: bool = True
     #: In a cluster: the session is on the server's host.
     server_here: bool = False
+    #: The server is on asyncli's host, in another network namespace, and its processes are sampled.
+    server_apart: bool = False
 
     @property
     def server_name(self) -> str:
@@ -50,6 +52,8 @@ class Place(msgspec.Struct, frozen=True):
             return Sides(ends=2, server=True, generator=True, one_network=one_network, far=None)
         if self.agent is not None:
             return Sides(ends=1, server=True, generator=False, one_network=False, far=self.agent)
+        if self.server_apart:
+            return Sides(ends=2, server=True, generator=True, one_network=False, far=None)
         # A cluster's session may be on the server's host, and opens no connections.
         return Sides(ends=1, server=self.server_here, generator=not self.server_here, one_network=False, far=None)
 
@@ -82,6 +86,7 @@ def place_of(environment: Environment) -> Place:
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
         server_here=cluster.get("server_here") is True,
+        server_apart=server.get("apart") is True and not cluster,
     )
 
 

@@ -21,6 +21,7 @@ from asyncli.preflight.limit import limit
 from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_ways import KindOf, file_kind, unknown_kind
 from asyncli.preflight.status_checks import status_checks
+from asyncli.preflight.task_checks import task_checks
 
 
 def examine(
@@ -105,7 +106,7 @@ def _server_checks(
         checks.append(configured.unknown)
     if configured.descriptors is not None:
         checks.append(_descriptors(plan, configured.descriptors))
-    return checks
+    return checks + task_checks(plan, configured)
 
 
 def _descriptors(plan: Plan, server: Descriptors) -> Check:

@@ -19,6 +19,7 @@ from asyncli.collect.procfs import (
     shares_namespace,
     tree,
 )
+from asyncli.collect.server_limits import ServerLimits
 from asyncli.model.products import NGINXES, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
@@ -46,7 +47,8 @@ class Configured(msgspec.Struct, frozen=True):
     ``inherited_nofile``: the soft descriptor limit of the running master. ``silent_pages``: its
     status pages that did not answer. ``descriptors``: of a server whose configuration was not read.
     ``product``: of its program, by :func:`~asyncli.model.products.product_of`. ``frontends``:
-    HAProxy's, by its status page.
+    HAProxy's, by its status page; ``all_frontends``: these together, under its global maxconn.
+    ``limits``: metrics of its tasks and address space, as samples have them.
     """
 
     nginx: NginxConfig | None = None
@@ -56,6 +58,8 @@ class Configured(msgspec.Struct, frozen=True):
     descriptors: Descriptors | None = None
     product: str = ""
     frontends: dict[str, Frontend] = {}
+    all_frontends: Frontend | None = None
+    limits: dict[str, float] = {}
 
 
 def read_configured(
@@ -78,7 +82,10 @@ def read_configured(
     if not program and pid is not None:
         program = link(pid, "exe", proc) or ""
     return msgspec.structs.replace(
-        configured, descriptors=_descriptors(pids, proc), product=product_of(Path(program).name)
+        configured,
+        descriptors=_descriptors(pids, proc),
+        product=product_of(Path(program).name),
+        limits=_limits(pids, proc),
     )
 
 
@@ -123,6 +130,16 @@ def _in_a_container() -> Check:
         detail="nginx runs in a container, whose files are not visible here",
         remedy="run asyncli check in it",
     )
+
+
+def _limits(pids: Sequence[int], proc: Path) -> dict[str, float]:
+    """Metrics of the tasks and the address space of the server with these root processes."""
+    try:
+        processes = tree((readable_stat(pid, proc) for pid in pids), proc)
+    except OSError:
+        return {}
+    living = [stat for stat in processes.values() if not stat.ended]
+    return ServerLimits(lambda: living, proc=proc).read().values
 
 
 def _descriptors(pids: Sequence[int], proc: Path) -> Descriptors | None:

@@ -64,6 +64,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pids_limit: int | None = None
     pids_used: int | None = None
     threads_max: int | None = None
+    #: kernel.pid_max, and the memory maps that a process may have.
+    pid_max: int | None = None
+    max_map_count: int | None = None
     #: CPUs that this process may use, and a cgroup's quota in CPUs (None: no quota).
     cpus: int | None = None
     cpu_quota: float | None = None
@@ -145,6 +148,8 @@ def read_limits(root: Path = Path("/")) -> Limits:
         pids_limit=pids_limit,
         pids_used=pids_used,
         threads_max=_number(sys / "kernel/threads-max"),
+        pid_max=_number(sys / "kernel/pid_max"),
+        max_map_count=_number(sys / "vm/max_map_count"),
         cpus=_count(status.get("Cpus_allowed_list", "")) or None,
         cpu_quota=_cpu_quota(root, cgroups),
         sockets_used=sockets.get("sockets.used"),

@@ -13,6 +13,7 @@ from asyncli.model.status_place import status_place
 from asyncli.model.units import format_count
 from asyncli.model.values import parse_url
 from asyncli.preflight.configured import Configured
+from asyncli.preflight.limit import limit
 
 # How to add the page, by product. nginx's is proposed by its own configuration (nginx_checks.py).
 _HOW_TO_ADD = {
@@ -32,7 +33,10 @@ _HOW_TO_ADD = {
 def status_checks(plan: Plan, configured: Configured) -> list[Check]:
     """The checks of a page that was read, or how to have one."""
     if configured.frontends:
-        return [_sessions(plan, configured.frontends)]
+        checks = [_sessions(plan, configured.frontends)]
+        if configured.all_frontends is not None:
+            checks.append(_in_all(plan, configured.all_frontends))
+        return checks
     if plan.status_url is not None or configured.product not in _HOW_TO_ADD:
         return []
     product = configured.product
@@ -66,6 +70,23 @@ def _sessions(plan: Plan, frontends: Mapping[str, Frontend]) -> Check:
     )
     # More URLs may lead to more frontends, and a page may be another server's: no certain failure.
     return Check(code, subject, "warn", frontend.limit, need, "sessions", detail, remedy)
+
+
+def _in_all(plan: Plan, frontends: Frontend) -> Check:
+    """The global maxconn, which bounds all frontends together."""
+    need = plan.connections + frontends.open
+    # A page may be another server's: no certain failure.
+    return limit(
+        "haproxy_maxconn",
+        "connections of all HAProxy's frontends (global maxconn)",
+        "connections",
+        frontends.limit,
+        need,
+        short="warn",
+        detail=f"{format_count(frontends.open)} open now; "
+        "beyond it connects wait in its listen queues",
+        remedy=f"maxconn {need} in the global section of haproxy.cfg",
+    )
 
 
 def _may_serve(plan: Plan, frontends: Mapping[str, Frontend]) -> Mapping[str, Frontend]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+
+from msgspec import UnsetType
+
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import cost_bent
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
@@ -11,7 +17,7 @@ from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
-from asyncli.model.units import format_many
+from asyncli.model.units import format_count, format_many
 from asyncli.report.format import about, about_to, capitalised, ceiling, with_error, with_streams
 from asyncli.report.summary import Summary
 
@@ -169,24 +175,69 @@ def _memory_for(summary: Summary) -> str:
     return f"Without that growth, {sentence[:1].lower()}{sentence[1:]}"
 
 
+# Limits that the kernel sets to a server's processes.
+_OF_PROCESSES = {
+    "descriptors", "group_tasks", "user_tasks", "host_tasks", "address_space", "mappings",
+}  # fmt: skip
+
+
 def _first_limit(summary: Summary) -> str:
     """The lowest limit, if it is not the memory that was named; "" if none is known."""
     ceilings = {one.name: one for one in summary.forecast.ceilings}
     first = ceilings.get(summary.forecast.first or "")
-    if first is None or first.connections is None or first is summary.forecast.memory:
+    if first is None or first.connections is None:
         return ""
+    earlier = _reached_before(first.connections, summary.forecast.ceilings)
+    if first is summary.forecast.memory:
+        return "" if earlier is None else f"{earlier[:1].upper()}{earlier[1:]}."
     limit = f"{ceiling(first.name)}, at about {about(first)}"
     if "earlier_memory" in ceilings:
         return (
             f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} has in advance is "
             "unknown."
         )
-    # nginx's and HAProxy's configuration is read; other servers' descriptors only.
-    if "worker_connections" in ceilings or "maxconn" in ceilings:
+    if _rises(summary):
+        return (
+            f"The first known limit is {limit}; how many fit into memory is unknown, because each "
+            "further one costs more."
+        )
+    if earlier is not None:
+        return f"The first known limit is {limit}; {earlier}."
+    return _limit_with_others(limit, ceilings.keys())
+
+
+def _limit_with_others(limit: str, ceilings: Set[str]) -> str:
+    """The first ``limit``, and what is known of the server's others by the names of all."""
+    if "maxconn" in ceilings and "global_maxconn" not in ceilings:
+        return (
+            f"The first known limit is {limit}; HAProxy's global maxconn, which was not read, may "
+            "be lower."
+        )
+    # nginx's and HAProxy's configuration is read; of other servers the limits of their processes.
+    if "worker_connections" in ceilings or "global_maxconn" in ceilings:
         return f"The first limit is {limit}."
-    if "descriptors" in ceilings:
+    of_processes = _OF_PROCESSES & ceilings
+    if len(of_processes) > 1:
+        return f"The first known limit is {limit}; the server's own settings are unknown."
+    if of_processes:
         return f"The first limit is {limit}; no other limit of the server is known."
     return f"The first limit is {limit}; the server's own limits are unknown."
+
+
+def _rises(summary: Summary) -> bool:
+    """Whether the last connections cost more memory than the first."""
+    bent = [finding.fields for finding in summary.findings if finding.code == cost_bent.code]
+    return any(fields["last_ones"] > fields["first_ones"] for fields in bent)
+
+
+def _reached_before(connections: float, ceilings: Sequence[Ceiling]) -> str | None:
+    """A clause on a limit that may be lower than so many ``connections``; None without one."""
+    for limit in ceilings:
+        if isinstance(limit.at_least, UnsetType) or limit.at_least >= connections:
+            continue
+        at_least = format_count(limit.rounded(limit.at_least))
+        return f"{ceiling(limit.name)} may be reached earlier, at {at_least} connections or more"
+    return None
 
 
 NOT_THE_SERVER = (

@@ -12,7 +12,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.bottleneck import Bottleneck, Side
 from asyncli.analysis.capacity import Bracket, Prediction, Search, Verdict
-from asyncli.analysis.forecast import Ceiling
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.model.records import Environment, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many

@@ -217,7 +217,11 @@ def _server_remedy(summary: Summary) -> tuple[str, str]:
     if not agent and not sides(summary.environment).server:
         host = parse_target(summary.plan["urls"][0]).host
         at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
-        return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+        by_agent = f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+        return (
+            "its address is not of this network namespace",
+            f"{by_agent}; if it is in a container of this host, --server-pid PID is enough",
+        )
     program = "the agent" if agent else "the soak"
     if hidden:
         below = summary.finding("needs_root") is not None

@@ -15,9 +15,9 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_many
 
 if TYPE_CHECKING:
+    from asyncli.analysis.ceiling import Ceiling
     from asyncli.analysis.cost import Costs
     from asyncli.analysis.drift import MetricName
-    from asyncli.analysis.forecast import Ceiling
     from asyncli.model.topology import Sides
     from asyncli.report.summary import CostPart
 
@@ -27,7 +27,13 @@ COSTS = ("server_user", "behind", "kernel", "kernel_queued", "generator_user", "
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)",
-    "maxconn": "the sessions of HAProxy's frontend (maxconn; its global maxconn may be lower)",
+    "maxconn": "the sessions of HAProxy's frontend (maxconn)",
+    "global_maxconn": "the connections of all HAProxy's frontends (global maxconn)",
+    "group_tasks": "threads in the server's control group (pids.max)",
+    "user_tasks": "threads of the server's user (RLIMIT_NPROC)",
+    "host_tasks": "threads on the server's host (kernel.threads-max, kernel.pid_max)",
+    "address_space": "the address space of a process of the server (RLIMIT_AS)",
+    "mappings": "memory maps of a process of the server (vm.max_map_count)",
     "descriptors": "the server's descriptors", "server_group": "memory of the server's control group",
     "earlier_memory": "memory that the server has in advance", "ports": "source ports",
     "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
@@ -274,7 +280,9 @@ def _end(value: float, decimals: int) -> str:
 
 
 def about(limit: Ceiling) -> str:
-    """A ceiling's number in its significant digits, or a dash."""
+    """A ceiling's number in its significant digits; "at least 300" or a dash if it is unknown."""
+    if limit.connections is None and not isinstance(limit.at_least, UnsetType):
+        return f"at least {format_count(limit.rounded(limit.at_least))}"
     if limit.connections is None:
         return "-"
     return format_count(limit.rounded(limit.connections))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from asyncli.analysis.ceiling import Ceiling
+from asyncli.analysis.constants import PART
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
-from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.slope import unmeasured
+from asyncli.findings.cost import SURE
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, memory_name
+from asyncli.report.answer import headroom, memory_name, server_name
 from asyncli.report.format import (
     CostRow,
     about,
@@ -81,6 +83,9 @@ def cost_section(summary: Summary) -> doc.Section:
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
     if is_of_one_ramp(summary):
         blocks.append(doc.Paragraph(ONE_RAMP, view=doc.FULL))
+    earlier = earlier_memory(summary)
+    if earlier:
+        blocks.append(doc.Paragraph(earlier, view=doc.FULL))
     residue = _residue(summary)
     if residue:
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
@@ -99,6 +104,24 @@ def is_of_one_ramp(summary: Summary) -> bool:
     """Whether the server's cost is the slope of a ramp without rests."""
     cost = summary.cost.server_user
     return cost is not None and not cost.of_levels and not summary.plan.get("plateaus")
+
+
+def earlier_memory(summary: Summary) -> str:
+    """What no slope can tell: whether connections use memory that the server had before them; "" if that is too little to
+    matter.
+    """
+    cost = summary.cost.server_user
+    held = summary.connections.held_or_peak
+    if cost is None or not held or cost.half_width > SURE * cost.bytes_per_connection:
+        return ""
+    each = cost.fixed_bytes / held
+    if each <= PART * cost.bytes_per_connection:
+        return ""
+    return (
+        f"The fixed {format_bytes(cost.fixed_bytes)} of {server_name(summary)} are in no slope: if connections use parts of "
+        f"them (a pool, a table, a heap touched in advance), one costs up to {each:,.0f} B more. With more "
+        "connections this bound becomes lower."
+    )
 
 
 def server_level(summary: Summary) -> float | None:

@@ -59,6 +59,8 @@ _FACTS = {
     "epoll_watches": "fs.epoll.max_user_watches", "memory_total": "memory", "cgroup_memory_limit": "memory limit of the cgroup",
     "cgroup_memory_used": "memory used in the cgroup", "pids_limit": "processes, limit of the cgroup",
     "pids_used": "processes in the cgroup", "threads_max": "threads of all programs (kernel.threads-max)",
+    "pid_max": "numbers of processes and threads (kernel.pid_max)",
+    "max_map_count": "memory maps of a process (vm.max_map_count)",
     "cpu_quota": "CPUs, limit of the cgroup", "sockets_used": "sockets in use", "tcp_inuse": "TCP sockets in use",
     "tcp_tw": "sockets in TIME_WAIT", "tcp_used_pages": "pages in TCP buffers", "superuser": "root", "cpus": "CPUs",
     "cpu_model": "CPU", "memory_bytes": "memory", "local": "server on this host", "wall_start": "started, by the wall clock",

@@ -16,7 +16,7 @@ from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.answer import server_name
 from asyncli.report.format import ceiling, or_bytes
-from asyncli.report.run_costs import ONE_RAMP, is_of_one_ramp
+from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
 
 # Beyond so many times the measured count the line may bend: the forecast of a report says so too.
@@ -140,6 +140,9 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
         found.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
     if is_of_one_ramp(summary):
         found.append(ONE_RAMP)
+    earlier = earlier_memory(summary)
+    if earlier:
+        found.append(earlier)
     if not sides(summary.environment).server:
         found.append("The run has no memory of the server's host: soak with --agent to size that.")
     return found

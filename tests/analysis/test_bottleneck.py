@@ -69,6 +69,13 @@ def failed(cause: str, count: int = 50) -> Change:
     return lambda run: run.ticks[3][1].failures.update({cause: count})
 
 
+def closes_its_sockets(run: Run) -> None:
+    """The server listens until the first connection is open."""
+    for sample in run.samples:
+        listens = float(sample.t_s <= run.first_connect_s)
+        sample.values |= {"server.listeners": listens, "server.listeners_opened": 0.0}
+
+
 def sent_connects_again(count: int, unanswered: int = 0) -> Change:
     """Connects that their own sockets sent again."""
 
@@ -92,7 +99,21 @@ STOLEN = (rising("host.cpu_busy_s", 1.96, 0.0), rising("server.cpu_s", 0.1), ris
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
 ALL_CPUS = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
+LISTENS = level(server__listeners=2.0, server__listeners_opened=0.0)
 GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
+
+
+def filled(name: str, most: float, limit: float = 300.0, each: float = 0.25) -> Callable[[Run], None]:
+    """A resource that each connection takes ``each`` of, up to ``most`` of ``limit``."""
+    limited = name.replace("_bytes", "_limit_bytes") if name.endswith("_bytes") else f"{name}_limit"
+
+    def change(run: Run) -> None:
+        peak = max(run.held.values)
+        for sample in run.samples:
+            connections = run.held.at(sample.t_s) or 0.0
+            sample.values |= {name: most - each * (peak - connections), limited: limit}
+
+    return change
 
 
 def found(one: AnalysedRun) -> Bottleneck:
@@ -125,6 +146,14 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(codes=("idle_reuse",), certain=False), "server", "slots", False),
         (seen(rising("status.accepts", 100), rising("status.handled", 80)), "server", "slots", True),
         (seen(level(server__descriptors=1024.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
+        (seen(filled("server.group_tasks", 300.0)), "server", "tasks", True),
+        (seen(filled("server.group_tasks", 290.0)), "server", "tasks", False),
+        (seen(filled("server.user_tasks", 300.0)), "server", "tasks", True),
+        (seen(filled("host.tasks", 300.0)), "server", "tasks", False),
+        (seen(filled("server.mappings", 300.0)), "server", "mappings", True),
+        # What is left is less than one more connection takes.
+        (seen(filled("server.address_space_bytes", 300e9 - 1e6, 300e9, each=8e6)), "server", "address_space", True),
+        (seen(filled("server.address_space_bytes", 300e9 - 9e6, 300e9, each=8e6)), "server", "address_space", False),
         # Some were left: a limit of its own fits too, and what it did to the lost connections comes first.
         (seen(level(server__descriptors=987.0, server__descriptors_limit=1024.0)), "server", "descriptors", False),
         (
@@ -136,7 +165,13 @@ def found(one: AnalysedRun) -> Bottleneck:
         # Also if it uses all CPUs of the host, and asyncli hardly any.
         (seen(*ALL_CPUS, slow=SLOW), "server", "cpu", True),
         (seen(rising("tcp.ListenOverflows", 3), sent_connects_again(50, 50), lost("heartbeat_timeout")), "server", "listen_queue", False),
-        (seen(failed("refused")), "server", "refused", True),
+        # A reset does not say who sent it; the server's listening sockets do.
+        (seen(failed("refused")), "unknown", "refused", False),
+        (seen(failed("refused"), LISTENS), "network", "refused", False),
+        (seen(failed("refused"), LISTENS, rising("server.listeners_opened", 1.0)), "unknown", "refused", False),
+        (seen(failed("refused"), closes_its_sockets), "server", "refused", True),
+        # A busy host refuses no connect.
+        (seen(*CPUS, failed("refused"), closes_its_sockets, late_ramp=True), "server", "refused", True),
         (seen(failed("unreachable")), "network", "unreachable", True),
         (seen(answered(503, 20)), "server", "errors", True),
         (seen(codes=("never_accepted",), certain=False), "server", "never_accepted", False),
@@ -204,6 +239,9 @@ def test_order_of_bottlenecks(one: AnalysedRun, codes: list[str]) -> None:
         # A server with the CPUs to itself, and one with idle threads.
         seen(rising("host.cpu_busy_s", 1.0), rising("server.cpu_s", 0.99), level(server__threads=8.0), lost("reset")),
         seen(level(server__group_limit_bytes=50e6, server__group_bytes=40e6, server__descriptors=10.0, server__descriptors_limit=1024.0)),
+        # A pool that was full before the first connect.
+        seen(level(server__group_tasks=300.0, server__group_tasks_limit=300.0)),
+        seen(level(server__address_space_bytes=300e9, server__address_space_limit_bytes=300e9)),
         # Silent connections that were answered before had been accepted.
         seen(lost("heartbeat_timeout", requests=3)),
         # Counters of listen queues on this host say nothing about another host.

@@ -23,7 +23,8 @@ from asyncli.analysis.capacity import (
     served_before,
     verdict,
 )
-from asyncli.analysis.forecast import Ceiling, Forecast
+from asyncli.analysis.ceiling import Ceiling
+from asyncli.analysis.forecast import Forecast
 from asyncli.model.exit_status import exit_status
 from asyncli.report.capacity_step import Step, with_lifetime_limit, with_own_limit
 

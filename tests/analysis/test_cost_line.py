@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.analysis.regression import FittedLine, Point, regress
-from asyncli.analysis.slope import ramp_points, unsettled
+from asyncli.analysis.regression import FittedLine, Point, bend, regress, regress_with_time
+from asyncli.analysis.slope import bend_that_matters, ramp_points, unsettled
 from asyncli.model.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
@@ -23,8 +23,15 @@ def line_of(n: list[float], y: list[float]) -> FittedLine | None:
 
 def test_an_exact_line() -> None:
     line = line_of([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
-    assert (line.slope, line.intercept, line.half, line.r2, line.half_at(3)) == pytest.approx((2, 5, 0, 1, 0), abs=1e-9)
-    for n, y in (([0, 1], [1, 2]), ([3, 3, 3], [1, 2, 3]), ([0, 1, 2, 3], [1, 2, math.nan, 4]), ([0, 1, math.inf, 3], [1, 2, 3, 4])):
+    assert (line.slope, line.intercept, line.half, line.r2, line.half_at(3)) == pytest.approx(
+        (2, 5, 0, 1, 0), abs=1e-9
+    )
+    for n, y in (
+        ([0, 1], [1, 2]),
+        ([3, 3, 3], [1, 2, 3]),
+        ([0, 1, 2, 3], [1, 2, math.nan, 4]),
+        ([0, 1, math.inf, 3], [1, 2, 3, 4]),
+    ):
         assert line_of(n, y) is None
     flat = line_of([0, 1, 2, 3], [4, 4, 4, 4])
     assert (flat.slope, flat.intercept, flat.half, flat.r2) == (0.0, 4.0, 0.0, None)
@@ -42,14 +49,85 @@ def test_with_independent_noise_it_is_least_squares_with_a_wider_interval() -> N
 # Smaller than any mean of counts of connections.
 HELD = st.floats(1e-3, 1e7) | st.integers(0, 10**7).map(float)
 # Bins may overlap, or be instants.
-STRETCHES = st.builds(Point, st.floats(0, 1000), HELD, st.floats(-1e13, 1e13), st.integers(0, 50), st.floats(0, 2000), st.booleans())
+STRETCHES = st.builds(
+    Point,
+    st.floats(0, 1000),
+    HELD,
+    st.floats(-1e13, 1e13),
+    st.integers(0, 50),
+    st.floats(0, 2000),
+    st.booleans(),
+)
 
 
 @settings(max_examples=100)
 @given(st.lists(STRETCHES, max_size=25))
 def test_no_nan(points: list[Point]) -> None:
     line = regress(points)
-    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
+    assert line is None or all(
+        map(
+            math.isfinite,
+            (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7)),
+        )
+    )
+    for known in (bend(points), regress_with_time(points)):
+        assert known is None or all(map(math.isfinite, known))
+
+
+def test_a_parabola_without_noise_is_its_own_bend() -> None:
+    points = [
+        Point(float(t), n, 3e6 + 100 * n + 0.5 * n * n)
+        for t, n in enumerate([0.0, 100.0, 250.0, 500.0, 900.0])
+    ]
+    assert bend(points) == pytest.approx((1000.0, 0.0, 900.0, 0.0), abs=1e-6)
+    assert bend(points[:3]) is None
+    at_two_counts = [
+        Point(float(t), n, n + t) for t, n in enumerate([0.0, 0.0, 100.0, 100.0, 100.0])
+    ]
+    assert bend(at_two_counts) is None
+
+
+def test_what_rises_by_the_clock_is_told_from_what_rises_with_the_connections() -> None:
+    rests = [(0.0, 100.0), (5.0, 100.0), (20.0, 200.0), (25.0, 200.0), (40.0, 300.0), (45.0, 300.0)]
+    plane = [Point(t_s, n, 7e6 + 1000 * n + 3e4 * t_s) for t_s, n in rests]
+    assert regress_with_time(plane) == pytest.approx((1000.0, 0.0, 3e4, 0.0), abs=1e-5)
+    chance = np.random.default_rng(2)
+    noisy = [Point(point.t_s, point.n, point.value + 2e3 * chance.normal()) for point in plane]
+    known = regress_with_time(noisy)
+    assert abs(known.slope - 1000) <= known.half < 900
+    assert abs(known.per_s - 3e4) <= known.half_of_per_s < 8e3
+    # In a steady ramp both rise together.
+    assert regress_with_time([Point(float(t), 10.0 * t, 1e6 + 1e4 * t) for t in range(6)]) is None
+    assert regress_with_time(plane[:3]) is None
+
+
+@pytest.mark.parametrize(
+    ("first_ones", "last_ones", "is_bent"),
+    [
+        (1000.0, 1000.0, False),
+        (980.0, 1020.0, False),
+        (500.0, 1500.0, True),
+        (0.0, 2000.0, True),
+        (1500.0, 500.0, True),
+    ],
+)
+def test_a_bend_beyond_the_noise_is_told_from_it(
+    first_ones: float, last_ones: float, is_bent: bool
+) -> None:
+    chance = np.random.default_rng(11)
+    most = 10_000.0
+    told = 0
+    for _ in range(20):
+        points = []
+        for t, n in enumerate(np.linspace(0, most, 14)):
+            value = first_ones * n + (last_ones - first_ones) * n * n / (2 * most)
+            points.append(Point(float(t), float(n), value + 2e4 * chance.normal(), baseline=n == 0))
+        known = bend_that_matters(points, regress(points))
+        told += known is not None
+        if is_bent:
+            assert abs(known.slope_at_most - last_ones) < 2 * known.half < 200
+            assert (known.difference > 0) == (last_ones > first_ones)
+    assert told == (20 if is_bent else 0)
 
 
 def test_first_use_is_a_fixed_cost() -> None:
@@ -58,7 +136,10 @@ def test_first_use_is_a_fixed_cost() -> None:
 
     def line_with(first_use: float) -> FittedLine:
         points = [
-            Point(k, x, 5e7 + 100 * x + first_use * (x > 0) + 3e4 * chance.normal(), baseline=x == 0) for k, x in enumerate(n)
+            Point(
+                k, x, 5e7 + 100 * x + first_use * (x > 0) + 3e4 * chance.normal(), baseline=x == 0
+            )
+            for k, x in enumerate(n)
         ]
         return regress(points)
 
@@ -69,7 +150,12 @@ def test_first_use_is_a_fixed_cost() -> None:
     assert without.intercept == pytest.approx(5e7, abs=1e5)
     assert jump.intercept == pytest.approx(5.5e7, abs=1e5)
     # Without the step in the model the interval is far wider, or wrong.
-    plain = regress([Point(float(k), x, 5e7 + 100 * x + 5e6 * (x > 0) + 3e4 * chance.normal()) for k, x in enumerate(n)])
+    plain = regress(
+        [
+            Point(float(k), x, 5e7 + 100 * x + 5e6 * (x > 0) + 3e4 * chance.normal())
+            for k, x in enumerate(n)
+        ]
+    )
     assert plain.half > 10 * jump.half
 
 
@@ -96,7 +182,9 @@ def walk(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
 
 def arenas(size: float) -> Noise:
     """Memory in steps of ``size`` bytes, from a random fill."""
-    return lambda n, chance: size * np.floor(SLOPE * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
+    return lambda n, chance: (
+        size * np.floor(SLOPE * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
+    )
 
 
 def lagging(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
@@ -126,9 +214,10 @@ def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
     return inside, float(np.median(halves)) / SLOPE * 100
 
 
-# At least 88 of 100: with a coverage of 95 %, fewer come in one of six hundred draws, and the draws are fixed. Half widths are
-# in percent of the cost: an interval that contains everything is no answer. With errors assumed independent, 8 to 65 of 100
-# contain the truth in the rows from phi 0.9 to the walk (bench/coverage.py).
+# At least 88 of 100: with a coverage of 95 %, fewer come in one of six hundred draws, and the draws
+# are fixed. Half widths are in percent of the cost: an interval that contains everything is no
+# answer. With errors assumed independent, 8 to 65 of 100 contain the truth in the rows from phi 0.9
+# to the walk (bench/coverage.py).
 @pytest.mark.parametrize(
     ("noise", "ramp_s", "widest"),
     [
@@ -142,18 +231,30 @@ def test_coverage_is_about_95_percent(noise: Noise, ramp_s: int, widest: float) 
     assert half <= widest
 
 
-# Nine points show little of a walk, and so does a baseline of five seconds before a ramp of a thousand.
+# Nine points show little of a walk, and so does a baseline of five seconds before a ramp of a
+# thousand.
 @pytest.mark.parametrize(("noise", "ramp_s"), [(wander(0.98), 20), (walk, 1000)])
-def test_coverage_with_slow_wander_in_a_short_ramp_is_about_85_percent(noise: Noise, ramp_s: int) -> None:
+def test_coverage_with_slow_wander_in_a_short_ramp_is_about_85_percent(
+    noise: Noise, ramp_s: int
+) -> None:
     inside, _ = held_by(noise, ramp_s)
     assert inside >= 75
 
 
-def rest(level: float, *, moves: float = 0.0, noise: float = 0.0, phi: float = 0.0, seconds: int = 5, seed: int = 0) -> Series:
+def rest(
+    level: float,
+    *,
+    moves: float = 0.0,
+    noise: float = 0.0,
+    phi: float = 0.0,
+    seconds: int = 5,
+    seed: int = 0,
+) -> Series:
     chance = np.random.default_rng(seed)
     wandering = (wander(phi)(np.zeros(seconds), chance) / MB) * noise
     return Series(
-        [float(t) for t in range(seconds)], [level + moves * t / (seconds - 1) + float(w) for t, w in enumerate(wandering)]
+        [float(t) for t in range(seconds)],
+        [level + moves * t / (seconds - 1) + float(w) for t, w in enumerate(wandering)],
     )
 
 
@@ -164,7 +265,9 @@ def test_a_plateau_at_rest_has_settled() -> None:
 
 
 def test_a_climbing_plateau_has_its_movement() -> None:
-    first, second, third = unsettled([rest(1e7), rest(2e7, moves=1e6), rest(3e7, moves=-1e6)], [1e7] * 3)
+    first, second, third = unsettled(
+        [rest(1e7), rest(2e7, moves=1e6), rest(3e7, moves=-1e6)], [1e7] * 3
+    )
     assert first == 0.0
     assert second == pytest.approx(6e5, rel=0.3)
     assert third == -second

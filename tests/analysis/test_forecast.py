@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, raised, without
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import Costs, costs
-from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
+from asyncli.analysis.forecast import RESERVE, Forecast, forecast
 from asyncli.analysis.slope import Cost
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, Phase, Sample

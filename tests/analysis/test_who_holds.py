@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -133,6 +134,21 @@ def test_growth_by_the_clock_on_plateaus_is_no_cost() -> None:
         sample.values["server.pss_bytes"] += 1e6 * max(0.0, sample.t_s - run.first_connect_s)
     low, high = costs(run).server_user.ci95
     assert low <= SERVER < 30_000 < high
+
+
+@pytest.mark.parametrize("used_of_the_first", [0.0, 0.17, 0.5, 0.83])
+def test_memory_that_grows_in_large_steps_is_known_to_a_step(used_of_the_first: float) -> None:
+    """Twelve and a half arenas over a ladder of three: its rests may be at the same place of each."""
+    run = a_run(1000, hold_s=10.0, noise=0.1, batch=10, interval_s=0.1, plateaus=3, plateau_s=6.0)
+    arena = SERVER * 1000 / 12.5
+    first = run.samples[0].values["server.pss_bytes"]
+    for sample in run.samples:
+        arenas = (sample.values["server.pss_bytes"] - first) / arena + used_of_the_first
+        sample.values["server.pss_bytes"] = first + arena * math.floor(arenas)
+    cost = costs(run).server_user
+    low, high = cost.ci95
+    assert low < SERVER < high
+    assert cost.half_width < 0.25 * SERVER
 
 
 def test_counts_that_are_read_at_different_instants_are_compared_at_one() -> None:

@@ -8,8 +8,10 @@ import pytest
 import strange_tls as strange
 from programs import serving
 
+from asyncli.collect import status_reader
 from asyncli.collect.status_reader import StatusReader
 from asyncli.model.errors import PeerError, UntrustedPeerError
+from asyncli.model.products import Frontend
 from asyncli.model.values import TlsOptions
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
@@ -83,3 +85,47 @@ async def test_what_an_unknown_page_repeats_of_its_login_is_hidden() -> None:
             await reader.read()
         await reader.close()
     assert ("***" in str(caught.value), "tiger" in str(caught.value)) == (True, False)
+
+
+HTML_OF_HAPROXY = (
+    "<html><head><title>Statistics Report for HAProxy</title>\n"
+    "<b>maxsock = </b> 98; <b>maxconn = </b> 40; <b>maxpipes = </b> 0<br>\n"
+    "current conns = 7; current pipes = 0/0; conn rate = 1/sec;\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("second", "limit", "answered"),
+    [
+        (page(HTML_OF_HAPROXY), {"status.limit_in_all": 40}, True),
+        (page(HTML_OF_HAPROXY + "x" * (2 << 20)), {"status.limit_in_all": 40}, True),
+        (page(HTML), {}, True),
+        (page("", "403 Forbidden"), {}, True),
+        (page(HTML_OF_HAPROXY.replace("40", "9" * 40)), {}, True),
+        (b"", {}, False),
+    ],
+)
+async def test_haproxys_page_for_people_is_read_once(
+    second: bytes, limit: dict[str, int], answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_reader, "TIMEOUT_S", 0.5)
+    heard = []
+
+    def answer(number: int) -> bytes:
+        heard.append(server.heard.split()[1])
+        return second if number == 2 else page(CSV)
+
+    with serving(answer=answer) as server:
+        reader = StatusReader(f"{server.url}stats;csv;norefresh", headers=["X-Token: t"])
+        try:
+            first = await reader.read()
+            values = await reader.read()
+        finally:
+            await reader.close()
+    assert heard == [b"/stats;csv;norefresh", b"/stats;norefresh", b"/stats;csv;norefresh"]
+    assert b"X-Token: t" in server.heard
+    assert {name: value for name, value in first.items() if name.endswith("in_all")} == limit
+    # It is a request to the server like any other; the first page had not counted it.
+    assert (first["status.polls"], values["status.polls"]) == (1, 3)
+    assert values["status.unanswered"] == (0 if answered else 1)
+    assert reader.all_frontends == (Frontend(7, 40) if limit else None)

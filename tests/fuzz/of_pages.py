@@ -7,7 +7,7 @@ from random import Random
 
 from chance import ODD_TEXTS, maybe, mutated, several
 
-from asyncli.collect.status_pages import NotStatusPage, parse_page
+from asyncli.collect.status_pages import NotStatusPage, all_frontends, parse_page
 
 _SPACES = ("", " ", "  ", "\t", "\n", "\n\n", " \n ")
 _APACHE_NAMES = (
@@ -74,6 +74,8 @@ def _haproxy(chance: Random) -> str:
 
 def check(text: str) -> str:
     """The kind of the outcome. Raises AssertionError if a check fails."""
+    in_all = all_frontends(f"{text}<b>maxconn = </b> {text[-5:]};current conns = {text[:5]};")
+    assert in_all is None or in_all.limit > 0
     try:
         page = parse_page(text)
     except NotStatusPage as error:

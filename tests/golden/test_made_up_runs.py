@@ -96,11 +96,32 @@ def cases() -> Iterator[tuple[str, Summary]]:
         for sample in run.samples if known else ():
             sample.values |= {"server.processes": 1.0, "server.descriptors_limit": 9000.0}
         yield f"open files; the server's limits known: {known}", summarise(run)
+    yield from of_limits_of_the_server()
     refused = a_run(100_000)
     refused.ticks[5][1].failures["refused"] = 7
     for _, tick in refused.ticks:
         tick.held_at_drain = max(0, tick.held_at_drain - 7)
     yield "7 connects refused", summarise(refused)
+
+
+def of_limits_of_the_server() -> Iterator[tuple[str, Summary]]:
+    """Which of them come first, and which may come before."""
+    descriptors = {"server.processes": 1.0, "server.descriptors_limit": 9000.0}
+    threads = {"server.group_tasks": 12.0, "server.group_tasks_limit": 3012.0}
+    space = {"server.address_space_limit_bytes": 20e9}
+    for name, limits in (
+        ("threads of its control group", {**descriptors, **threads}),
+        ("two levels of address space", {**descriptors, **space}),
+        ("HAProxy's slim alone", {"status.limit": 4000.0}),
+        ("HAProxy's slim and global maxconn", {"status.limit": 4000.0, "status.limit_in_all": 2000.0}),
+    ):
+        run = a_run(1000)
+        for sample in run.samples:
+            connections = sample.values.get("status.active", 1.0) - 1.0
+            sample.values |= limits
+            sample.values["server.threads"] = 1.0 + connections
+            sample.values["server.address_space_bytes"] = 1e8 + 8e6 * connections
+        yield f"limits of the server: {name}", summarise(run)
 
 
 def changed(run: Run, change: Callable[[Run], None]) -> Run:

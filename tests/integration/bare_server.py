@@ -1,8 +1,10 @@
 """A server without an object for a connection: python bare_server.py MODE [BYTES CONNECTIONS]
 
 ``before``: it touches BYTES for each of so many CONNECTIONS before it listens, as a pool or a heap that is touched in advance.
-``with the first``: it takes them as one piece with the first connection. Each connection then writes to its part. ``unread``: it
-reads 100 bytes of what comes at once, and answers ``ok``. It prints its port, and ends when its standard input does.
+``with the first``: it takes them as one piece with the first connection. Each connection then
+writes to its part. ``roster``: each connection keeps BYTES for each of those that were there
+before it. ``unread``: it reads 100 bytes of what comes at once, and answers ``ok``. ``closing``:
+it stops listening after CONNECTIONS. It prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ ANSWER = b"ok" if MODE == "unread" else b"HTTP/1.1 200 OK\r\nContent-Length: 0\r
 EVENTS = select.EPOLLIN | (select.EPOLLET if MODE == "unread" else 0)
 pool = bytearray(b"x" * EACH * MOST) if MODE == "before" else bytearray()
 used = 0
+rosters: list[bytes] = []
 
 
 def use_pool() -> None:
     global pool, used  # noqa: PLW0603
     if not EACH:
+        return
+    if MODE == "roster":
+        rosters.append(b"x" * EACH * len(rosters))
         return
     pool = pool or bytearray(b"x" * EACH * MOST)
     pool[used : used + EACH] = b"y" * EACH
@@ -47,11 +53,16 @@ listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
 poll = select.epoll()
 poll.register(listener)
 print(listener.getsockname()[1], flush=True)
+number = listener.fileno()
+accepted = 0
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 while True:
     for descriptor, _ in poll.poll():
-        if descriptor == listener.fileno():
+        if descriptor == number:
             poll.register(listener.accept()[0].detach(), EVENTS)
             use_pool()
+            accepted += 1
+            if MODE == "closing" and accepted == MOST:
+                listener.close()
         else:
             answer(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -11,29 +10,30 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fault_table
 import psutil
 import pytest
-from programs import DEADLINE_S, Program, report, serving, until
+from memory_groups import own_group
+from programs import DEADLINE_S, Program, report, serving
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
-from asyncli.collect.cgroups import memory_group
 from asyncli.findings.capacity import not_a_fresh_broker
 from asyncli.lab import choose
 from asyncli.lab.builtin import LabBuiltin
-from asyncli.lab.nginx import LabNginx
+from asyncli.lab.nginx import LabNchan, LabNginx
 from asyncli.model.errors import PreflightError
 from asyncli.model.plan import Layer, Plan, build_plan
 from asyncli.model.records import ABORTED, Phase
-from asyncli.report.capacity_report import Capacity, one_line
+from asyncli.report.capacity_report import Capacity, capacity_document, one_line
+from asyncli.report.document import Paragraph
 from asyncli.report.livestate import LiveObserver
 from asyncli.store.reader import read_run
 
@@ -95,28 +95,6 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
         one = report(tmp_path / "steps", step["run_file"])
         assert (one["run"]["complete"], one["run"]["verdict"]) == (True, verdicts[step["outcome"]])
         assert one["connections"]["requested"] == step["asked"]
-
-
-@contextlib.contextmanager
-def own_group(limit_bytes: int) -> Iterator[Path]:
-    """The folder of a memory control group of our own with that limit, of either version; skips where none can be made."""
-    ours = memory_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-    folder = ours and ours.folder / f"asyncli-test-{os.getpid()}"
-    try:
-        if ours is None or folder is None:
-            raise OSError
-        folder.mkdir()
-        (folder / ("memory.max" if ours.second else "memory.limit_in_bytes")).write_text(str(limit_bytes))
-        with contextlib.suppress(OSError):
-            swap, most = ("memory.swap.max", 0) if ours.second else ("memory.memsw.limit_in_bytes", limit_bytes)
-            (folder / swap).write_text(str(most))
-    except OSError:
-        pytest.skip("no memory control group can be made here")
-    try:
-        yield folder
-    finally:
-        until(lambda: not (folder / "cgroup.procs").read_text(), "all of the group have ended")
-        folder.rmdir()
 
 
 # Where others use the CPUs, the search would say, rightly, that this host is the limit.
@@ -253,6 +231,32 @@ async def test_a_server_that_hangs_has_not_ended(tmp_path: Path, nginx: LabNginx
     assert (found.verdict, found.bracket) == ("stopped", Bracket(20, None)), words(found)
     assert [one.code for one in found.findings if one.severity == "error"] == ["server_silent"]
     require_row("test_a_server_that_hangs_has_not_ended", found)
+
+
+class NchanPerAddress(LabNchan):
+    """Nchan that serves so many subscribers of one client address."""
+
+    most = 30
+
+    def _config(self) -> str:
+        zone = "http {\n    limit_conn_zone $binary_remote_addr zone=address:1m;"
+        text = super()._config().replace("http {", zone, 1)
+        return text.replace("nchan_subscriber", f"limit_conn address {self.most};\n            nchan_subscriber", 1)
+
+
+@pytest.mark.nchan
+@pytest.mark.parametrize("addresses", [1, 2])
+async def test_a_limit_for_each_client_address(tmp_path: Path, addresses: int) -> None:
+    most = addresses * NchanPerAddress.most
+    sources = [f"127.0.0.{number}" for number in range(2, 2 + addresses)]
+    async with NchanPerAddress(connections=500, workers=1) as server:
+        found = await searched(tmp_path, server.url, 50, within=0.1, source=sources)
+    assert (found.verdict, found.gave_way[0].code) == ("found", "handshake_refused"), words(found)
+    assert found.bracket.held <= most < found.bracket.failed, words(found)
+    # From one address, the server's limit and one for each address look the same.
+    answer = next(section for section in capacity_document(found).sections if section.id == "answer")
+    doubts = [block for block in answer.blocks if isinstance(block, Paragraph) and block.role == "doubt"]
+    assert len(doubts) == (1 if addresses == 1 else 0), doubts
 
 
 @pytest.mark.mosquitto

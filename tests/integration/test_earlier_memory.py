@@ -1,4 +1,7 @@
-"""A server that has memory for its connections in advance: touched before it listens, or taken as one with the first of them."""
+"""Memory that no straight line shows: a server's that has it in advance, touched before it listens
+or taken as one with the first connections; and one whose connections each cost more than the one
+before.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,68 @@ from programs import Program, recorded, serving_by
 pytestmark = pytest.mark.measures
 
 EACH, CONNECTIONS = 50_000, 400
+ROSTER_ENTRY = 200
+
+
 def soaked(folder: Path, when: str) -> dict[str, Any]:
     """The JSON of a soak of that server, whose cost must reach to what each connection uses."""
-    with serving_by(Path(__file__).with_name("bare_server.py"), when, EACH, 2 * CONNECTIONS) as port:
-        asked = ["soak", f"http://127.0.0.1:{port}/", "-c", str(CONNECTIONS), "-k", "4", "--ramp", "40/s", "--hold", "6"]
-        asked += ["--baseline", "2", "--residue", "0.2", "--out", "run.db"]
-        with Program(folder, *asked) as program:
-            program.wait()
-    summary = document(recorded(folder / "run.db"))
+    summary = soaked_on(folder, when, EACH)
     low, high = summary["cost"]["server_user"]["ci95"]
     assert low < EACH < high, summary["cost"]["server_user"]
     assert "earlier_memory" in {ceiling["name"] for ceiling in summary["forecast"]["ceilings"]}
     return summary
 
 
+def soaked_on(folder: Path, mode: str, each: int) -> dict[str, Any]:
+    with serving_by(
+        Path(__file__).with_name("bare_server.py"), mode, each, 2 * CONNECTIONS
+    ) as port:
+        asked = [
+            "soak",
+            f"http://127.0.0.1:{port}/",
+            "-c",
+            str(CONNECTIONS),
+            "-k",
+            "4",
+            "--ramp",
+            "40/s",
+            "--hold",
+            "6",
+        ]
+        asked += ["--baseline", "2", "--residue", "0.2", "--out", "run.db"]
+        with Program(folder, *asked) as program:
+            program.wait()
+    return document(recorded(folder / "run.db"))
+
+
 def test_the_cost_reaches_to_the_memory_that_it_had(tmp_path: Path) -> None:
-    require_as_written("test_the_cost_reaches_to_the_memory_that_it_had", soaked(tmp_path, "before"))
+    require_as_written(
+        "test_the_cost_reaches_to_the_memory_that_it_had", soaked(tmp_path, "before")
+    )
 
 
 def test_the_cost_reaches_to_what_came_with_the_first(tmp_path: Path) -> None:
-    require_as_written("test_the_cost_reaches_to_what_came_with_the_first", soaked(tmp_path, "with the first"))
+    require_as_written(
+        "test_the_cost_reaches_to_what_came_with_the_first", soaked(tmp_path, "with the first")
+    )
+
+
+def test_each_connection_costs_more_than_the_one_before(tmp_path: Path) -> None:
+    summary = soaked_on(tmp_path, "roster", ROSTER_ENTRY)
+    last_ones = ROSTER_ENTRY * CONNECTIONS
+    mean = last_ones / 2
+    low, high = summary["cost"]["server_user"]["ci95"]
+    assert low < mean < last_ones < high < 1.1 * last_ones
+    (bent,) = (
+        one
+        for one in summary["findings"]
+        if one["code"] == "cost_bent" and one["fields"]["cost"] == "server_user"
+    )
+    assert bent["fields"]["last_ones"] == pytest.approx(last_ones, rel=0.05)
+    assert bent["fields"]["first_ones"] < 0.1 * last_ones
+    # No line says how many fit into memory.
+    by_memory = [
+        one for one in summary["forecast"]["ceilings"] if one["name"] in ("memory", "server_memory")
+    ]
+    assert [one["connections"] for one in by_memory] == [None] * len(by_memory)
+    require_as_written("test_each_connection_costs_more_than_the_one_before", summary)

@@ -1,16 +1,23 @@
-"""A real HAProxy whose frontend is full (slim): one cause, one remedy, and no settings of another product."""
+"""A real HAProxy whose frontend is full (slim), or all of them (global maxconn): one cause, one remedy, and no settings of another
+product."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import report, run
+from programs import report, run, until
 
+from asyncli.collect.listening import no_listener
 from asyncli.collect.status_reader import StatusReader
 from asyncli.lab import choose
+from asyncli.lab.ports import free_pair
 
 pytestmark = pytest.mark.haproxy
 _ROOM = 38
@@ -36,3 +43,71 @@ async def test_a_full_frontend_is_the_only_cause(tmp_path: Path) -> None:
     every = " ".join(finding["remedy"] for finding in summary["findings"])
     assert [word for word in ("somaxconn", "worker_", "EMFILE") if word in every] == []
     fault_table.require_as_written("test_a_full_frontend_is_the_only_cause", summary)
+
+
+_CONFIG = """
+global
+  maxconn {in_all}
+defaults
+  mode http
+  timeout client 30s
+  timeout server 30s
+  timeout connect 3s
+frontend web
+  bind 127.0.0.1:{port}
+  maxconn {of_frontend}
+  http-request return status 200
+frontend stats
+  bind 127.0.0.1:{status_port}
+  stats enable
+  stats uri /stats
+"""
+_IN_ALL, _OF_FRONTEND = 40, 60
+
+
+@contextlib.contextmanager
+def a_haproxy(folder: Path) -> Iterator[tuple[str, str]]:
+    """The URLs of a HAProxy whose global maxconn is below that of its frontend, and of its page."""
+    port, status_port = free_pair("127.0.0.1")
+    config = folder / "haproxy.cfg"
+    config.write_text(
+        _CONFIG.format(
+            in_all=_IN_ALL, of_frontend=_OF_FRONTEND, port=port, status_port=status_port
+        )
+    )
+    with subprocess.Popen(["haproxy", "-db", "-f", config], stderr=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: no_listener([("127.0.0.1", port)]) is None, "HAProxy listens")
+            yield f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{status_port}/stats;csv"
+        finally:
+            server.kill()
+
+
+def test_the_global_maxconn_is_below_that_of_the_frontend(tmp_path: Path) -> None:
+    with a_haproxy(tmp_path) as (url, page):
+        for connections, verdict in ((_IN_ALL - 1, "ok"), (_IN_ALL, "warn")):
+            asked = ["check", url, "-c", str(connections), "--status-url", page]
+            checks = run(tmp_path, *asked, name=f"check-{connections}").out
+            in_all = re.search(r"\(global maxconn\) +(\w+) +(\d+) ", checks)
+            of_frontend = re.search(r"\(slim, maxconn\) +(\w+) +(\d+) ", checks)
+            assert in_all is not None
+            assert of_frontend is not None
+            assert in_all.groups() == (verdict, str(_IN_ALL))
+            assert of_frontend.groups() == ("ok", str(_OF_FRONTEND))
+        common = ["--status-url", page, "-k", "4", "--ramp", "20/s", "--baseline", "2"]
+        common += ["--hold", "5s", "--timeout", "2s", "--residue", "0.2", "--quiet"]
+        run(tmp_path, "soak", url, "-c", "20", *common, "--out", "held.db", name="held")
+        run(tmp_path, "soak", url, "-c", "80", *common, "--out", "full.db", name="full")
+    held = report(tmp_path, "held.db")
+    ceilings = {ceiling["name"]: ceiling for ceiling in held["forecast"]["ceilings"]}
+    # One is the connection by which the page is read.
+    assert ceilings["global_maxconn"]["connections"] == _IN_ALL - 1
+    assert ceilings["maxconn"]["connections"] == _OF_FRONTEND - 1
+    assert held["forecast"]["first"] == "global_maxconn"
+    # The further page is counted as a request of asyncli's.
+    assert held["reconciliation"]["agrees"], held["reconciliation"]
+    full = report(tmp_path, "full.db")
+    findings = {finding["code"]: finding for finding in full["findings"]}
+    assert findings["gave_way"]["fields"]["what"] == "slots"
+    assert findings["gave_way"]["severity"] == "error"
+    fault_table.require_as_written("test_the_global_maxconn_is_below_that_of_the_frontend", full)

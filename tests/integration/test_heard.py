@@ -250,7 +250,7 @@ def test_a_server_that_drains_has_kept_connections_alive(tmp_path: Path) -> None
                     break
         writer.close()
 
-    asked = [*SHORT[:4], "-c", "50", "-k", "2", "--hold", "10", "--no-reopen", "--out", "run.db"]
+    asked = [*SHORT[:4], "-c", "50", "-k", "4", "--hold", "10", "--no-reopen", "--out", "run.db"]
     with speaking(client) as address, Program(tmp_path, "soak", f"http://{address}/", *asked) as program:
         program.until_phase("hold")
         ends_s = time.monotonic() + 5
@@ -327,8 +327,8 @@ def test_a_server_that_computes_answers_nobody(tmp_path: Path) -> None:
         server.kill()
     summary = report(tmp_path, "run.db")
     (stall,) = (one for one in summary["findings"] if one["code"] == "no_answers")
-    # A busy machine may leave it less than a core.
-    assert stall["fields"]["cores"] > 0.1
+    # A busy machine may leave it a twentieth of a core.
+    assert stall["fields"]["cores"] > 0.02
     assert stall["fields"]["why"] == ("computing" if stall["fields"]["cores"] >= 0.5 else "unknown")
     if stall["fields"]["why"] == "computing":
         as_written(summary, "test_a_server_that_computes_answers_nobody")

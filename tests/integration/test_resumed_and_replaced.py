@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ def counted(summary: dict[str, Any], awaiting: int = 0) -> None:
 
 
 def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, nginx: LabNginx) -> None:
-    with soak(tmp_path, nginx, "--hold", "4", "--json", "first.json") as program:
-        until_held(program, tmp_path)
+    with soak(tmp_path, nginx, "--hold", "8", "--json", "first.json") as program:
+        until_held(program, tmp_path, 5)
         program.signal(signal.SIGKILL)
         program.until_gone()
     before, first = kept(tmp_path / "run.db"), read_run(tmp_path / "run.db")
@@ -73,7 +74,9 @@ def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, ngin
     hold = next(one for one in whole.phases if one.name == "hold")
     # From the last record to the instant at which all were held again; the hold lasts as long as asked for without it.
     assert gap.start_s == pytest.approx(max(first.ticks[-1][0], first.samples[-1].t_s), abs=0.01)
-    assert (hold.end_s - hold.start_s) - (gap.end_s - gap.start_s) == pytest.approx(4, abs=1.0)
+    held_s = (hold.end_s - hold.start_s) - (gap.end_s - gap.start_s)
+    # A busy machine ends it seconds late; a second whole hold would last five more.
+    assert 7 < held_s < 12
     summary = report(tmp_path, "run.db")
     assert summary["run"]["gaps"] == [{"start_s": gap.start_s, "end_s": gap.end_s}]
     assert summary["connections"]["deaths"] == {"generator_lost": MANY}
@@ -195,11 +198,13 @@ def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path
         assert len(program.workers()) == 2
         going_on = read_run(tmp_path / "run.db")
         killed = {workers[0]}
-        # Each of the two, and three that come in its place.
-        while len(killed) < 8:
-            for pid in program.until(lambda: set(program.workers()) - killed, "there are others"):
+        # Each of the two, and three in a row that come in its place: on a busy machine some live so long that they count anew.
+        while not program.ended:
+            for pid in set(program.workers()) - killed:
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        assert len(killed) >= 8
         done = program.wait()
         program.until_gone()
     summary = document(going_on)

@@ -170,7 +170,11 @@ def test_a_bench_says_of_tls_what_a_soak_says(name: str, tmp_path: Path) -> None
     found = json.loads((tmp_path / "bench.json").read_text())
     assert {key: found["tls"][key] for key in counts} == counts
     assert found["tls"]["verified"] == ("--insecure" not in flags)
-    assert (found["verdict"], codes - {one["code"] for one in found["findings"]}) == (verdict, set())
+    told = {finding["code"] for finding in found["findings"]}
+    assert codes <= told
+    # A busy machine makes a bench invalid, and what it says of TLS no less exact.
+    is_late = any(code.startswith("generator_saturated_") for code in told)
+    assert found["verdict"] == ("invalid" if is_late else verdict)
     assert f"TLS          {next(iter(found['tls']['spoken']))}, " in done.out
 
 

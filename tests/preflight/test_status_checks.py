@@ -44,6 +44,19 @@ def test_the_sessions_of_the_frontend_that_may_be_ours(
     assert bool(found.remedy) is (verdict == "warn")
 
 
+@pytest.mark.parametrize(
+    ("in_all", "needed", "verdict"),
+    [(Frontend(2, 300), 298, "ok"), (Frontend(2, 300), 299, "warn"), (None, 299, None)],
+)
+def test_the_global_maxconn_bounds_all_frontends(
+    in_all: Frontend | None, needed: int, verdict: str | None
+) -> None:
+    checks = _checks(needed, Configured(frontends={"web": Frontend(0, 5_000)}, all_frontends=in_all))
+    found = checks.get("haproxy_maxconn")
+    assert (found.verdict if found is not None else None) == verdict
+    assert checks["haproxy_sessions"].verdict == "ok"
+
+
 @pytest.mark.parametrize(("product", "page"), [("HAProxy", ";csv"), ("Apache", "server-status?auto"), ("", "")])
 def test_a_server_whose_page_is_not_named_is_told_how_to_have_one(product: str, page: str) -> None:
     checks = _checks(300, Configured(product=product), None)

@@ -219,6 +219,26 @@ def _server_restarted(case: _Case) -> Reason | None:
     return reason("server_restarted", certain=True, server=case.server)
 
 
+def _workers_killed_for_memory(case: _Case) -> Reason | None:
+    """The kernel killed workers for lack of memory: certain if their control group counts as many
+    victims as workers ended; likely by the host's count, whose victims may be others.
+    """
+    ended = case.evidence.ended
+    if not ended or not _held_so_many(case, ended):
+        return None
+    is_certain = case.evidence.killed_in_group >= ended
+    if not is_certain and not case.evidence.killed_on_host:
+        return None
+    return reason(
+        "worker_crash",
+        "workers_killed_for_memory",
+        certain=is_certain,
+        server=case.server,
+        ended=ended,
+        workers=case.workers,
+    )
+
+
 def _processes_went_on(case: _Case) -> Reason | None:
     """The server's processes all went on: they did it, something behind them, or a middle box before them."""
     table, burst, evidence = case
@@ -255,8 +275,12 @@ def _middle_box_reset(case: _Case) -> Reason | None:
 
 
 def _worker_crashed(case: _Case) -> Reason | None:
-    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them."""
+    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them;
+    Apache's scoreboard may count those of a process that ended in order until another takes its place.
+    """
     evidence, burst = case.evidence, case.burst
+    if case.table.server.name == "Apache":
+        return None
     if 2 * case.still_counted < burst.count or case.count("closed_announced"):
         return None
     if evidence.ended is None:
@@ -272,6 +296,9 @@ def _worker_crashed(case: _Case) -> Reason | None:
 
 
 def _connects_were_refused(case: _Case) -> Reason | None:
+    # A packet filter refuses them too.
+    if case.evidence.listened_since:
+        return None
     if not case.burst.all_of_them or not _refused_after(case.table, case.burst):
         return None
     return reason("server_ended", "connects_refused", server=case.server)
@@ -302,6 +329,16 @@ def _all_were_closed(case: _Case) -> Reason | None:
     return reason("reload", "likely_reload", server=case.server)
 
 
+def _workers_announced_the_end(case: _Case) -> Reason | None:
+    """A worker that crashes announces nothing: these ended in order, and others took their place."""
+    evidence = case.evidence
+    if not evidence.ended or not evidence.started or not _held_so_many(case, evidence.ended):
+        return None
+    if 2 * case.count("closed_announced") < case.burst.count:
+        return None
+    return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=evidence.ended)
+
+
 def _worker_ended(case: _Case) -> Reason | None:
     """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
     burst, ended, workers = case.burst, case.evidence.ended, case.workers
@@ -311,7 +348,7 @@ def _worker_ended(case: _Case) -> Reason | None:
         if not one_of(workers, burst.count, burst.held):
             return None
         return reason("worker_ended", "worker_or_backend_ended", server=case.server, workers=workers)
-    if not ended or 2 * burst.count < ended * burst.held / workers:
+    if not ended or not _held_so_many(case, ended):
         return None
     return reason("worker_ended", certain=True, server=case.server, ended=ended, workers=workers)
 
@@ -328,6 +365,7 @@ def _middle_box_seems_to_reset(case: _Case) -> Reason | None:
 _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _server_ended,
     _server_restarted,
+    _workers_killed_for_memory,
     _processes_went_on,
     _counters_restarted,
     _middle_box_reset,
@@ -336,9 +374,15 @@ _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _page_stayed_silent,
     _all_workers_ended,
     _all_were_closed,
+    _workers_announced_the_end,
     _worker_ended,
     _middle_box_seems_to_reset,
 )
+
+
+def _held_so_many(case: _Case, ended: int) -> bool:
+    """Whether as many were lost as so many workers may have held; else what ended was a helper."""
+    return 2 * case.burst.count >= min(ended, case.workers) * case.burst.held / case.workers
 
 
 def _mostly_idle_resets(burst: Burst) -> bool:

@@ -58,8 +58,8 @@ def other_drops(run: Run) -> DroppedConnects:
 
 
 def _counter(run: Run, name: str) -> Series:
-    """A counter of the server's host until the drain; empty where that host is not sampled."""
-    if not run.sides.server:
+    """A counter of the server's network until the drain; empty where that is not sampled."""
+    if not run.sides.server or run.place.server_apart:
         return Series()
     return run.series(f"{TCP}{name}").between(0.0, run.stop_s + 1.0)
 

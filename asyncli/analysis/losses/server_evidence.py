@@ -11,8 +11,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
+from asyncli.analysis.refusals import did_listen
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
+    HOST_KILLED,
+    SERVER_GROUP_KILLED,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_UNACKNOWLEDGED,
@@ -42,8 +45,9 @@ class Evidence(msgspec.Struct):
     restarted: bool | None = None
     #: Its counters restarted. A reload of HAProxy does so too: a new worker begins to count.
     counters_restarted: bool = False
-    #: Processes that ended.
+    #: Processes that ended, and those that started.
     ended: int | None = None
+    started: int | None = None
     #: Its processes were read: none ended, and none is new. What ended its connections is then in them, or behind them.
     lived: bool = False
     #: Reconnects of our poller.
@@ -64,6 +68,11 @@ class Evidence(msgspec.Struct):
     cores: float | None = None
     #: A signal or a debugger had stopped a process of it.
     halted: bool | None = None
+    #: Processes of its control group that the kernel killed for lack of memory, and of its host.
+    killed_in_group: int = 0
+    killed_on_host: int = 0
+    #: Its sockets went on listening afterwards.
+    listened_since: bool | None = None
 
     @property
     def stood_still(self) -> bool:
@@ -150,12 +159,13 @@ class ServerEvidence:
         self.label = "nginx" if self.is_nginx else "the server"
         #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
+        self._run = run
         self._stop = run.stop_s
         # Held is constant, not interpolated, from the hold's last second to the drain.
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
         # Instants of samples, with or without the status page.
         self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
-        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s", "stopped")}
+        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "started", "cpu_s", "stopped")}
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
@@ -209,6 +219,7 @@ class ServerEvidence:
             evidence.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
         evidence.requests = self._requests(from_s, to_s)
         self._add_cpu(evidence, from_s, to_s)
+        evidence.listened_since = did_listen(self._run, to_s, min(to_s + MISSED_S, self._stop))
         stopped = self._server["stopped"].between(from_s, to_s).values
         if stopped:
             evidence.halted = max(stopped) > 0
@@ -225,8 +236,11 @@ class ServerEvidence:
                 evidence.gone = False
                 evidence.restarted = True
         evidence.ended = self._rise(self._server["ended"], from_s, to_s)
+        evidence.started = self._rise(self._server["started"], from_s, to_s)
         after = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
         is_as_before = bool(after) and after[-1] == before
+        evidence.killed_in_group = _victims(self._run.series(SERVER_GROUP_KILLED), from_s, to_s)
+        evidence.killed_on_host = _victims(self._run.series(HOST_KILLED), from_s, to_s)
         evidence.lived = evidence.ended == 0 and not evidence.gone and is_as_before
         accepts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         evidence.counters_restarted = bool(counter_resets(accepts))
@@ -318,6 +332,17 @@ def _sockets_of_server(run: Run) -> Series:
     if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(run.held.values, default=0.0):
         return elsewhere
     return sockets
+
+
+def _victims(counter: Series, from_s: float, to_s: float) -> int:
+    """The rise of a counter of killed processes from the last reading before to the first after; 0
+    where it was not read.
+    """
+    before = counter.last(from_s)
+    after = counter.first(to_s)
+    if after is None:
+        after = counter.last()
+    return 0 if before is None or after is None else max(0, round(after - before))
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:

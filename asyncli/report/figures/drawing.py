@@ -10,13 +10,13 @@ marker. SVG is deterministic and refers to nothing outside: no DTD, no metadata.
 from __future__ import annotations
 
 import functools
+import html
 import io
 import math
 import re
 import statistics
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, ParamSpec
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -390,8 +390,8 @@ def _to_hundredths(number: re.Match[str]) -> str:
 def file_svg(figure: Figure, name: str, description: str) -> str:
     """``figure`` as an SVG file with ``description`` as its only metadata."""
     text = _raw(figure, name, PALETTE["paper"][0])
-    desc = f"<desc>{escape(description)}</desc>"
-    return re.sub(r"<svg[^>]*>", lambda tag: f"{tag[0]}\n {desc}", text, count=1)
+    metadata = f"<desc>{html.escape(description, quote=False)}</desc>"
+    return re.sub(r"<svg[^>]*>", lambda tag: f"{tag[0]}\n {metadata}", text, count=1)
 
 
 def file_png(figure: Figure, description: str) -> bytes:

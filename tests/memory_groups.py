@@ -1,0 +1,35 @@
+"""A memory control group for a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from programs import until
+
+from asyncli.collect.cgroups import memory_group
+
+
+@contextlib.contextmanager
+def own_group(limit_bytes: int) -> Iterator[Path]:
+    """The folder of a memory control group of our own with that limit, of either version; skips where none can be made."""
+    ours = memory_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    folder = ours and ours.folder / f"asyncli-test-{os.getpid()}"
+    try:
+        if ours is None or folder is None:
+            raise OSError
+        folder.mkdir()
+        (folder / ("memory.max" if ours.second else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+        with contextlib.suppress(OSError):
+            swap, most = ("memory.swap.max", 0) if ours.second else ("memory.memsw.limit_in_bytes", limit_bytes)
+            (folder / swap).write_text(str(most))
+    except OSError:
+        pytest.skip("no memory control group can be made here")
+    try:
+        yield folder
+    finally:
+        until(lambda: not (folder / "cgroup.procs").read_text(), "all of the group have ended")
+        folder.rmdir()
