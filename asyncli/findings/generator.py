@@ -197,10 +197,11 @@ def host_back(host: str, after_s: float) -> str:
 def host_lost(host: str, why: str, held: int, share: str) -> Words:
     """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts open them now ("": none)."""
     lost = f"{held:,} connections: {_OURS}" if held else "none"
-    evidence = f"{host} {why} while it held {lost}{share}"
-    if held or share:
-        return Words(evidence, severity="error")
-    return Words(evidence, severity="warning")
+    is_error = held > 0 or bool(share)
+    return Words(
+        f"{host} {why} while it held {lost}{share}",
+        severity="error" if is_error else "warning",
+    )
 
 
 @finding("hosts_all_lost", "error", "see that the scheduler runs, and start a Dask worker on each host again")

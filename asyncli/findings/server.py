@@ -21,13 +21,12 @@ def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str)
     """Nothing listens on this host at the plan's target, so the run did not start. ``url``: another address with that port open;
     ``waited_s``: how long --wait-for-server waited (null: the command has no such flag).
     """
-    nothing = what
     remedy = SEE_SERVER if url is None else f"use {url}"
     if waited_s:
-        nothing += f", also after --wait-for-server {format_duration(waited_s)}"
+        what += f", also after --wait-for-server {format_duration(waited_s)}"
     elif waited_s is not None and url is None:
         remedy += "; --wait-for-server 30s waits for it"
-    return Words(f"{nothing}: {so}", f"{remedy}; --force starts anyway")
+    return Words(f"{what}: {so}", f"{remedy}; --force starts anyway")
 
 
 @finding("address_dropped", "warning")

@@ -125,12 +125,12 @@ class DataTable(msgspec.Struct, frozen=True):
 
 
 class ListedItem(msgspec.Struct, frozen=True):
-    """A finding, a diagnosis or a claim. ``mark``: severity or verdict; ``more``: remedy or reason; ``small``: its code."""
+    """A finding, a diagnosis or a claim. ``mark``: severity or verdict; ``below``: remedy or reason; ``small``: its code."""
 
     mark: str
     word: str
     text: str
-    more: str = ""
+    below: str = ""
     small: str = ""
 
 

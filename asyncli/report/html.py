@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli import __version__
@@ -58,17 +59,27 @@ def _figures(document: Document) -> dict[str, DrawnPicture]:
     """Every picture of the document, numbered."""
     from markupsafe import Markup
 
-    found: dict[str, DrawnPicture] = {}
+    figures: dict[str, DrawnPicture] = {}
     number = 0
-    for one in (block for section in document.sections for block in section.blocks if isinstance(block, Picture)):
+    for picture in _pictures(document):
         try:
-            wide, narrow = (inline_svg(one.draw(style), f"{one.name}-{name}") for style, name in ((WIDE, "w"), (NARROW, "n")))
+            wide = inline_svg(picture.draw(WIDE), f"{picture.name}-w")
+            narrow = inline_svg(picture.draw(NARROW), f"{picture.name}-n")
         except NothingToDraw as nothing:
-            found[one.name] = DrawnPicture(0, "", "", "", str(nothing))
+            figures[picture.name] = DrawnPicture(0, "", "", "", str(nothing))
         else:
             number += 1
-            found[one.name] = DrawnPicture(number, one.alt(), Markup(wide), Markup(narrow))
-    return found
+            figures[picture.name] = DrawnPicture(
+                number, picture.alt(), Markup(wide), Markup(narrow)
+            )
+    return figures
+
+
+def _pictures(document: Document) -> Iterator[Picture]:
+    for section in document.sections:
+        for block in section.blocks:
+            if isinstance(block, Picture):
+                yield block
 
 
 _FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")

@@ -123,29 +123,29 @@ def _hosts(sizing: Sizing, path: str) -> str:
 
 def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     """What makes the answer less sure."""
-    found = []
+    sentences = []
     if sizing.factor > _FAR:
         measured = format_count(sizing.measured)
-        found.append(
+        sentences.append(
             f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory goes on as "
             f"it did. A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if sizing.at_least_bytes is not None:
-        found.append(
+        sentences.append(
             f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a cache or a database that works "
             "for the server is not in it. A slower ramp and a quiet host would show it."
         )
     if summary.run.verdict != "passed":
         verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
-        found.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
+        sentences.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
     if is_of_one_ramp(summary):
-        found.append(ONE_RAMP)
+        sentences.append(ONE_RAMP)
     earlier = earlier_memory(summary)
     if earlier:
-        found.append(earlier)
+        sentences.append(earlier)
     if not sides(summary.environment).server:
-        found.append("The run has no memory of the server's host: soak with --agent to size that.")
-    return found
+        sentences.append("The run has no memory of the server's host: soak with --agent to size that.")
+    return sentences
 
 
 def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:

@@ -135,9 +135,9 @@ def _item(item: doc.ListedItem) -> Indented:
 
     style = SEVERITY_STYLE.get(item.mark) or VERDICT_STYLE[item.mark]
     text = Text.assemble((item.word, style), f"  {item.text}")
-    if item.more:
+    if item.below:
         # On a line of its own, so that a command can be copied.
-        text.append(f"\n{item.more}", "dim")
+        text.append(f"\n{item.below}", "dim")
     return Indented(text, 2, 2)
 
 
