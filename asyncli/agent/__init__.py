@@ -1,1 +1,3 @@
-"""The agent: runs the collector on the server's host and serves its samples to a soak on another host. Server and client."""
+"""The agent: runs the collector on the server's host and serves its samples to a soak on another
+host. Server and client.
+"""

@@ -1,4 +1,6 @@
-"""Buffers the samples and findings of the last minutes for a session that reconnects. Pure; times in seconds."""
+"""Buffers the samples and findings of the last minutes for a session that reconnects. Pure; times
+in seconds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _OF_SESSION = ("session.", f"{PROBE}session")
 
 
 class SampleBuffer:
-    """The samples of the last ten minutes, numbered from 1, their findings, and the last value of each metric."""
+    """The samples of the last ten minutes, numbered from 1, their findings, and the last value of
+    each metric.
+    """
 
     def __init__(self) -> None:
         self._rows: deque[SampleRow] = deque(maxlen=_MOST_SAMPLES)
@@ -69,7 +73,9 @@ class SampleBuffer:
             self._lasting[finding.code] = finding
 
     def after(self, n: int) -> tuple[list[SampleRow], list[FindingRow]]:
-        """Samples after number ``n``, at most MOST_ROWS, and the findings made before the last of them."""
+        """Samples after number ``n``, at most MOST_ROWS, and the findings made before the last of
+        them.
+        """
         rows = [row for row in self._rows if row.n > n][:MOST_ROWS]
         last = rows[-1].n if rows else n
         return rows, [row for row in self._findings if n <= row.n < last]
@@ -79,7 +85,9 @@ class SampleBuffer:
         return list(self._lasting.values())
 
     def latest(self, now_s: float, within_s: float = STALE_S) -> dict[str, float]:
-        """The last value of each metric that is younger than ``within_s`` and whose source still answers."""
+        """The last value of each metric that is younger than ``within_s`` and whose source still
+        answers.
+        """
         silent_sources = []
         for code in self._lasting:
             source, _, event = code.rpartition("_")

@@ -1,4 +1,6 @@
-"""The client of an agent: one request at a time, validated by the types of wire.py, bounded in time and size."""
+"""The client of an agent: one request at a time, validated by the types of wire.py, bounded in time
+and size.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class AgentHeldError(AgentError, HeldError):
 class AgentClient:
     """A client of the plan's agent. For one event loop; close it.
 
-    Methods raise :class:`AgentError`, the constructor :class:`HostError` for an unreadable token or authority.
+    Methods raise :class:`AgentError`, the constructor :class:`HostError` for an unreadable token or
+    authority.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -68,7 +71,12 @@ class AgentClient:
     def in_the_clear(self) -> bool:
         """Whether the token is sent over a network unencrypted."""
         host = urlsplit(self.url).hostname or ""
-        return self._token is not None and self._tls is None and host not in ("localhost", "::1") and not host.startswith("127.")
+        return (
+            self._token is not None
+            and self._tls is None
+            and host not in ("localhost", "::1")
+            and not host.startswith("127.")
+        )
 
     async def hello(self, *, measure: bool = True) -> wire.Hello:
         """The agent, its host and the server; ``measure``: also measure its clock's offset."""
@@ -81,7 +89,9 @@ class AgentClient:
         return hello
 
     async def take_lease(self, holder: str) -> wire.LeaseGrant:
-        """Take the lease. Raises :class:`AgentHeldError` with the holder's name if another session has it."""
+        """Take the lease. Raises :class:`AgentHeldError` with the holder's name if another session
+        has it.
+        """
         body = msgspec.json.encode(wire.LeaseRequest(holder[:200]))
         granted = self._read(await self._ask("POST", "/v1/lease", body=body), wire.LeaseGrant)
         self._lease = granted.lease
@@ -91,7 +101,9 @@ class AgentClient:
         await self._ask("DELETE", "/v1/lease")
 
     async def samples(self, after: int, now_within_s: float | None = None) -> wire.Batch:
-        """Samples after number ``after``. With ``now_within_s`` the agent first takes one of everything, within that time."""
+        """Samples after number ``after``. With ``now_within_s`` the agent first takes one of
+        everything, within that time.
+        """
         asked_s = time.monotonic()
         if now_within_s is None:
             body = await self._ask("GET", f"/v1/samples?after={after}")
@@ -107,12 +119,18 @@ class AgentClient:
     def _add_exchange(self, asked_s: float, clock: wire.Instants) -> None:
         self.clock.add(Exchange(asked_s, clock.received_s, clock.answered_s, time.monotonic()))
 
-    async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
+    async def _ask(
+        self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S
+    ) -> bytes:
         import aiohttp
 
-        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)} | ({wire.LEASE_HEADER: self._lease} if self._lease else {})
+        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)} | (
+            {wire.LEASE_HEADER: self._lease} if self._lease else {}
+        )
         try:
-            answer = await self._connection.ask(method, self.url + path, within_s=within_s, headers=headers, body=body)
+            answer = await self._connection.ask(
+                method, self.url + path, within_s=within_s, headers=headers, body=body
+            )
         except TimeoutError:
             raise self._lost(f"no answer in {within_s:g} s") from None
         except aiohttp.ClientSSLError as error:
@@ -141,7 +159,9 @@ class AgentClient:
                 version = None
             if version is not None and version.protocol != wire.PROTOCOL:
                 raise self._version(version) from None
-            raise self._error(f"its answer is no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
+            raise self._error(
+                f"its answer is no {kind.__name__} ({str(error)[:120]})", _NO_AGENT
+            ) from None
 
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
@@ -149,13 +169,23 @@ class AgentClient:
         except (ValueError, RecursionError):
             return self._error(f"answers {status}", _NO_AGENT)
         if status == 401 and self._token is None:
-            return self._error("requires a token", f"name its file with --agent-token-file, or set {TOKEN_VARIABLE}")
+            return self._error(
+                "requires a token",
+                f"name its file with --agent-token-file, or set {TOKEN_VARIABLE}",
+            )
         if status == 401:
-            return self._error(f"refuses the token of {self._token_source}", "give the one that the agent was started with")
+            return self._error(
+                f"refuses the token of {self._token_source}",
+                "give the one that the agent was started with",
+            )
         if status == 409:
-            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after its end")
+            return AgentHeldError(
+                f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after its end"
+            )
         if status == 426:
-            return self._error(f"refuses asyncli {__version__}: {why}", "install the same asyncli on both hosts")
+            return self._error(
+                f"refuses asyncli {__version__}: {why}", "install the same asyncli on both hosts"
+            )
         if status in (408, 429):
             return LostError(f"agent {self.url}: {why}; asyncli asks again")
         return self._error(f"refuses: {why}", "see its log")
@@ -171,4 +201,6 @@ class AgentClient:
         return AgentError(f"agent {self.url}: {what}; {remedy}")
 
     def _lost(self, why: str) -> LostError:
-        return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there and that this host can reach it")
+        return LostError(
+            f"agent {self.url}: {why}; see that 'asyncli agent' runs there and that this host can reach it"
+        )

@@ -1,7 +1,9 @@
-"""The collector of a server on another host: an agent's samples of that host and ours of this one, on the run's clock.
+"""The collector of a server on another host: an agent's samples of that host and ours of this one,
+on the run's clock.
 
-The sampler polls the agent as a peer. Its metrics keep their names (status.*, server.*, kernel.*, host.*, tcp.*); those of this
-host begin with ``client.`` and are not read twice if agent and soak share a host.
+The sampler polls the agent as a peer. Its metrics keep their names (status.*, server.*, kernel.*,
+host.*, tcp.*); those of this host begin with ``client.`` and are not read twice if agent and soak
+share a host.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
-from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
+from asyncli.findings.agents import (
+    agent,
+    agent_back,
+    agent_gap,
+    agent_in_the_clear,
+    agent_lost,
+    agent_restarted,
+)
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
@@ -123,12 +132,15 @@ class AgentCollector(Sampler):
         }
 
     def read_far(self) -> tuple[Limits, Configured, str | None]:
-        """The limits of the server's host, the server's configuration, and the agent's status page."""
+        """The limits of the server's host, the server's configuration, and the agent's status page.
+        """
         assert self._hello is not None
         return self._hello.limits, self._hello.configured, self._hello.status_url
 
     async def open(self, *, hold: bool = True) -> None:
-        """Connect to the agent and measure its clock; ``hold``: take its lease. Raises :class:`AgentError`."""
+        """Connect to the agent and measure its clock; ``hold``: take its lease. Raises
+        :class:`AgentError`.
+        """
         hello = await self._client.hello()
         self._hello = hello
         if hold:
@@ -160,7 +172,9 @@ class AgentCollector(Sampler):
     # What comes from the agent.
 
     async def _follow(self, everything: bool) -> ProbeReading:
-        """Record new samples; at a phase border the agent first takes one of everything. A failure is a gap."""
+        """Record new samples; at a phase border the agent first takes one of everything. A failure
+        is a gap.
+        """
         within_s = None
         if everything:
             within_s = BORDER_S if self._lost_s is None else _SILENT_BORDER_S
@@ -243,7 +257,9 @@ class AgentCollector(Sampler):
         return "the agent or its host hung"
 
     def _on_recovery(self) -> None:
-        """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""
+        """The agent has delivered all samples. Wait for a recent one before the silence counts as
+        over.
+        """
         if self._lost_s is None or self._clock() - self._last_s > _GAP_S:
             return
         if self._loss_reported and not self._gap_reported:

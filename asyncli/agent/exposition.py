@@ -18,7 +18,13 @@ def exposition(values: Mapping[str, float], version: str) -> str:
         heads[name] = f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
         groups.setdefault(name, []).append(f"{name}{labels} {value!r}\n")
 
-    put("asyncli_agent_info", "gauge", "the agent that samples here", f'{{version="{_label(version)}"}}', 1.0)
+    put(
+        "asyncli_agent_info",
+        "gauge",
+        "the agent that samples here",
+        f'{{version="{_label(version)}"}}',
+        1.0,
+    )
     for name, value in values.items():
         family = family_of(name)
         metric = METRICS.get(family or name)

@@ -1,4 +1,6 @@
-"""Access to an agent: one session at a time, by a lease that expires without renewal; and rate limits. Pure; times in seconds."""
+"""Access to an agent: one session at a time, by a lease that expires without renewal; and rate
+limits. Pure; times in seconds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Lease:
         return self._token
 
     def renew(self, token: str, now_s: float) -> bool:
-        """Extend the lease of ``token``, even an expired one if no other session took it. False for another token."""
+        """Extend the lease of ``token``, even an expired one if no other session took it. False for
+        another token.
+        """
         if not self.matches(token):
             return False
         self._until_s = now_s + LEASE_S
@@ -51,7 +55,9 @@ class Lease:
 
 def equal_secrets(given: str, expected: str) -> bool:
     """Compare two secrets in constant time."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
+    return hmac.compare_digest(
+        given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape")
+    )
 
 
 _ADDRESSES = 256
@@ -61,7 +67,8 @@ _LINE_EVERY_S = 5.0
 
 
 class Rates:
-    """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a second."""
+    """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a second.
+    """
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s = per_s

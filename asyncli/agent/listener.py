@@ -1,4 +1,5 @@
-"""The agent's listener: bounds the connections, their idle time, and their bytes before a request."""
+"""The agent's listener: bounds the connections, their idle time, and their bytes before a request.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from aiohttp import web
 
 from asyncli.model.text import printable
 
-# The most bytes of a request with its head (Prometheus and curl send some hundred). Some versions of aiohttp buffer without bound
-# what never becomes a request, or follows a refused one.
+# The most bytes of a request with its head (Prometheus and curl send some hundred). Some versions
+# of aiohttp buffer without bound what never becomes a request, or follows a refused one.
 _LONGEST_REQUEST = 16 * 1024
 # Sessions, a Prometheus and a person with curl are a handful.
 _MOST_CONNECTIONS = 64
@@ -80,7 +81,9 @@ class ClientConnection(asyncio.Protocol):
 class AgentListener:
     """Accepts connections itself: asyncio's server hides them until the TLS handshake is done."""
 
-    def __init__(self, server: web.Server, tls: ssl.SSLContext | None, refuse: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, server: web.Server, tls: ssl.SSLContext | None, refuse: Callable[[str, str], None]
+    ) -> None:
         self._server, self._tls, self._refuse = server, tls, refuse
         #: aiohttp's handler -> its connection.
         self.clients: dict[Any, ClientConnection] = {}
@@ -126,14 +129,17 @@ class AgentListener:
                     sock.close()
                     continue
                 handler = self._server()
-                client = ClientConnection(handler, _network(str(address[0])), partial(self._on_overflow, peer, handler))
+                client = ClientConnection(
+                    handler, _network(str(address[0])), partial(self._on_overflow, peer, handler)
+                )
                 self.clients[handler] = client
                 client.accept_task = asyncio.create_task(self._handshake(peer, client, sock))
 
     def _make_room(self, peer: str) -> bool:
         """Whether one more may connect; evicts a connection without a token if needed.
 
-        The oldest one of the network with most of them is evicted: a flood evicts itself, not a slow handshake from elsewhere.
+        The oldest one of the network with most of them is evicted: a flood evicts itself, not a
+        slow handshake from elsewhere.
         """
         self._drop_closed()
         if len(self.clients) < _MOST_CONNECTIONS:
@@ -157,7 +163,9 @@ class AgentListener:
         limit_s = None if self._tls is None else _HANDSHAKE_S
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(lambda: client, sock, ssl=self._tls, ssl_handshake_timeout=limit_s)
+            await loop.connect_accepted_socket(
+                lambda: client, sock, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
         except OSError as error:
             if self._tls is not None:
                 reason = str(getattr(error, "reason", None) or "").lower().replace("_", " ")
@@ -205,7 +213,9 @@ def _listening(host: str, port: int) -> list[socket.socket]:
 
 
 def _network(address: str) -> str:
-    """The network of an address: /64 for IPv6, which one host may have (RFC 4291, 2.5.1); for IPv4 the address."""
+    """The network of an address: /64 for IPv6, which one host may have (RFC 4291, 2.5.1); for IPv4
+    the address.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if ip.version == 6 and ip.ipv4_mapped is None:
         return str(ipaddress.ip_network((ip, 64), strict=False))

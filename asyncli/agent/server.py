@@ -1,7 +1,7 @@
 """The agent's server: a collector on the agent's clock, served over HTTP.
 
-:meth:`Agent._guard` checks each request's rate, token and protocol, in bounded time and size, and logs refusals. A client cannot
-change what is sampled; it may request an immediate sample.
+:meth:`Agent._guard` checks each request's rate, token and protocol, in bounded time and size, and
+logs refusals. A client cannot change what is sampled; it may request an immediate sample.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _FACTS_FOR_S = 5.0
 # Values younger than this are current.
 _PRESENT_S = 3.0
 _LONGEST_DIGITS = 15
-# Requests of one address: a session asks once a second, and ten times in a row after a cut of ten minutes.
+# Requests of one address: a session asks once a second, and ten times in a row after a cut of ten
+# minutes.
 _PER_S = 10.0
 _BURST = 40.0
 # Immediate samples, which ignore the budget: a soak has six phase borders.
@@ -71,8 +72,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Agent:
     """Samples the server that ``plan`` names and serves the samples at ``host``:``port``.
 
-    ``token``: required of all clients. ``log`` gets a line for each refusal. Use: ``open``, then ``run`` until cancelled, then
-    ``close``.
+    ``token``: required of all clients. ``log`` gets a line for each refusal. Use: ``open``, then
+    ``run`` until cancelled, then ``close``.
     """
 
     def __init__(
@@ -115,12 +116,16 @@ class Agent:
     @property
     def unknown(self) -> list[str]:
         """What cannot be read, with the remedies."""
-        return [f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence for one in self._buffer.lasting]
+        return [
+            f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence
+            for one in self._buffer.lasting
+        ]
 
     async def open(self) -> None:
         """Find the server, take a first sample and listen.
 
-        Raises :class:`~asyncli.model.errors.AsyncliError` if there is no server, or it cannot listen at the address.
+        Raises :class:`~asyncli.model.errors.AsyncliError` if there is no server, or it cannot
+        listen at the address.
         """
         await self._collector.open()
         await self._collector.sample_now()
@@ -191,7 +196,9 @@ class Agent:
 
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         address = shown(request.remote or "?")
-        client = self._listener.clients.get(request.protocol) if self._listener is not None else None
+        client = (
+            self._listener.clients.get(request.protocol) if self._listener is not None else None
+        )
         if client is None:
             # Evicted meanwhile.
             return web.Response(status=503)
@@ -242,11 +249,16 @@ class Agent:
         raise _RefusedError(401, "it has no token")
 
     def _check_host(self, request: web.Request) -> None:
-        """Refuse another site's name: without a token, a page in a browser on this host could read the answers once its name
-        resolves to loopback (DNS rebinding). An address cannot be rebound."""
+        """Refuse another site's name: without a token, a page in a browser on this host could read
+        the answers once its name resolves to loopback (DNS rebinding). An address cannot be
+        rebound.
+        """
         named = request.headers.get("Host")
         if self._token is None and named is not None and not is_own_name(named, self._host):
-            raise _RefusedError(403, f"without a token it must name an address or localhost, and its Host is {shown(named)}")
+            raise _RefusedError(
+                403,
+                f"without a token it must name an address or localhost, and its Host is {shown(named)}",
+            )
 
     def _authorized(self, request: web.Request) -> bool:
         if self._token is None:
@@ -359,17 +371,13 @@ class Agent:
             raise _RefusedError(409, f"it is held by {self._lease.holder}")
         if token.startswith(f"{self._instance}."):
             raise _RefusedError(409, "your lease has expired")
-        raise _RefusedError(
-            409, f"you have no lease of this agent, which started at {self._began}"
-        )
+        raise _RefusedError(409, f"you have no lease of this agent, which started at {self._began}")
 
     def _batch(self, received_s: float, after: int) -> web.Response:
         rows, findings = self._buffer.after(after)
         clock = Instants(received_s, time.monotonic())
         first = self._buffer.first
-        return _answer(
-            Batch(self._instance, clock, first, self._buffer.newest, rows, findings)
-        )
+        return _answer(Batch(self._instance, clock, first, self._buffer.newest, rows, findings))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = exposition(self._buffer.latest(time.monotonic()), __version__)

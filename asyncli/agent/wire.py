@@ -1,8 +1,10 @@
-"""The protocol between agent and soak: JSON over HTTP, one version. Both sides validate by these types.
+"""The protocol between agent and soak: JSON over HTTP, one version. Both sides validate by these
+types.
 
-GET /v1/hello describes the agent; POST and DELETE /v1/lease take and release the lease; GET /v1/samples?after=N returns the
-samples after N; POST /v1/sample?after=N takes a sample of everything first. Instants are seconds of the agent's monotonic clock;
-:mod:`asyncli.collect.clocks` converts them.
+GET /v1/hello describes the agent; POST and DELETE /v1/lease take and release the lease; GET
+/v1/samples?after=N returns the samples after N; POST /v1/sample?after=N takes a sample of
+everything first. Instants are seconds of the agent's monotonic clock; :mod:`asyncli.collect.clocks`
+converts them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from asyncli.model.secret_variables import TOKEN_VARIABLE, secret
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_limits import Limits
 
-#: Incremented when either side would misread the other; until then fields keep their names on the wire (``name=``).
+#: Incremented when either side would misread the other; until then fields keep their names on the
+#: wire (``name=``).
 PROTOCOL = 1
 PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
 #: How long the agent buffers samples (s): a shorter network cut loses nothing.
@@ -58,7 +61,8 @@ class FindingRow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Samples after the requested number, in order. ``first``: the oldest in the buffer; ``newest``: the last.
+    """Samples after the requested number, in order. ``first``: the oldest in the buffer;
+    ``newest``: the last.
 
     ``instance`` changes when the agent restarts: sample numbers then start at 1.
     """
@@ -72,8 +76,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The agent, its host and the server. ``network``: the network namespace. ``lasting``: lasting findings; ``latest``: the
-    last values."""
+    """The agent, its host and the server. ``network``: the network namespace. ``lasting``: lasting
+    findings; ``latest``: the last values.
+    """
 
     protocol: int
     asyncli: str
@@ -118,7 +123,8 @@ class Refusal(msgspec.Struct, frozen=True):
 def read_token(path: str | None, flag: str) -> str | None:
     """The token in the file ``path``, else in the environment; None without either.
 
-    Raises :class:`HostError` for an unreadable file or a malformed token. ``flag``: the flag that names the file.
+    Raises :class:`HostError` for an unreadable file or a malformed token. ``flag``: the flag that
+    names the file.
     """
     if path is None:
         where, text = TOKEN_VARIABLE, secret(TOKEN_VARIABLE)
@@ -130,9 +136,15 @@ def read_token(path: str | None, flag: str) -> str | None:
             with open(path, encoding="utf-8-sig", errors="replace") as file:
                 text = file.read(LONGEST_TOKEN + 2)
         except OSError as error:
-            raise HostError(f"{where}: cannot be read ({error.strerror}); name a file with the token in it") from None
+            raise HostError(
+                f"{where}: cannot be read ({error.strerror}); name a file with the token in it"
+            ) from None
     token = text.strip()
-    if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN or not all(33 <= ord(char) <= 126 for char in token):
+    if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN or not all(
+        33 <= ord(char) <= 126 for char in token
+    ):
         what = f"a token is {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable characters of ASCII without blanks"
-        raise HostError(f"{where}: holds no token: {what}; make one: head -c 24 /dev/urandom | base64")
+        raise HostError(
+            f"{where}: holds no token: {what}; make one: head -c 24 /dev/urandom | base64"
+        )
     return token

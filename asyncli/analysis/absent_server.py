@@ -11,17 +11,23 @@ from asyncli.model.run import Run
 
 
 def absent_server(run: Run) -> Finding | None:
-    """Why the server's processes are others than those that answered; None if they may have answered, or nothing is known.
+    """Why the server's processes are others than those that answered; None if they may have
+    answered, or nothing is known.
 
-    They used less CPU than the system calls of the answers take, which is exact, and no process nor any descriptor of the fullest
-    was added for the connections. Both are needed: a kernel's module may serve with no CPU of the process that holds the
-    connections, and a server behind a proxy may hold none.
+    They used less CPU than the system calls of the answers take, which is exact, and no process nor
+    any descriptor of the fullest was added for the connections. Both are needed: a kernel's module
+    may serve with no CPU of the process that holds the connections, and a server behind a proxy may
+    hold none.
     """
     start, stop = run.first_connect_s, run.stop_s
     cpu = run.series(SERVER_CPU_S).between(start, stop)
     # A restarted server's counter falls.
     used_s = sum(max(0.0, now - before) for before, now in itertools.pairwise(cpu.values))
-    answered = sum(tick.answered for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1])) if len(cpu) else 0
+    answered = (
+        sum(tick.answered for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1]))
+        if len(cpu)
+        else 0
+    )
     # To receive and to send are two system calls, of some microseconds.
     if used_s >= answered * 1e-6:
         return None
@@ -31,7 +37,9 @@ def absent_server(run: Run) -> Finding | None:
         if before is not None and max(count.between(start, stop).values, default=0.0) > before:
             return None
     # That finding names the listener as well.
-    if (told := next((one for one in run.findings if one.code == server_not_listening.code), None)) is not None:
+    if (
+        told := next((one for one in run.findings if one.code == server_not_listening.code), None)
+    ) is not None:
         return told
     server = run.environment.get("server")
     pid = server.get("pid") if isinstance(server, dict) else None

@@ -1,4 +1,5 @@
-"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered."""
+"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _SHORTEST_SPAN_S = 0.5
 
 
 class CpuUse(msgspec.Struct):
-    """CPU time: user and system (None if not read separately), per answered request, and the mean number of ``cores`` in use."""
+    """CPU time: user and system (None if not read separately), per answered request, and the mean
+    number of ``cores`` in use.
+    """
 
     cpu_s: float | None
     user_s: float | None
@@ -34,7 +37,9 @@ class CpuUse(msgspec.Struct):
     cores: float | None
 
 
-def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse, limited: Collection[str]) -> Iterable[Finding]:
+def bench_findings(
+    run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse, limited: Collection[str]
+) -> Iterable[Finding]:
     """The findings of a bench. ``limited``: keys with a --fail-if."""
     yield from _its_length(run)
     yield from _limits_of_hosts(run, generator, server)
@@ -65,7 +70,9 @@ def _limits_of_hosts(run: BenchRun, generator: CpuUse, server: CpuUse) -> Iterab
         yield taken
 
 
-def _requests_that_failed(run: BenchRun, asked: Asked, limited: Collection[str]) -> Iterable[Finding]:
+def _requests_that_failed(
+    run: BenchRun, asked: Asked, limited: Collection[str]
+) -> Iterable[Finding]:
     total = run.total
     wrong = errors(total, limited)
     if wrong:
@@ -78,7 +85,9 @@ def _targets(run: BenchRun, asked: Asked, server: CpuUse) -> Iterable[Finding]:
     plan = run.plan
     if len(plan.urls) < 2:
         return
-    yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
+    yield bench.several_urls(
+        {url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)}
+    )
     places = {(target.host, target.port) for target in plan.held.targets}
     if len(places) > 1 and server.cpu_s is not None:
         yield bench.several_servers(run.environment["server"]["label"])
@@ -88,11 +97,17 @@ def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     plan, total = run.plan, run.total
     if asked.resent:
         # A few are a race between a request and the server's close of an idle connection.
-        yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered)
+        yield bench.requests_resent(
+            asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered
+        )
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
     # RFC 9110, 15.4: redirects, except for 304.
-    redirects = {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}
+    redirects = {
+        status: count
+        for status, count in total.by_status.items()
+        if 300 < status < 400 and status != 304
+    }
     if redirects:
         yield bench.redirected(redirects, total.answered)
     if plan.short and asked.keepalive:
@@ -112,12 +127,18 @@ def _end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     late = sum(count for key, count in waited.items() if bounds(key)[0] > 2 * slowest_us)
     if late and run.ended != "gave up":
         longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
-        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0)
+        yield bench.unanswered_at_end(
+            late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0
+        )
 
 
 def _busy(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
     """Whether asyncli was the limit of a closed loop."""
-    if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
+    if (
+        run.elapsed_s < _SHORTEST_SPAN_S
+        or generator.cores is None
+        or generator.cores < MOST_CPU_SHARE * run.workers
+    ):
         return None
     busy = generator.cores / run.workers
     if server.cores is not None and server.cores >= BUSY_SERVER_CORES:
@@ -126,23 +147,40 @@ def _busy(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
 
 
 def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
-    """A finding if other programs used CPUs that the bench needed; load that rose with it may be the server's backend."""
+    """A finding if other programs used CPUs that the bench needed; load that rose with it may be
+    the server's backend.
+    """
     host, before = run.cpus, run.cpus_before
-    if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
+    if (
+        host is None
+        or before is None
+        or run.elapsed_s < _SHORTEST_SPAN_S
+        or host.busy < MOST_CPU_SHARE * host.cpus
+    ):
         return None
     if (used := sum(host.others.values())) < MOST_OF_OTHERS * host.cpus:
         return None
-    unrelated = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
+    unrelated = {
+        name: used if name == STOLEN else min(used, before.others.get(name, 0.0))
+        for name, used in host.others.items()
+    }
     rose = (used - unrelated[name] for name, used in host.others.items())
     ours = generator.cores or 0.0
-    busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
+    busy = (
+        max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES
+        or ours >= MOST_CPU_SHARE * run.workers
+    )
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
     from_before = sum(unrelated.values()) >= MOST_OF_OTHERS * host.cpus
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
     takers: list[Taker] = [
-        {"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10
+        {"name": name, "pids": host.pids.get(name, ()), "cores": cores}
+        for name, cores in most
+        if cores >= most[0][1] / 10
     ]
-    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, takers, from_before, reached, busy)
+    return bench.host_busy(
+        host.cpus, host.busy, ours, server.cores, used, takers, from_before, reached, busy
+    )
 
 
 def _open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
@@ -169,4 +207,6 @@ def _misses_rate(run: BenchRun, asked: Asked) -> bool:
 def _connections_ended(run: BenchRun) -> Iterable[Finding]:
     ended = run.total.deaths.get("closed_announced")
     if ended is not None and not run.plan.short:
-        yield bench.connections_ended(ended.count, ended.requests.quantile(0.5) or 0.0, ended.requests.greatest <= 1)
+        yield bench.connections_ended(
+            ended.count, ended.requests.quantile(0.5) or 0.0, ended.requests.greatest <= 1
+        )

@@ -7,7 +7,12 @@ from collections.abc import Collection
 
 import msgspec
 
-from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, CpuUse, bench_findings
+from asyncli.analysis.bench_doubts import (
+    BUSY_SERVER_CORES,
+    MOST_LATENESS_MS,
+    CpuUse,
+    bench_findings,
+)
 from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
@@ -32,8 +37,9 @@ RULE = (
 
 
 class Times(msgspec.Struct):
-    """The times of one part of a request, in ms. All are of one histogram, exact to 1/128: the records of a bucket lie evenly
-    between its bounds and the extremes, so ``mean`` and ``median`` are between ``min`` and ``max``; ``sd`` is 0 if those agree.
+    """The times of one part of a request, in ms. All are of one histogram, exact to 1/128: the
+    records of a bucket lie evenly between its bounds and the extremes, so ``mean`` and ``median``
+    are between ``min`` and ``max``; ``sd`` is 0 if those agree.
     """
 
     min: float
@@ -44,9 +50,10 @@ class Times(msgspec.Struct):
 
 
 class Requests(msgspec.Struct):
-    """``total``: answered. ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on a connection that
-    stayed open. ``resent``: sent again after their connection ended. ``queued``: waited for a free connection. At the end of the
-    bench: ``in_flight``, ``overdue`` (open loop: due and not sent) and ``left`` (of -n: not sent).
+    """``total``: answered. ``failed``: never answered, by cause in ``failures``. ``keepalive``:
+    answered on a connection that stayed open. ``resent``: sent again after their connection ended.
+    ``queued``: waited for a free connection. At the end of the bench: ``in_flight``, ``overdue``
+    (open loop: due and not sent) and ``left`` (of -n: not sent).
     """
 
     total: int
@@ -65,8 +72,8 @@ class Requests(msgspec.Struct):
 
 
 class BenchConnections(msgspec.Struct):
-    """``failed`` attempts by cause in ``failures``; ``ended`` by cause, before the last request. ``requests_each``: answers per
-    connection that ended: min, median, max.
+    """``failed`` attempts by cause in ``failures``; ``ended`` by cause, before the last request.
+    ``requests_each``: answers per connection that ended: min, median, max.
     """
 
     opened: int
@@ -85,7 +92,9 @@ class Bytes(msgspec.Struct):
 
 
 class BenchHost(msgspec.Struct):
-    """CPU of this host, in cores; ``others``: by name of programs that are neither asyncli nor the server."""
+    """CPU of this host, in cores; ``others``: by name of programs that are neither asyncli nor the
+    server.
+    """
 
     cpus: int
     busy_cores: float
@@ -127,7 +136,9 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
-    tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
+    tls = (
+        msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
+    )
     full = [losses.listen("full", run.total.queue_full, "", None)] if run.total.queue_full else []
     of_tls = tls_findings(tls, run.environment, started=run.started, run_s=run.elapsed_s)
     found = [*run.findings, *bench_findings(run, asked, generator, server, limited), *full, *of_tls]
@@ -147,7 +158,9 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
             keepalive=asked.keepalive,
             failures=asked.failed,
             by_status=dict(sorted(total.by_status.items())),
-            by_url={url: asked.by_target.get(number, 0) for number, url in enumerate(run.plan.urls)},
+            by_url={
+                url: asked.by_target.get(number, 0) for number, url in enumerate(run.plan.urls)
+            },
             other_length=asked.other_length,
             resent=asked.resent,
             queued=asked.queued,
@@ -195,21 +208,38 @@ def _times(histogram: Histogram) -> Times | None:
     buckets = [(*histogram.within(key), times) for key, times in histogram.items()]
     mean = sum((low + high) / 2 * times for low, high, times in buckets) / count
     # The variance of n whole numbers in a row is (n² - 1) / 12.
-    spread = (((low + high) / 2 - mean) ** 2 + ((high - low + 1) ** 2 - 1) / 12 for low, high, _ in buckets)
+    spread = (
+        ((low + high) / 2 - mean) ** 2 + ((high - low + 1) ** 2 - 1) / 12
+        for low, high, _ in buckets
+    )
     variance = sum(one * times for one, (*_, times) in zip(spread, buckets, strict=True)) / count
     median = histogram.quantile(0.5) or 0.0
-    return Times(histogram.least / 1000, mean / 1000, math.sqrt(variance) / 1000, median / 1000, histogram.greatest / 1000)
+    return Times(
+        histogram.least / 1000,
+        mean / 1000,
+        math.sqrt(variance) / 1000,
+        median / 1000,
+        histogram.greatest / 1000,
+    )
 
 
 def _each(histogram: Histogram) -> dict[str, float] | None:
     median = histogram.quantile(0.5)
-    return None if median is None else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
+    return (
+        None
+        if median is None
+        else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
+    )
 
 
 def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> CpuUse:
     system_s = None if user_s is None else cpu_s - user_s
     return CpuUse(
-        cpu_s, user_s, system_s, 1e6 * cpu_s / answered if answered else None, cpu_s / elapsed_s if elapsed_s > 0 else None
+        cpu_s,
+        user_s,
+        system_s,
+        1e6 * cpu_s / answered if answered else None,
+        cpu_s / elapsed_s if elapsed_s > 0 else None,
     )
 
 

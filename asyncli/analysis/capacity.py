@@ -1,13 +1,17 @@
-"""The search for the number of connections that a server holds: the next count to try, and the bracket of those tried. Pure.
+"""The search for the number of connections that a server holds: the next count to try, and the
+bracket of those tried. Pure.
 
-Counts double until one is not held; then the bracket is narrowed. A failed step shows how many were served at most: the next two
-counts are on either side of that, as far apart as the required width. If that guess is wrong, the bracket is halved.
+Counts double until one is not held; then the bracket is narrowed. A failed step shows how many were
+served at most: the next two counts are on either side of that, as far apart as the required width.
+If that guess is wrong, the bracket is halved.
 
-Losses by what looks like a timer, or at an age that no held step has reached, may be how a server refuses too many connections;
-a step with few connections for as long decides. A server that does not hold even one connection has no limit of their number.
+Losses by what looks like a timer, or at an age that no held step has reached, may be how a server
+refuses too many connections; a step with few connections for as long decides. A server that does
+not hold even one connection has no limit of their number.
 
-A server that refused all beyond a number in one step, and served clearly more in another, has no limit that this search can find:
-it keeps state of earlier steps, or limits their rate. The search ends, and what it served beyond that number is no answer.
+A server that refused all beyond a number in one step, and served clearly more in another, has no
+limit that this search can find: it keeps state of earlier steps, or limits their rate. The search
+ends, and what it served beyond that number is no answer.
 """
 
 from __future__ import annotations
@@ -20,28 +24,34 @@ import msgspec
 from asyncli.analysis.constants import PART
 from asyncli.analysis.forecast import Forecast
 
-#: failed: a bottleneck beyond this host. ours: this host or asyncli was the limit, so the step does not describe the server.
+#: failed: a bottleneck beyond this host. ours: this host or asyncli was the limit, so the step does
+#: not describe the server.
 Outcome = Literal["held", "failed", "ours", "stopped"]
-#: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be written, because the server
-#: ended or fell silent before any step failed, or because its limit moved between steps.
+#: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be
+#: written, because the server ended or fell silent before any step failed, or because its limit
+#: moved between steps.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
-#: Why the server served no further step: it ended, or it answers nothing, though nothing shows that it ended.
+#: Why the server served no further step: it ended, or it answers nothing, though nothing shows that
+#: it ended.
 Absence = Literal["", "ended", "silent"]
 
 RULE = "as many at the hold's end as were asked for, no answer an error (status 400 or more), within every limit"
-#: Tries after which this host is the limit at a count, or a count fails although the server was reloaded.
+#: Tries after which this host is the limit at a count, or a count fails although the server was
+#: reloaded.
 TRIES = 2
 #: If a timer ends even this few connections, their number is not the reason.
 FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One step. ``tested``: the server answered. ``served``: the most connections held and answered at the end of a second.
+    """One step. ``tested``: the server answered. ``served``: the most connections held and answered
+    at the end of a second.
 
-    ``chance``: it may not repeat: this host was late, or the server was reloaded or ended. ``timed``: it failed by what looks
-    like a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one,
-    or 0. ``refused``: it failed because the server refused those beyond ``served``. ``shared``: there is evidence against the
+    ``chance``: it may not repeat: this host was late, or the server was reloaded or ended.
+    ``timed``: it failed by what looks like a limit of time or of requests. ``lived_s``: the age of
+    its oldest connection; ``ended_s``: of the youngest lost one, or 0. ``refused``: it failed
+    because the server refused those beyond ``served``. ``shared``: there is evidence against the
     server or the network too.
     """
 
@@ -63,8 +73,9 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """``start``, ``most``: first and highest count; ``within``: width of the bracket, as a share of its upper end. ``bound``: the
-    limit of this host that sets ``most`` ("": the user did); ``mend``: its remedy.
+    """``start``, ``most``: first and highest count; ``within``: width of the bracket, as a share of
+    its upper end. ``bound``: the limit of this host that sets ``most`` ("": the user did);
+    ``mend``: its remedy.
     """
 
     start: int
@@ -75,7 +86,9 @@ class Search(msgspec.Struct, frozen=True):
 
 
 class Bracket(msgspec.Struct, frozen=True):
-    """``held``: the largest count that was held, or 0; ``failed``: the smallest that was not, or None."""
+    """``held``: the largest count that was held, or 0; ``failed``: the smallest that was not, or
+    None.
+    """
 
     held: int
     failed: int | None
@@ -86,23 +99,33 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. Counts that were held above one that was not are ignored. If the limit moved, what the server
-    held beyond what it served when it first refused is no answer."""
+    """The bracket of all steps. Counts that were held above one that was not are ignored. If the
+    limit moved, what the server held beyond what it served when it first refused is no answer.
+    """
     failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
     moved = moved_limit(tried)
-    held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
+    held = [
+        one.asked
+        for one in tried
+        if one.outcome == "held" and (failed is None or one.asked < failed)
+    ]
     if moved is not None:
         held = [count for count in held if count <= moved[0].served]
     return Bracket(max(held, default=0), failed)
 
 
 def moved_limit(tried: Sequence[Tried]) -> tuple[Tried, Tried] | None:
-    """A step that was refused beyond what it served, and another that shows that this was not its limit; None if there is none:
-    a later one that held clearly more, or any that served more at once than the refused one had asked for.
+    """A step that was refused beyond what it served, and another that shows that this was not its
+    limit; None if there is none: a later one that held clearly more, or any that served more at
+    once than the refused one had asked for.
     """
     refused: Tried | None = None
     for number, step in enumerate(tried):
-        if refused is not None and step.outcome == "held" and step.asked > (1 + PART) * refused.served:
+        if (
+            refused is not None
+            and step.outcome == "held"
+            and step.asked > (1 + PART) * refused.served
+        ):
             return refused, step
         if step.outcome != "failed" or not step.refused or step.chance:
             continue
@@ -120,7 +143,10 @@ def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
 
 
 def _times(one: Tried, tried: Sequence[Tried]) -> int:
-    return sum((other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance) for other in tried)
+    return sum(
+        (other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance)
+        for other in tried
+    )
 
 
 def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
@@ -131,7 +157,9 @@ def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
 
 
 def holds_none(tried: Sequence[Tried]) -> bool:
-    """Whether the number is not the reason: not even one was held, or a timer ended at most :data:`FEW`."""
+    """Whether the number is not the reason: not even one was held, or a timer ended at most
+    :data:`FEW`.
+    """
     known = bracket(tried)
     fewest = FEW if any(one.timed or _outlived(one, tried) for one in tried) else 1
     held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
@@ -184,16 +212,24 @@ def _beside_what_was_served(search: Search, tried: Sequence[Tried]) -> int | Non
 
 
 def verdict(
-    search: Search, tried: Sequence[Tried], *, gone: Absence = "", broken: str = "", stopped: bool = False
+    search: Search,
+    tried: Sequence[Tried],
+    *,
+    gone: Absence = "",
+    broken: str = "",
+    stopped: bool = False,
 ) -> tuple[Verdict, str]:
-    """The verdict and its reason. ``gone``: the server did not come back, and how; ``broken``: why asyncli could not continue;
-    ``stopped``: the user ended the search.
+    """The verdict and its reason. ``gone``: the server did not come back, and how; ``broken``: why
+    asyncli could not continue; ``stopped``: the user ended the search.
     """
     known = bracket(tried)
     if not any(one.tested for one in tried):
         return "untested", "nothing ever answered"
     if holds_none(tried):
-        return "failed", f"not even {known.failed:,} could be held, so their number is not the limit"
+        return (
+            "failed",
+            f"not even {known.failed:,} could be held, so their number is not the limit",
+        )
     last = tried[-1]
     if moved_limit(tried) is not None:
         return "stopped", "it refused more in one step, and served more in another"
@@ -207,7 +243,10 @@ def verdict(
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.is_undecided:
-        return "invalid", f"at {last.asked:,} this host was busy or late, but the limit may be the server's"
+        return (
+            "invalid",
+            f"at {last.asked:,} this host was busy or late, but the limit may be the server's",
+        )
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
@@ -216,15 +255,26 @@ def verdict(
 
 
 def served_before(tried: Sequence[Tried], protocol: str) -> int:
-    """How many steps a broker had served before the one that the answer rests on; 0 for servers that keep no state of clients."""
+    """How many steps a broker had served before the one that the answer rests on; 0 for servers
+    that keep no state of clients.
+    """
     if protocol != "mqtt" or moved_limit(tried) is not None:
         return 0
     held = bracket(tried).held
-    return next((number for number, step in enumerate(tried) if step.outcome == "held" and step.asked == held), 0)
+    return next(
+        (
+            number
+            for number, step in enumerate(tried)
+            if step.outcome == "held" and step.asked == held
+        ),
+        0,
+    )
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """The lowest limit of a forecast, and whether the measured bracket ``agrees`` (None: undecided)."""
+    """The lowest limit of a forecast, and whether the measured bracket ``agrees`` (None:
+    undecided).
+    """
 
     name: str
     connections: float
@@ -234,7 +284,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def prediction(forecast: Forecast, known: Bracket, within: float) -> Prediction | None:
-    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``."""
+    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``.
+    """
     first = next((one for one in forecast.ceilings if one.name == forecast.first), None)
     if first is None or first.connections is None:
         return None

@@ -43,12 +43,26 @@ class Space(msgspec.Struct, frozen=True):
         if step <= 0:
             return self
         taken = format_bytes(step) if self.unit == "B" else f"{step:,.0f} {self.unit}"
-        return Space(max(0.0, self.size - step), f"{self.how}, less {taken} of first use", self.unit)
+        return Space(
+            max(0.0, self.size - step), f"{self.how}, less {taken} of first use", self.unit
+        )
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
+        """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it
+        includes 0 or exceeds ± 50 %.
+        """
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
-            return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} {self.unit}, {why}")
-        return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
+            return Ceiling(
+                name,
+                None,
+                None,
+                f"{how}: its interval, {low:,.0f} to {high:,.0f} {self.unit}, {why}",
+            )
+        return Ceiling(
+            name,
+            math.floor(self.size / slope),
+            (math.floor(self.size / high), math.floor(self.size / low)),
+            how,
+        )

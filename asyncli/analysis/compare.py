@@ -1,12 +1,12 @@
 """Compares runs number by number: the difference, its interval, and whether it is significant.
 
 Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`);
-:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is the measured scatter between repeats of one run;
-every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
-Scand. J. Stat. 6).
+:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is the measured scatter
+between repeats of one run; every interval includes it. Significance is at 5 % after Holm's
+correction over all numbers of two runs (Holm 1979, Scand. J. Stat. 6).
 
-Other programs use the host's memory, and share pages of the server, which changes its PSS: a difference counts only if at least
-half of it is in parts that they do not change.
+Other programs use the host's memory, and share pages of the server, which changes its PSS: a
+difference counts only if at least half of it is in parts that they do not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.constants import WORTH_TELLING
-from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
+from asyncli.analysis.estimates import (
+    ALPHA,
+    NO_SCATTER,
+    Estimate,
+    Rate,
+    Repeat,
+    contrast,
+    holm,
+    rates_differ,
+)
 from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
 from asyncli.analysis.slope import unmeasured
 from asyncli.analysis.totals import fold, tested
@@ -36,9 +45,10 @@ from asyncli.model.units import format_count
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
 
-# Measured by bench/repeats.py over ten soaks of 10,000 connections, each on its own nginx, on a host with other work: 0.22 MB of
-# the server's memory (PSS depends on other processes), 9.9 % and 7.2 % of its CPU time, 2.9 % of p50, 4 % of slow quantiles.
-# Rows without an entry scattered no more than their own intervals.
+# Measured by bench/repeats.py over ten soaks of 10,000 connections, each on its own nginx, on a
+# host with other work: 0.22 MB of the server's memory (PSS depends on other processes), 9.9 % and
+# 7.2 % of its CPU time, 2.9 % of p50, 4 % of slow quantiles. Rows without an entry scattered no
+# more than their own intervals.
 REPEAT: dict[str, Repeat] = {
     "fixed.server_user": Repeat(absolute=0.23e6),
     "memory.server_hold_end": Repeat(absolute=0.23e6),
@@ -77,23 +87,81 @@ class Number(msgspec.Struct, frozen=True):
 ROWS: tuple[Number, ...] = (
     Number("cost.server_user", "bytes", "server", "cost", "memory per connection in the server"),
     Number("cost.kernel", "bytes", "kernel, each end", "cost", "kernel memory per socket end"),
-    Number("cost.residual", "bytes", "left over", "cost", "memory per connection that is left over"),
-    Number("cost.host_total", "bytes", "host in all", "cost", "memory per connection on the host in all"),
+    Number(
+        "cost.residual", "bytes", "left over", "cost", "memory per connection that is left over"
+    ),
+    Number(
+        "cost.host_total",
+        "bytes",
+        "host in all",
+        "cost",
+        "memory per connection on the host in all",
+    ),
     Number("fixed.server_user", "bytes", "fixed", "memory", "the server's fixed memory"),
-    Number("memory.server_hold_end", "bytes", "at the hold's end", "memory", "the server's memory at the hold's end"),
+    Number(
+        "memory.server_hold_end",
+        "bytes",
+        "at the hold's end",
+        "memory",
+        "the server's memory at the hold's end",
+    ),
     Number("cpu.per_request", "us", "a request", "cpu", "the server's CPU per request in the hold"),
-    Number("cpu.per_connection", "us", "a connection", "cpu", "the server's CPU per connection in the ramp"),
+    Number(
+        "cpu.per_connection",
+        "us",
+        "a connection",
+        "cpu",
+        "the server's CPU per connection in the ramp",
+    ),
     Number("latency.p50", "ms", "p50", "latency", "latency p50"),
     Number("latency.p99", "ms", "p99", "latency", "latency p99"),
     Number("latency.p999", "ms", "p99.9", "latency", "latency p99.9"),
-    Number("lost", "per 1,000 connection-hours", "lost", "losses", "connections lost per 1,000 connection-hours"),
-    Number("reopened", "per 1,000 connection-hours", "reopened", "losses", "connections reopened per 1,000 connection-hours"),
-    Number("failed", "per 1,000 attempts", "failed to open", "losses", "failures per 1,000 attempts to connect"),
-    Number("drift.server_user", "bytes/h", "server", "drift", "growth of the server's memory in the hold"),
+    Number(
+        "lost",
+        "per 1,000 connection-hours",
+        "lost",
+        "losses",
+        "connections lost per 1,000 connection-hours",
+    ),
+    Number(
+        "reopened",
+        "per 1,000 connection-hours",
+        "reopened",
+        "losses",
+        "connections reopened per 1,000 connection-hours",
+    ),
+    Number(
+        "failed",
+        "per 1,000 attempts",
+        "failed to open",
+        "losses",
+        "failures per 1,000 attempts to connect",
+    ),
+    Number(
+        "drift.server_user",
+        "bytes/h",
+        "server",
+        "drift",
+        "growth of the server's memory in the hold",
+    ),
     Number("drift.kernel", "bytes/h", "kernel", "drift", "growth of kernel memory in the hold"),
-    Number("drift.host_total", "bytes/h", "host in all", "drift", "growth of the host's memory in the hold"),
-    Number("cost.generator_user", "bytes", "memory", "asyncli", "asyncli's own memory per connection"),
-    Number("lateness.p99", "ms", "beats late, p99", "asyncli", "p99 of how late asyncli sent heartbeats"),
+    Number(
+        "drift.host_total",
+        "bytes/h",
+        "host in all",
+        "drift",
+        "growth of the host's memory in the hold",
+    ),
+    Number(
+        "cost.generator_user", "bytes", "memory", "asyncli", "asyncli's own memory per connection"
+    ),
+    Number(
+        "lateness.p99",
+        "ms",
+        "beats late, p99",
+        "asyncli",
+        "p99 of how late asyncli sent heartbeats",
+    ),
 )
 #: Rows by key.
 ROW_OF = {row.key: row for row in ROWS}
@@ -109,10 +177,11 @@ GROUPS: dict[Group, str] = {
 
 
 class Difference(msgspec.Struct):
-    """One row of two runs: ``values`` of the first and the second, ``difference`` second less first.
+    """One row of two runs: ``values`` of the first and the second, ``difference`` second less
+    first.
 
-    ``relative``: share of the first value (None if not positive). ``p_value`` is uncorrected, ``verdict`` is after Holm's
-    correction. ``why``: the reason for "cannot_say".
+    ``relative``: share of the first value (None if not positive). ``p_value`` is uncorrected,
+    ``verdict`` is after Holm's correction. ``why``: the reason for "cannot_say".
     """
 
     key: str
@@ -130,7 +199,9 @@ class Difference(msgspec.Struct):
 
     @property
     def ratio(self) -> float:
-        """The greater of two measured values by the smaller; 1 if one is not known, hidden or not above zero, and of growth."""
+        """The greater of two measured values by the smaller; 1 if one is not known, hidden or not
+        above zero, and of growth.
+        """
         low, high = sorted(value or 0.0 for value in self.values)
         return high / low if self.relative is not None and not any(self.hidden) and low > 0 else 1.0
 
@@ -156,7 +227,9 @@ def hindrance(path: str, run: Run) -> str | None:
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
         return f"{path}: has no second of asyncli (the run ended {where}); compare runs that reached their ramp"
-    if not tested(run.plan, *(tick for _, tick in run.ticks), accepted=fold(run).acceptance.accepted):
+    if not tested(
+        run.plan, *(tick for _, tick in run.ticks), accepted=fold(run).acceptance.accepted
+    ):
         event = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"
     return None
@@ -173,7 +246,9 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
     """The rows of two runs."""
     rows = [_row(row, first, second) for row in ROWS]
-    tested = sorted((one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0)
+    tested = sorted(
+        (one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0
+    )
     adjusted = holm([one.p_value or 0.0 for one in tested])
     for one, p in zip(tested, adjusted, strict=True):
         assert one.difference is not None
@@ -181,7 +256,9 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
         if p <= ALPHA:
             one.verdict = "higher" if one.difference > 0 else "lower"
         elif any(one.hidden) and ROW_OF[one.key].group != "drift":
-            names = " and ".join(name for name, word in zip(one.between, one.hidden, strict=True) if word)
+            names = " and ".join(
+                name for name, word in zip(one.between, one.hidden, strict=True) if word
+            )
             one.why = f"the interval of {names} is not above zero, so how much it is cannot be told"
         elif one.p_value > ALPHA and one.ci95 is not None and one.ratio < _APART:
             one.verdict = "no_difference"
@@ -189,19 +266,32 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
             one.why = f"one pair of runs does not show that it repeats (p = {one.p_value:.2g}, among {len(tested)} numbers)"
     by_key = {one.key: one for one in rows}
     left_over = by_key["cost.residual"].difference
-    _withdraw(by_key["cost.host_total"], left_over, "a connection are left over, which may be other programs")
+    _withdraw(
+        by_key["cost.host_total"],
+        left_over,
+        "a connection are left over, which may be other programs",
+    )
     level = by_key["memory.server_hold_end"]
     if first.kinds.get(level.key) == second.kinds.get(level.key) == "PSS":
         if first.files is None or second.files is None:
-            _withdraw(level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}")
+            _withdraw(
+                level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}"
+            )
         else:
             _withdraw(level, second.files - first.files, f"are pages of files: {_SHARED}")
     return rows
 
 
 def _withdraw(one: Difference, part: float | None, why: str) -> None:
-    """Withdraw the difference if more than half of it is in ``part``, which may be other programs' doing."""
-    if one.verdict in ("higher", "lower") and one.difference is not None and part is not None and 2 * part / one.difference > 1:
+    """Withdraw the difference if more than half of it is in ``part``, which may be other programs'
+    doing.
+    """
+    if (
+        one.verdict in ("higher", "lower")
+        and one.difference is not None
+        and part is not None
+        and 2 * part / one.difference > 1
+    ):
         one.verdict, one.why = "cannot_say", f"{part:+,.0f} of {one.difference:+,.0f} bytes {why}"
 
 
@@ -216,15 +306,32 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
     hidden = _hidden(row.key, first), _hidden(row.key, second)
-    result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say", hidden=hidden)
-    reasons = [f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)]
+    result = Difference(
+        row.key,
+        row.unit,
+        between,
+        (values[0], values[1]),
+        None,
+        None,
+        None,
+        None,
+        "cannot_say",
+        hidden=hidden,
+    )
+    reasons = [
+        f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)
+    ]
     if isinstance(a, str) or isinstance(b, str):
         same = isinstance(a, str) and a == b
         result.why = f"in both, {a}" if same else "; ".join(reasons)
         return result
     result.difference = b.value - a.value
     # Growth near zero is no base for a share, and no more a hidden cost.
-    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" and not any(hidden) else None
+    result.relative = (
+        result.difference / a.value
+        if a.value > 0 and row.group != "drift" and not any(hidden)
+        else None
+    )
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
         result.ci95, p = (low, high), rates_differ(a, b)
@@ -234,7 +341,9 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         result.ci95 = (low, high) if math.isfinite(low) and math.isfinite(high) else None
     else:
         return result
-    result.why = _why_incomparable(row, first, second) or _why_late(row, result.difference, first, second)
+    result.why = _why_incomparable(row, first, second) or _why_late(
+        row, result.difference, first, second
+    )
     if not result.why:
         result.p_value = p
     return result
@@ -247,7 +356,8 @@ def _hidden(key: str, run: MeasuredRun) -> str:
     return unmeasured(one.low, one.high)
 
 
-# What an invalid run cannot say: its latencies and losses may be asyncli's. Memory and CPU are the server's all the same.
+# What an invalid run cannot say: its latencies and losses may be asyncli's. Memory and CPU are the
+# server's all the same.
 _OF_AN_INVALID_RUN: tuple[Group, ...] = ("latency", "losses")
 
 
@@ -258,7 +368,10 @@ def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> s
             if run.spoiled:
                 return f"{run.name} is invalid: {run.spoiled}"
     a, b = first.facts.get("local"), second.facts.get("local")
-    if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
+    if (
+        row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel")
+        and a != b
+    ):
         here, there = (first, second) if a else (second, first)
         return f"both ends are on one host in {here.name}, but not in {there.name}"
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
@@ -269,7 +382,9 @@ def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> s
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it beyond any interval: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
-    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
+    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(
+        first.held, second.held
+    ):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
 
@@ -290,8 +405,15 @@ _WHERE = (
     "urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources", "ca",
     "client_cert", "client_key",
 )  # fmt: skip
-# These may differ between runs of one server and plan; the address too if the configuration is known to be the same.
-_NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
+# These may differ between runs of one server and plan; the address too if the configuration is
+# known to be the same.
+_NO_DIFFERENCE = {
+    "plan.seed",
+    "plan.server_pid",
+    "plan.server_pidfile",
+    "plan.server_name",
+    "plan.force",
+}
 _ADDRESS = {"plan.urls", "plan.status_url"}
 
 
@@ -302,7 +424,11 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
     for key in keys:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
-            found.append(Differing(key, [without_secrets(key.removeprefix("plan."), value) for value in values]))
+            found.append(
+                Differing(
+                    key, [without_secrets(key.removeprefix("plan."), value) for value in values]
+                )
+            )
     if any(one.key == "protocol" for one in found):
         # Keys of one protocol differ because the protocol does.
         found = [one for one in found if one.key.removeprefix("plan.") not in OWN_KEYS]
@@ -319,7 +445,12 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
         return {key: by_key[key] for key in keys if key in by_key}
 
     found = [*chain.from_iterable(map(_caveats, runs))]
-    done = [key for key in by_key if key == "protocol" or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)]
+    done = [
+        key
+        for key in by_key
+        if key == "protocol"
+        or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)
+    ]
     for entry, differences in (
         (comparison.compare_plan, of(*done)),
         (comparison.compare_host, of(*HOST, "local")),
@@ -330,7 +461,9 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
             found.append(entry(differences))
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
-        found.append(comparison.compare_same(runs[0].facts.get("server.label") or "the server", known))
+        found.append(
+            comparison.compare_same(runs[0].facts.get("server.label") or "the server", known)
+        )
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 

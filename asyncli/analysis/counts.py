@@ -1,4 +1,6 @@
-"""Connections and requests counted by client and server at any instant, and where two counts diverge."""
+"""Connections and requests counted by client and server at any instant, and where two counts
+diverge.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from asyncli.model.samples import Series, counter_resets
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
-# After these failures the server may have accepted a connection that the client never counted as opened.
+# After these failures the server may have accepted a connection that the client never counted as
+# opened.
 _PERHAPS_ACCEPTED = (
     "connect_timeout", "refused", "reset", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
 )  # fmt: skip
@@ -31,9 +34,10 @@ _FEWEST_PAGES = 3
 class Divergence(msgspec.Struct):
     """A period in which two counts differed by more than was in flight.
 
-    ``from_s``: the first page or tick that shows it; work in flight may have hidden it before. ``to_s``: the first instant at
-    which they agreed again, or the last known one if not ``closed``. ``most``: the largest difference, at ``at_s``; ``last``: the
-    one at the end. Differences are active less held, accepts less opened, handled less accepts, requests less answers and polls,
+    ``from_s``: the first page or tick that shows it; work in flight may have hidden it before.
+    ``to_s``: the first instant at which they agreed again, or the last known one if not ``closed``.
+    ``most``: the largest difference, at ``at_s``; ``last``: the one at the end. Differences are
+    active less held, accepts less opened, handled less accepts, requests less answers and polls,
     held less asked.
     """
 
@@ -64,7 +68,8 @@ class Client:
         held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
-        #: What the server counts as requests; requests that open a connection begin before we count it as open.
+        #: What the server counts as requests; requests that open a connection begin before we count
+        #: it as open.
         self.requests = run.plan.requests
         streams, beats = run.plan.streams, self.requests == "heartbeats"
         self.by_connect = streams + (self.requests == "connections")
@@ -74,14 +79,25 @@ class Client:
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) + _streams_again(tick, streams) for _, tick in rows],
-            "answered": [
-                each * tick.opened + (tick.answered if beats else 0) + _streams_again(tick, streams) for _, tick in rows
+            "sent": [
+                each * _upgrades(tick) + (tick.sent if beats else 0) + _streams_again(tick, streams)
+                for _, tick in rows
             ],
-            "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
+            "answered": [
+                each * tick.opened + (tick.answered if beats else 0) + _streams_again(tick, streams)
+                for _, tick in rows
+            ],
+            "unsure": [
+                sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0
+                for _, tick in rows
+            ],
         }
-        columns |= {f"unreported_{name}": _unreported(rows, columns[name]) for name in ("opened", "sent")}
-        self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
+        columns |= {
+            f"unreported_{name}": _unreported(rows, columns[name]) for name in ("opened", "sent")
+        }
+        self._whole = {
+            name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()
+        }
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
 
     def at(self, name: str, t_s: Any) -> Any:
@@ -93,7 +109,8 @@ class Client:
         return self.at(name, high) - self.at(name, low)
 
     def held(self, t_s: Any, until_s: float = math.inf) -> Any:
-        """Held connections at each of ``t_s``; constant from the last tick before ``until_s`` on."""
+        """Held connections at each of ``t_s``; constant from the last tick before ``until_s`` on.
+        """
         import numpy as np
 
         known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
@@ -105,7 +122,9 @@ class Client:
 
         after = np.searchsorted(self._tick_s, t_s)
         last = len(self._tick_s) - 1
-        return np.maximum(self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)])
+        return np.maximum(
+            self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)]
+        )
 
     def asked(self, t_s: Any) -> Any:
         """Connections due by the schedule at each of ``t_s``."""
@@ -113,7 +132,10 @@ class Client:
 
         if not math.isfinite(self._start):
             return np.zeros(len(t_s))
-        return np.minimum(_batches_due(self._plan, t_s - self._start) * float(self._plan.batch), self._plan.connections)
+        return np.minimum(
+            _batches_due(self._plan, t_s - self._start) * float(self._plan.batch),
+            self._plan.connections,
+        )
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than were due a second before."""
@@ -123,12 +145,19 @@ class Client:
         t_s, held = self.t_s[there], self._held[there]
         asked = self.asked(t_s)
         # Gauge and schedule are read at different moments, so more than was due is no divergence.
-        return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
+        return _divergences(
+            "asked",
+            t_s,
+            held - asked,
+            self.asked(t_s - _APART_S) - asked,
+            np.full(len(t_s), math.inf),
+        )
 
 
 def _batches_due(plan: Plan, after_s: Any) -> Any:
-    """How many batches are due at each of ``after_s``, seconds after T0: by bisection of all at once, without a list of the
-    batches, of which a plan may have millions."""
+    """How many batches are due at each of ``after_s``, seconds after T0: by bisection of all at
+    once, without a list of the batches, of which a plan may have millions.
+    """
     import numpy as np
 
     ramp = plan.schedule
@@ -136,7 +165,10 @@ def _batches_due(plan: Plan, after_s: Any) -> Any:
     while (low < high).any():
         middle: Any = (low + high) // 2
         is_due = np.asarray(ramp.due_s(middle)) <= after_s
-        low, high = np.where(is_due, np.minimum(middle + 1, high), low), np.where(is_due, high, middle)
+        low, high = (
+            np.where(is_due, np.minimum(middle + 1, high), low),
+            np.where(is_due, high, middle),
+        )
     return low
 
 
@@ -147,7 +179,11 @@ def _upgrades(tick: Tick) -> int:
 
 def _streams_again(tick: Tick, streams: int) -> int:
     """Requests that replaced lost streams, if each connection holds ``streams``."""
-    return max(0, tick.protocol.streams_opened - streams * tick.opened) if tick.protocol is not None and streams else 0
+    return (
+        max(0, tick.protocol.streams_opened - streams * tick.opened)
+        if tick.protocol is not None and streams
+        else 0
+    )
 
 
 def _unreported(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
@@ -159,7 +195,9 @@ def _unreported(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> li
 
 
 class Pages:
-    """Counts of the status pages since the first (arrays, NaN if missing), without our poller's; restarts are added up."""
+    """Counts of the status pages since the first (arrays, NaN if missing), without our poller's;
+    restarts are added up.
+    """
 
     def __init__(self, run: Run) -> None:
         import numpy as np
@@ -171,7 +209,9 @@ class Pages:
         if any(column.t_s != instants for column in there):
             instants = sorted(set(instants).intersection(*(column.t_s for column in there)))
         page = {
-            name: np.array(_where(column, instants)) if len(column) else np.full(len(instants), math.nan)
+            name: np.array(_where(column, instants))
+            if len(column)
+            else np.full(len(instants), math.nan)
             for name, column in columns.items()
         }
         #: Whether it has a count that can be compared with ours.
@@ -184,7 +224,8 @@ class Pages:
         #: The page was made between these instants; it may come one period later than requested.
         self.asked_s, self.answered_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
         self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
-        #: Places of the first page after each restart, and the counter on the page before and on it.
+        #: Places of the first page after each restart, and the counter on the page before and on
+        #: it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
         counted = page[self.counter]
         self.restarts = counter_resets(counted.tolist())
@@ -194,12 +235,16 @@ class Pages:
             for at in self.restarts:
                 page[name][at:] += page[name][at - 1]
         known = len(connects) == len(instants)
-        reconnects = np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
+        reconnects = (
+            np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
+        )
         self.polls = _since_first(page["polls"])
         #: Polls without an answer: the server may or may not have counted them.
-        self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        #: Connections that the poller may have opened, if the collector did not count them: nginx ends a kept connection after
-        #: keepalive_requests polls (100 before 1.19.10).
+        self.unanswered = (
+            _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
+        )
+        #: Connections that the poller may have opened, if the collector did not count them: nginx
+        #: ends a kept connection after keepalive_requests polls (100 before 1.19.10).
         self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
         self.active = page["active"] - 1
         # New connections of our poller are accepts too.
@@ -211,7 +256,9 @@ class Pages:
         return len(self.t_s)
 
     def unseen(self, client: Client) -> tuple[Any, Any]:
-        """Connections and requests up to each page that a server may have counted between its last page and a restart."""
+        """Connections and requests up to each page that a server may have counted between its last
+        page and a restart.
+        """
         import numpy as np
 
         opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
@@ -236,7 +283,9 @@ def _since_first(counts: Any) -> Any:
 
 
 class CountPair(msgspec.Struct, frozen=True):
-    """Two counts at the same instants (arrays). Work in flight allows second less first to be from ``least`` to ``most``."""
+    """Two counts at the same instants (arrays). Work in flight allows second less first to be from
+    ``least`` to ``most``.
+    """
 
     pair: Pair
     t_s: Any
@@ -252,9 +301,15 @@ class CountPair(msgspec.Struct, frozen=True):
 def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
     """Our counts and the server's at each page; ``held`` up to the drain."""
     t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
-    opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
+    opened, sent, lost, answered = (
+        client.within(name, since, until) for name in ("opened", "sent", "lost", "answered")
+    )
     unseen_opened, unseen_sent = pages.unseen(client)
-    perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.answered_s <= stop)
+    perhaps, unread, before = (
+        pages.perhaps_reconnected,
+        pages.unanswered,
+        (t_s >= start) & (pages.answered_s <= stop),
+    )
     churn, upgrading = (opened + lost)[before], client.connecting(t_s) * client.by_connect
     held = client.held(t_s, stop)[before]
     pairs = [
@@ -273,7 +328,9 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
-    """The periods in which ``difference`` is outside ``[low, high]``; the 20 with the largest difference."""
+    """The periods in which ``difference`` is outside ``[low, high]``; the 20 with the largest
+    difference.
+    """
     import numpy as np
 
     # Interpolation gives fractions of connections.
@@ -291,7 +348,9 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
             found.append((first, after))
     result = []
     for first, after in found:
-        widest = first + int(np.argmax(np.where(apart[first:after], np.abs(difference[first:after]), -1.0)))
+        widest = first + int(
+            np.argmax(np.where(apart[first:after], np.abs(difference[first:after]), -1.0))
+        )
         closed = after < len(t_s)
         result.append(
             Divergence(

@@ -1,13 +1,15 @@
 """Estimates of one run with their 95 % intervals, and the difference of two.
 
-The runs are independent, so the variances of both add up, with degrees of freedom after Welch and Satterthwaite (Satterthwaite
-1946, Biometrics Bulletin 2; Welch 1947, Biometrika 34). An asymmetric interval (of a quantile or a rate) enters with the side
-that matters, as in Zou and Donner 2008 (Stat. Med. 27).
+The runs are independent, so the variances of both add up, with degrees of freedom after Welch and
+Satterthwaite (Satterthwaite 1946, Biometrics Bulletin 2; Welch 1947, Biometrika 34). An asymmetric
+interval (of a quantile or a rate) enters with the side that matters, as in Zou and Donner 2008
+(Stat. Med. 27).
 
-Latency and lateness quantiles: stretches of the hold give the error of the share of answers below the quantile, and the
-interval is where that share lies in all answers (Woodruff 1952, J. Am. Stat. Assoc. 47). Losses and failures are counts:
-the interval of a rate is Garwood's (1936, Biometrika 28), and two rates are compared exactly, given the sum of both
-counts (Przyborowski and Wilenski 1940, Biometrika 31).
+Latency and lateness quantiles: stretches of the hold give the error of the share of answers below
+the quantile, and the interval is where that share lies in all answers (Woodruff 1952, J. Am. Stat.
+Assoc. 47). Losses and failures are counts: the interval of a rate is Garwood's (1936, Biometrika
+28), and two rates are compared exactly, given the sum of both counts (Przyborowski and Wilenski
+1940, Biometrika 31).
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from asyncli.model.run import Hold
 from asyncli.model.units import format_duration
 
 ALPHA = 1 - CONFIDENCE
-# Stretches of a hold, none shorter than three seconds if that leaves enough for a spread. Correlation of neighbours is corrected
-# (:func:`_worth`): in simulated holds of 1 to 10 minutes with correlation times of 0 to 20 s, 92 to 99 % of the intervals of
-# p50 and p99 held the truth.
+# Stretches of a hold, none shorter than three seconds if that leaves enough for a spread.
+# Correlation of neighbours is corrected (:func:`_worth`): in simulated holds of 1 to 10 minutes
+# with correlation times of 0 to 20 s, 92 to 99 % of the intervals of p50 and p99 held the truth.
 _STRETCHES, _FEWEST_STRETCHES, _STRETCH_S = 24, 6, 3.0
 # With fewer answers beyond it, a quantile depends on single answers.
 _BEYOND = 10
@@ -37,7 +39,9 @@ REPEAT_FREEDOM = 9
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """The scatter between repeats beyond each run's own interval: a standard deviation, as a share of the value and absolute."""
+    """The scatter between repeats beyond each run's own interval: a standard deviation, as a share
+    of the value and absolute.
+    """
 
     share: float = 0.0
     absolute: float = 0.0
@@ -47,7 +51,9 @@ NO_SCATTER = Repeat()
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A number of one run, its 95 % interval (``high``: infinite if unknown), and degrees of freedom (None: infinite)."""
+    """A number of one run, its 95 % interval (``high``: infinite if unknown), and degrees of
+    freedom (None: infinite).
+    """
 
     value: float
     low: float
@@ -76,7 +82,9 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def last_of(values: Sequence[float]) -> Estimate:
-    """The last of correlated readings; its interval is for the mean of their process, about which one reading scatters."""
+    """The last of correlated readings; its interval is for the mean of their process, about which
+    one reading scatters.
+    """
     from asyncli.analysis.special import stdtrit
 
     middle = statistics.fmean(values)
@@ -89,7 +97,9 @@ def last_of(values: Sequence[float]) -> Estimate:
 
 
 def at_least(one: Estimate, resolution: float) -> Estimate:
-    """The estimate with an interval that is not narrower than the metric's resolution: no number is known exactly."""
+    """The estimate with an interval that is not narrower than the metric's resolution: no number is
+    known exactly.
+    """
     low, high = min(one.low, one.value - resolution), max(one.high, one.value + resolution)
     return Estimate(one.value, low, high, one.freedom)
 
@@ -97,8 +107,8 @@ def at_least(one: Estimate, resolution: float) -> Estimate:
 def _worth(off: Sequence[float]) -> float:
     """The equivalent number of independent values: m (1 - r)/(1 + r) for an AR(1) process.
 
-    Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8); r corrected for the fitted mean by (1 + 3 r)/m (Marriott and Pope
-    1954, Biometrika 41).
+    Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8); r corrected for the fitted mean by (1 +
+    3 r)/m (Marriott and Pope 1954, Biometrika 41).
     """
     m, power = len(off), sum(one * one for one in off)
     if power <= 0 or m < 5:
@@ -130,7 +140,9 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
     if hold is None:
         return "the run did not reach its hold"
     ticks = hold.ticks
-    start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
+    start_s, span_s = (
+        (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
+    )
     k = count_stretches(span_s) if ticks else None
     if k is None:
         return f"hold too short ({format_duration(span_s)})"
@@ -140,7 +152,9 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
     sums = [summed(part).counts for part in parts]
     keys = sorted(set().union(*sums))
     if not keys:
-        return f"no heartbeat was {'sent' if histogram == 'lateness_us' else 'answered'} in the hold"
+        return (
+            f"no heartbeat was {'sent' if histogram == 'lateness_us' else 'answered'} in the hold"
+        )
     table = np.array([[one.get(key, 0) for key in keys] for one in sums], dtype=float)
     return Stretches(keys, table)
 
@@ -148,8 +162,8 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
 def quantile(found: Stretches | str, q: float) -> Estimate | str:
     """Woodruff's interval of the ``q`` quantile, in ms.
 
-    The share of records at or below the quantile is a ratio of sums over the stretches; its error gives the two shares
-    between which the quantile's own interval lies.
+    The share of records at or below the quantile is a ratio of sums over the stretches; its error
+    gives the two shares between which the quantile's own interval lies.
     """
     import numpy as np
 
@@ -181,12 +195,17 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
         error = math.sqrt(k / (worth - 1) * float((off**2).sum())) / total
         half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
         reach, freedom = max((reach, freedom), (half, worth - 1))
-    # Most of the slowest came in few stretches (a stall): how slow they are in other runs is unknown.
-    return Estimate(sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1] if q + reach < 1.0 else math.inf, freedom)
+    # Most of the slowest came in few stretches (a stall): how slow they are in other runs is
+    # unknown.
+    return Estimate(
+        sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1] if q + reach < 1.0 else math.inf, freedom
+    )
 
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
-    """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference; at p = 0.05 the interval ends at zero."""
+    """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference; at p = 0.05
+    the interval ends at zero.
+    """
     from asyncli.analysis.special import stdtr, stdtrit
 
     scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
@@ -194,8 +213,13 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     between = [(sum(scatter), float(REPEAT_FREEDOM))] if sum(scatter) > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
-        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
-        parts = [*between, _variance(down, down.value - down.low), _variance(up, up.high - up.value)]
+        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side.
+        """
+        parts = [
+            *between,
+            _variance(down, down.value - down.low),
+            _variance(up, up.high - up.value),
+        ]
         variance = sum(one for one, _ in parts)
         if variance <= 0 or variance == math.inf:
             return variance, math.inf
@@ -230,7 +254,9 @@ def _variance(one: Estimate, half: float) -> tuple[float, float]:
 
 
 def rates_differ(a: Rate, b: Rate) -> float:
-    """The exact p-value of two Poisson rates being equal: given the sum of counts, the second's is binomial."""
+    """The exact p-value of two Poisson rates being equal: given the sum of counts, the second's is
+    binomial.
+    """
     from scipy.stats import binomtest
 
     both = a.count + b.count

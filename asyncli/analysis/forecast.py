@@ -1,8 +1,9 @@
 """How many connections fit, and which limit comes first, extrapolated linearly.
 
-By memory: the memory available before the first connect, less a reserve and the first use, divided by the cost of one more; the
-interval is the inverted interval of the slope. The preflight read the other limits. The length of a queue (somaxconn, the SYN
-backlog) bounds arrivals, not connections, and is no limit here.
+By memory: the memory available before the first connect, less a reserve and the first use, divided
+by the cost of one more; the interval is the inverted interval of the slope. The preflight read the
+other limits. The length of a queue (somaxconn, the SYN backlog) bounds arrivals, not connections,
+and is no limit here.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes, format_count, format_many, format_share
 
-#: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
+#: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts
+#: of buffers do not fit.
 RESERVE = PART
 # Descriptors that an nginx worker uses itself: listeners, logs, channel to the master, epoll.
 _WORKER_DESCRIPTORS = 32
-# The preflight asks for the mean and this many deviations where the kernel's hash distributes connections.
+# The preflight asks for the mean and this many deviations where the kernel's hash distributes
+# connections.
 _DEVIATIONS = 6.0
 # file-max on a fresh host is 2**63 - 1: no limit.
 _NO_LIMIT = 2**60
 
 
 class Forecast(msgspec.Struct):
-    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the server alone, with the whole
-    residual; its interval extends to none of it.
+    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the
+    server alone, with the whole residual; its interval extends to none of it.
 
-    ``ceilings``: all limits of this run, lowest first, unknown ones last. ``first``: the name of the lowest.
+    ``ceilings``: all limits of this run, lowest first, unknown ones last. ``first``: the name of
+    the lowest.
     """
 
     memory: Ceiling | None = None
@@ -84,7 +88,9 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if _has_both_ends(run):
         forecast.memory = sampled_host
     if room is not None and run.sides.far is None:
-        forecast.server_memory = _without_a_line(_server_alone(costs, before, room, sampled_host), rising)
+        forecast.server_memory = _without_a_line(
+            _server_alone(costs, before, room, sampled_host), rising
+        )
     findings = [
         *_unknown_memory(run, costs, room, sampled_host),
         *_unknown_limits_of_server(run, slots, ceilings),
@@ -102,11 +108,15 @@ def _connections_or_infinite(ceiling: Ceiling) -> float:
     return math.inf if ceiling.connections is None else ceiling.connections
 
 
-def _unknown_memory(run: Run, costs: Costs, room: Space | None, sampled_host: Ceiling | None) -> list[Finding]:
+def _unknown_memory(
+    run: Run, costs: Costs, room: Space | None, sampled_host: Ceiling | None
+) -> list[Finding]:
     """Why the number of connections by memory is unknown."""
     if room is None:
         return [forecast_unknown(["memory"], "available_not_read", "")]
-    if not _has_both_ends(run) or (sampled_host is not None and sampled_host.connections is not None):
+    if not _has_both_ends(run) or (
+        sampled_host is not None and sampled_host.connections is not None
+    ):
         return []
     if sampled_host is not None:
         return [forecast_unknown(["memory"], "interval_too_wide", sampled_host.how)]
@@ -115,7 +125,9 @@ def _unknown_memory(run: Run, costs: Costs, room: Space | None, sampled_host: Ce
     return [forecast_unknown(["memory"], "cost_not_known", "")]
 
 
-def _unknown_limits_of_server(run: Run, slots: Sequence[Ceiling], ceilings: Sequence[Ceiling]) -> list[Finding]:
+def _unknown_limits_of_server(
+    run: Run, slots: Sequence[Ceiling], ceilings: Sequence[Ceiling]
+) -> list[Finding]:
     """Which of the server's own limits are unknown."""
     known = {ceiling.name for ceiling in ceilings}
     name_of_slots = slots[0].name if slots else "worker_connections"
@@ -129,8 +141,20 @@ def _unknown_limits_of_server(run: Run, slots: Sequence[Ceiling], ceilings: Sequ
 
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     most = max(held, default=0.0)
-    memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
-    if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
+    memory = next(
+        (
+            one
+            for one in (found.memory, found.server_memory)
+            if one is not None and one.connections is not None
+        ),
+        None,
+    )
+    if (
+        memory is None
+        or memory.connections is None
+        or most <= 0
+        or PART * memory.connections <= most
+    ):
         return []
     many = memory.rounded(memory.connections)
     return [forecast_far(many, memory.rounded(many / most), math.ceil(PART * many))]
@@ -140,11 +164,18 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 
 
 def _without_a_line(ceiling: Ceiling | None, rising: Sequence[str]) -> Ceiling | None:
-    """A limit of memory without a number, if a cost of a connection rises with them: no line says where it is reached."""
+    """A limit of memory without a number, if a cost of a connection rises with them: no line says
+    where it is reached.
+    """
     if ceiling is None or not rising:
         return ceiling
     names = ", ".join(COST_NAMES[name] for name in rising)
-    return Ceiling(ceiling.name, None, None, f"{ceiling.how}; but the cost in {names} rises with the connections")
+    return Ceiling(
+        ceiling.name,
+        None,
+        None,
+        f"{ceiling.how}; but the cost in {names} rises with the connections",
+    )
 
 
 _BOTH_ENDS = "this host, as in this test (server, asyncli and both ends of each connection on it)"
@@ -174,38 +205,59 @@ def _of_sampled_host(run: Run, before: Run, costs: Costs, room: Space | None) ->
     return _of_host(name, words, costs.host_total, room, used, listing, listed=is_listed)
 
 
-def _of_client_host(run: Run, before: Run, costs: Costs, checks: Mapping[str, Check]) -> Ceiling | None:
+def _of_client_host(
+    run: Run, before: Run, costs: Costs, checks: Mapping[str, Check]
+) -> Ceiling | None:
     """asyncli's own host, if an agent samples the server's."""
     if run.sides.far is None:
         return None
     available = before.series(before.of_ours(metrics.HOST_AVAILABLE_BYTES))
     used = before.series(before.of_ours(metrics.HOST_USED_BYTES))
     room = _room(available, before.place.memory_bytes, checks.get("cgroup_memory"))
-    return _of_host("generator", f"asyncli's own host, {_OUR_END}", costs.client_total, room, used, Series())
+    return _of_host(
+        "generator", f"asyncli's own host, {_OUR_END}", costs.client_total, room, used, Series()
+    )
 
 
 def _room(available: Series, total: float | None, cgroup: Check | None) -> Space | None:
-    """The room on a host with ``total`` bytes, by the memory that was ``available`` in the baseline."""
+    """The room on a host with ``total`` bytes, by the memory that was ``available`` in the
+    baseline.
+    """
     if not available.values:
         return None
     free = statistics.median(available.values)
     reserve = RESERVE * (total or free)
     room = max(0.0, free - reserve)
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
-        return Space(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
+        return Space(
+            cgroup.have,
+            f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has",
+        )
     of = "the memory" if total else "that"
     less = f"less a reserve of {format_bytes(reserve)} ({format_share(RESERVE)} of {of})"
     return Space(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
 def _of_host(
-    name: str, where: str, total: Cost | None, room: Space | None, used: Series, listing: Series, *, listed: bool = False
+    name: str,
+    where: str,
+    total: Cost | None,
+    room: Space | None,
+    used: Series,
+    listing: Series,
+    *,
+    listed: bool = False,
 ) -> Ceiling | None:
-    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc. ``listed``: these grow
-    with the connections."""
+    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of
+    /proc. ``listed``: these grow with the connections.
+    """
     if total is None or total.of_levels or room is None:
         return None
-    room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
+    room = room.less_once(
+        total.fixed_bytes
+        - _level(used)
+        + (statistics.median(listing.values) if listing.values else 0.0)
+    )
     how = f"{where}: {room.how}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
@@ -213,7 +265,9 @@ def _of_host(
 
 
 def _earlier_memory(costs: Costs) -> Ceiling | None:
-    """Memory that the server has in advance, if its connections may use it: nobody knows how many fit there."""
+    """Memory that the server has in advance, if its connections may use it: nobody knows how many
+    fit there.
+    """
     for finding in costs.findings:
         if finding.code == cost_in_earlier_memory.code:
             return Ceiling("earlier_memory", None, None, finding.evidence)
@@ -223,8 +277,8 @@ def _earlier_memory(costs: Costs) -> Ceiling | None:
 def _server_group(run: Run, costs: Costs) -> Ceiling | None:
     """The memory limit of the server's control group, such as a container's; None without one.
 
-    By the rise of the group's own memory, which includes what the kernel charges it for; where that is hidden, by the server's
-    cost, which is a part of it.
+    By the rise of the group's own memory, which includes what the kernel charges it for; where that
+    is hidden, by the server's cost, which is a part of it.
     """
     limit = run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last()
     used = run.series(metrics.SERVER_GROUP_BYTES).between(-math.inf, run.first_connect_s)
@@ -233,11 +287,18 @@ def _server_group(run: Run, costs: Costs) -> Ceiling | None:
     how = f"the server's control group may take {format_bytes(limit)}"
     cost, of_what = costs.server_group, "of its memory"
     if cost is None or cost.ci95[0] <= 0:
-        cost, of_what = costs.server_user, "of the server's own (what the kernel charges the group for is unknown)"
+        cost, of_what = (
+            costs.server_user,
+            "of the server's own (what the kernel charges the group for is unknown)",
+        )
     if cost is None:
-        return Ceiling("server_group", None, None, f"{how}; what a connection costs in it is unknown")
+        return Ceiling(
+            "server_group", None, None, f"{how}; what a connection costs in it is unknown"
+        )
     level = statistics.median(used.values)
-    room = Space(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
+    room = Space(
+        max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect"
+    )
     how = f"{room.how}, by {cost.bytes_per_connection:,.0f} B a connection {of_what}"
     return room.ceiling("server_group", cost.bytes_per_connection, cost.ci95, how)
 
@@ -256,10 +317,12 @@ def server_ends(costs: Costs) -> int:
 
 
 def _server_alone(costs: Costs, before: Run, room: Space, here: Ceiling | None) -> Ceiling | None:
-    """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
+    """A host like this for the server alone: its memory and its end of each connection, for a proxy
+    both ends.
 
-    The server's part of the residual is unknown: the number includes all of it, the interval extends to none. If ``here``,
-    the whole host's memory, is a number, neither exceeds what that took less the ends that go elsewhere.
+    The server's part of the residual is unknown: the number includes all of it, the interval
+    extends to none. If ``here``, the whole host's memory, is a number, neither exceeds what that
+    took less the ends that go elsewhere.
     """
     user, kernel, rest, total = costs.server_user, costs.kernel, costs.residual, costs.host_total
     if user is None or kernel is None or user.of_levels:
@@ -269,16 +332,28 @@ def _server_alone(costs: Costs, before: Run, room: Space, here: Ceiling | None) 
         return None
     if rest is None:
         # Other programs may work for the server: a cache, a database.
-        return Ceiling("server_memory", None, None, "a server with as much memory: what is left over of a connection is unknown")
+        return Ceiling(
+            "server_memory",
+            None,
+            None,
+            "a server with as much memory: what is left over of a connection is unknown",
+        )
     ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
-    server, kernel_bytes = server_memory(before, costs.holders)[0], before.series(metrics.KERNEL_SOCKET_BYTES)
+    server, kernel_bytes = (
+        server_memory(before, costs.holders)[0],
+        before.series(metrics.KERNEL_SOCKET_BYTES),
+    )
     there = _level(server) + _level(kernel_bytes) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
     behind = costs.behind.bytes_per_connection if costs.behind is not None else 0.0
     own = user.bytes_per_connection + behind + in_kernel
     # The errors may be correlated: add them.
-    half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
+    half = (
+        user.half_width
+        + ends * kernel.half_width
+        + (costs.behind.half_width if costs.behind is not None else 0.0)
+    )
     residual, most = max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
@@ -322,7 +397,9 @@ def _slots(checks: Mapping[str, Check], each: int) -> Ceiling | None:
     )
     if each > 1:
         how += f"; each connection takes {each}, as of a proxy"
-    return Ceiling("worker_connections", math.floor(check.have * (1 - REUSE_BELOW) / each), None, how)
+    return Ceiling(
+        "worker_connections", math.floor(check.have * (1 - REUSE_BELOW) / each), None, how
+    )
 
 
 def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
@@ -339,24 +416,38 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 
 
 def _descriptors_in_use(run: Run) -> Ceiling | None:
-    """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
-    limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
+    """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the
+    connections.
+    """
+    limit, used = (
+        run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS)
+    )
     processes = run.series(metrics.SERVER_PROCESSES)
     may, start = limit.last(), run.first_connect_s
     ours, most = max(run.held.values), new_connections(run)
-    begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
+    begun, ended = (
+        processes.last(until_s=start),
+        max(processes.between(start, math.inf).values, default=0.0),
+    )
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
     # Preforked processes count as begun.
     if begun is not None and 2 * (ended - begun) >= most:
-        return Ceiling("descriptors", None, None, f"{how}; no limit here: each connection has its own process")
+        return Ceiling(
+            "descriptors", None, None, f"{how}; no limit here: each connection has its own process"
+        )
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
     if before is None:  # Linux before 6.2, or a server that was started before the run was resumed
         how += f"; one per connection in {format_count(ended)} processes; how many were open before the first connect is unknown"
         return Ceiling("descriptors", ended * may, None, how)
     if then <= before:
-        return Ceiling("descriptors", None, None, f"{how}; no limit here: connections take none of its fullest process")
+        return Ceiling(
+            "descriptors",
+            None,
+            None,
+            f"{how}; no limit here: connections take none of its fullest process",
+        )
     how += (
         f"; the fullest had {format_count(before)} before the first connect, and {format_count(then)} with "
         f"{format_count(most)} connections{' of all clients' if most > ours else ''}: extrapolated linearly"
@@ -365,7 +456,9 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
 
 
 def workers_of(need: float, connections: int) -> int:
-    """The number of workers among which the preflight divided ``connections``: one needs m + 6 root(m) for a mean of m."""
+    """The number of workers among which the preflight divided ``connections``: one needs m + 6
+    root(m) for a mean of m.
+    """
     share = need - _WORKER_DESCRIPTORS
     if share >= connections:
         return 1
@@ -385,14 +478,18 @@ def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
 
 
 def _grows_sources(run: Run) -> bool:
-    """Whether the server is on 127.0.0.0/8 and no source is given: then asyncli uses as many of 2^24 sources as needed."""
+    """Whether the server is on 127.0.0.0/8 and no source is given: then asyncli uses as many of
+    2^24 sources as needed.
+    """
     places = run.place.destinations
     return not run.plan.sources and bool(places) and all(one.startswith("127.") for one in places)
 
 
-def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
-    """Limits of this host, or of the host whose checks begin with ``prefix``: open files and epoll watches (``ends`` per
-    connection), tracked connections (one each).
+def _of_the_host(
+    checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = ""
+) -> list[Ceiling]:
+    """Limits of this host, or of the host whose checks begin with ``prefix``: open files and epoll
+    watches (``ends`` per connection), tracked connections (one each).
     """
     found = []
     # The preflight does not know whether both ends belong to one user.
@@ -400,14 +497,23 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
         ("epoll_watches", ends, 1, watches),
-        ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
+        (
+            "conntrack",
+            1,
+            1,
+            "tracked connections (nf_conntrack_max), if a rule makes the kernel track these",
+        ),
     ):
         check = checks.get(prefix + code)
         # Without a need the limit does not apply here.
         if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
             continue
         taken = max(0.0, check.need - needed * plan.connections)
-        how = f"{format_count(check.have)} {words}" + (f", {format_count(taken)} of them for other things" if taken else "")
+        how = f"{format_count(check.have)} {words}" + (
+            f", {format_count(taken)} of them for other things" if taken else ""
+        )
         how += f", {each} for each connection"
-        found.append(Ceiling(prefix + code, math.floor(max(0.0, check.have - taken) / each), None, how))
+        found.append(
+            Ceiling(prefix + code, math.floor(max(0.0, check.have - taken) / each), None, how)
+        )
     return found

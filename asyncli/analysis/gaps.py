@@ -9,7 +9,13 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.generations import generation_ends_s
-from asyncli.model.metrics import HOST_USED_BYTES, SERVER_ENDED, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
+from asyncli.model.metrics import (
+    HOST_USED_BYTES,
+    SERVER_ENDED,
+    STATUS_ACCEPTS,
+    STATUS_HANDLED,
+    STATUS_REQUESTS,
+)
 from asyncli.model.records import Phase, Sample
 from asyncli.model.run import Run
 
@@ -24,7 +30,10 @@ def of_one_server(run: Run) -> Run:
         return run
     of_it = ("server.", HOST_USED_BYTES) if run.sides.server else ("server.",)
     samples = [
-        Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith(of_it)})
+        Sample(
+            one.t_s,
+            {name: value for name, value in one.values.items() if not name.startswith(of_it)},
+        )
         if one.t_s <= changed_s
         else one
         for one in run.samples
@@ -33,13 +42,20 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """The records for the cost: until the first gap after the start of the ramp, until processes of the server ended with their
-    connections, or until new ones joined them; and the samples after the drain.
+    """The records for the cost: until the first gap after the start of the ramp, until processes of
+    the server ended with their connections, or until new ones joined them; and the samples after
+    the drain.
     """
     run = of_one_server(run)
     ramp, drain = run.phase("ramp"), run.phase("drain")
     since = ramp.start_s if ramp is not None else math.inf
-    first = min([_ended_s(run), generation_ends_s(run), *(gap.start_s for gap in run.gaps if gap.start_s >= since)])
+    first = min(
+        [
+            _ended_s(run),
+            generation_ends_s(run),
+            *(gap.start_s for gap in run.gaps if gap.start_s >= since),
+        ]
+    )
     if first >= run.stop_s:
         return run.outside_gaps
     spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]
@@ -48,8 +64,8 @@ def for_cost(run: Run) -> Run:
 
 
 def _ended_s(run: Run) -> float:
-    """When processes of the server first ended with connections, as by a crash or a reload: its memory is then no longer that of
-    those we hold. Infinite if never.
+    """When processes of the server first ended with connections, as by a crash or a reload: its
+    memory is then no longer that of those we hold. Infinite if never.
     """
     for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
         # Losses are counted each second, and processes when they are sampled.
@@ -64,7 +80,9 @@ def for_drift(run: Run) -> Run:
     if not run.gaps or run.hold is None:
         return run
     since_s = max(run.hold.start_s, run.place.server_changed_s or 0.0)
-    start_s, end_s = max(run.spans_outside_gaps(since_s, run.stop_s), key=lambda span: span[1] - span[0])
+    start_s, end_s = max(
+        run.spans_outside_gaps(since_s, run.stop_s), key=lambda span: span[1] - span[0]
+    )
     phases = [one for one in run.phases if one.name in ("baseline", "ramp")]
     phases += [Phase("hold", start_s, end_s), Phase("drain", end_s, end_s)]
     return msgspec.structs.replace(run.within((-math.inf, end_s)), phases=phases)
@@ -74,5 +92,10 @@ def without_counters(run: Run) -> Run:
     """The run without the server's counters, if it has a gap."""
     if not run.gaps:
         return run
-    kept = [Sample(one.t_s, {name: value for name, value in one.values.items() if name not in _COUNTERS}) for one in run.samples]
+    kept = [
+        Sample(
+            one.t_s, {name: value for name, value in one.values.items() if name not in _COUNTERS}
+        )
+        for one in run.samples
+    ]
     return msgspec.structs.replace(run, samples=[one for one in kept if one.values])

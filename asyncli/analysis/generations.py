@@ -1,10 +1,13 @@
-"""Generations of the server's processes: a reload starts new ones beside those that still hold the connections.
+"""Generations of the server's processes: a reload starts new ones beside those that still hold the
+connections.
 
-The new ones take memory of their own, which no connection brought, so a cost and a growth are of one generation. A generation is
-told from a pool that grows: it is at least as many workers at once as the server had, and they stay. Where processes follow the
-connections, one for each, it is also more than the connections of that time. A process that takes no worker's place, such as a
-helper that a server of one process starts, is none (``server.joined``). Whether earlier workers still accept is not known, so
-a generation may also be further workers. Other processes that come or go are told with their instant.
+The new ones take memory of their own, which no connection brought, so a cost and a growth are of
+one generation. A generation is told from a pool that grows: it is at least as many workers at once
+as the server had, and they stay. Where processes follow the connections, one for each, it is also
+more than the connections of that time. A process that takes no worker's place, such as a helper
+that a server of one process starts, is none (``server.joined``). Whether earlier workers still
+accept is not known, so a generation may also be further workers. Other processes that come or go
+are told with their instant.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from asyncli.model.run import Run
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """``started`` processes that appeared between two samples (s), beside ``workers`` of the generation before."""
+    """``started`` processes that appeared between two samples (s), beside ``workers`` of the
+    generation before.
+    """
 
     after_s: float
     at_s: float
@@ -43,9 +48,17 @@ def generations(run: Run) -> list[Generation]:
             continue
         # The root is no worker, but of a server with one process.
         workers = max(1.0, (processes.at(before_s) or 1.0) - 1.0)
-        opened = sum(tick.opened for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0)) if follow else 0
+        opened = (
+            sum(tick.opened for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0))
+            if follow
+            else 0
+        )
         settled_s = after_s + MISSED_S
-        rise = (started.at(settled_s) or 0.0) - before - ((ended.at(settled_s) or 0.0) - (ended.at(before_s) or 0.0))
+        rise = (
+            (started.at(settled_s) or 0.0)
+            - before
+            - ((ended.at(settled_s) or 0.0) - (ended.at(before_s) or 0.0))
+        )
         if new >= workers and new > opened and rise >= workers:
             found.append(Generation(before_s, after_s, round(new), round(workers)))
     return found
@@ -57,14 +70,21 @@ def _follow_connections(run: Run) -> bool:
 
 
 def generation_ends_s(run: Run) -> float:
-    """The last sample (s) before the server's processes were joined by a new generation; infinite if they never were."""
+    """The last sample (s) before the server's processes were joined by a new generation; infinite
+    if they never were.
+    """
     return next((generation.after_s for generation in generations(run)), math.inf)
 
 
 def changes(run: Run) -> list[Finding]:
-    """A finding for each new generation of processes until the drain, and one for all others that came or went without losses."""
+    """A finding for each new generation of processes until the drain, and one for all others that
+    came or went without losses.
+    """
     new = [generation for generation in generations(run) if generation.at_s <= run.stop_s]
-    found = [server_reloaded(generation.at_s, generation.started, generation.workers) for generation in new]
+    found = [
+        server_reloaded(generation.at_s, generation.started, generation.workers)
+        for generation in new
+    ]
     return found + ([] if _follow_connections(run) else _others(run, new))
 
 
@@ -72,7 +92,11 @@ def _others(run: Run, new: list[Generation]) -> list[Finding]:
     started, ended = (_steps(run, name) for name in (SERVER_STARTED, SERVER_ENDED))
     settled = [generation.at_s for generation in new]
     counts = [
-        sum(count for t_s, count in steps.items() if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled))
+        sum(
+            count
+            for t_s, count in steps.items()
+            if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled)
+        )
         for steps in (started, ended)
     ]
     if not any(counts):
@@ -83,7 +107,9 @@ def _others(run: Run, new: list[Generation]) -> list[Finding]:
 
 
 def _steps(run: Run, name: str) -> dict[float, int]:
-    """The instant (s) of each rise of a counter of processes while connections were held and none was lost -> the rise."""
+    """The instant (s) of each rise of a counter of processes while connections were held and none
+    was lost -> the rise.
+    """
     return {
         after_s: round(after - before)
         for (before_s, before), (after_s, after) in pairwise(run.series(name).rows())

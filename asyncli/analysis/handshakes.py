@@ -1,4 +1,6 @@
-"""TLS and protocol of a run's connections: what they negotiated, how long handshakes took, and findings."""
+"""TLS and protocol of a run's connections: what they negotiated, how long handshakes took, and
+findings.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,10 @@ class Quantiles(msgspec.Struct):
 
 
 class TlsPart(msgspec.Struct):
-    """``spoken``: version and cipher suite -> handshakes that negotiated them. ``failed``: handshakes by reason; ``ended``: open
-    connections that TLS ended. ``objects``: connections that kept an OpenSSL object at the hold's end. ``certificates``: expiry
-    of the server's certificates -> full handshakes.
+    """``spoken``: version and cipher suite -> handshakes that negotiated them. ``failed``:
+    handshakes by reason; ``ended``: open connections that TLS ended. ``objects``: connections that
+    kept an OpenSSL object at the hold's end. ``certificates``: expiry of the server's certificates
+    -> full handshakes.
 
     ``tcp_ms`` and ``handshake_ms``: the TCP handshake, and the TLS handshake after it.
     """
@@ -62,7 +65,9 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
     """The TLS part of a report; unset for a run without TLS."""
     if totals.whole.tls is None:
         return msgspec.UNSET
-    until = [tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None]
+    until = [
+        tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None
+    ]
     return tls_part(totals.whole.tls, not run.plan.insecure, until[-1] if until else 0)
 
 
@@ -76,8 +81,9 @@ def tls_findings(
     part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
     held: int = 0, run_s: float = 0.0,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections of a soak; ``run_s``: how long
-    the run lasts, or is to last."""
+    """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections
+    of a soak; ``run_s``: how long the run lasts, or is to last.
+    """
     if part is msgspec.UNSET:
         return
     if part.failed:
@@ -97,7 +103,9 @@ def tls_findings(
 
 
 def _weak_suite(spoken: str) -> Iterator[Finding]:
-    """``spoken``: version and suite. All suites of TLS 1.3 have forward secrecy and authenticated encryption."""
+    """``spoken``: version and suite. All suites of TLS 1.3 have forward secrecy and authenticated
+    encryption.
+    """
     suite = spoken.partition(" ")[2]
     if suite.startswith("TLS_"):
         return
@@ -118,28 +126,41 @@ def _weak_certificate(certificate: Mapping[str, Any]) -> Iterator[Finding]:
 def certificate_ends(
     certificate: Mapping[str, Any], run_s: float, shown: Iterable[str] = (), started: str = ""
 ) -> Iterator[Finding]:
-    """Findings of the probed ``certificate`` ({}: none), and of others that were ``shown`` in the run."""
-    # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
+    """Findings of the probed ``certificate`` ({}: none), and of others that were ``shown`` in the
+    run.
+    """
+    # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide):
+    # 30 days of the usual 90.
     due_days = max(run_s / 86_400, min(30.0, certificate.get("lasts_days", math.inf) / 3))
-    ends = [(certificate.get("subject", ""), certificate["ends"], certificate["days_left"])] if certificate else []
+    ends = (
+        [(certificate.get("subject", ""), certificate["ends"], certificate["days_left"])]
+        if certificate
+        else []
+    )
     # After a reload a server may show another certificate.
     other = "another one, shown in the run" if certificate else "shown in the run"
     for instant in set(shown) - {certificate.get("ends")}:
         with contextlib.suppress(ValueError, TypeError):  # a file may contain anything
-            days_left = (datetime.fromisoformat(instant) - datetime.fromisoformat(started)) / timedelta(days=1)
+            days_left = (
+                datetime.fromisoformat(instant) - datetime.fromisoformat(started)
+            ) / timedelta(days=1)
             ends.append((other, instant, days_left))
     yield from (tls.tls_certificate_ends(*one, run_s) for one in ends if one[2] <= due_days)
 
 
 def planned_s(plan: Plan, now_s: float) -> float:
-    """How long a run of ``plan`` that starts at ``now_s`` (s since 1970) will last (s); 0 if it has no end."""
+    """How long a run of ``plan`` that starts at ``now_s`` (s since 1970) will last (s); 0 if it has
+    no end.
+    """
     if plan.hold_until is not None:
         return instant_of(plan.hold_until, now_s) - now_s + plan.residue_s
     return 0.0 if plan.hold_s is None else plan.lasts_s
 
 
 class StreamsPart(msgspec.Struct):
-    """HTTP/2 streams held per connection, opened in all, lost on open connections (``reasons``), and open at the hold's end."""
+    """HTTP/2 streams held per connection, opened in all, lost on open connections (``reasons``),
+    and open at the hold's end.
+    """
 
     per_connection: int
     streams_opened: int
@@ -149,9 +170,10 @@ class StreamsPart(msgspec.Struct):
 
 
 class ProtocolPart(msgspec.Struct):
-    """``handshake_ms``: from the first bytes to the peer's acceptance. ``refused``: handshakes by reason. ``broken``: connections
-    that ended because the server broke the protocol, by how. ``goodbyes``: those that it closed with notice, by code ("0": none).
-    ``messages`` were no answers, with ``message_bytes`` without framing.
+    """``handshake_ms``: from the first bytes to the peer's acceptance. ``refused``: handshakes by
+    reason. ``broken``: connections that ended because the server broke the protocol, by how.
+    ``goodbyes``: those that it closed with notice, by code ("0": none). ``messages`` were no
+    answers, with ``message_bytes`` without framing.
     """
 
     name: str
@@ -180,19 +202,27 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
     took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
     deflate = counts.deflate if run.plan.ws_deflate else msgspec.UNSET
     tables = counts.tables if run.plan.h2_table else msgspec.UNSET
-    return ProtocolPart(run.plan.protocol, took, *recorded, _streams(run, counts), tables, deflate, first)
+    return ProtocolPart(
+        run.plan.protocol, took, *recorded, _streams(run, counts), tables, deflate, first
+    )
 
 
 def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:
     if not run.plan.streams:
         return msgspec.UNSET
-    until = [tick.protocol.streams_open for t_s, tick in run.ticks if t_s <= run.stop_s and tick.protocol is not None]
+    until = [
+        tick.protocol.streams_open
+        for t_s, tick in run.ticks
+        if t_s <= run.stop_s and tick.protocol is not None
+    ]
     lost = counts.streams_lost
-    return StreamsPart(run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost)
+    return StreamsPart(
+        run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost
+    )
 
 
-# Simple and bulk errors of RESP (the Redis serialization protocol: "-ERR", "-OOM", "!21"), -ERR of NATS and POP3 (RFC 1939), and
-# those of memcached's protocol.txt. A negative number is none.
+# Simple and bulk errors of RESP (the Redis serialization protocol: "-ERR", "-OOM", "!21"), -ERR of
+# NATS and POP3 (RFC 1939), and those of memcached's protocol.txt. A negative number is none.
 _ERRORS = re.compile(r"""b['"](?:-[A-Z]{2,}|!\d|(?:CLIENT_|SERVER_)?ERROR\b)""")
 
 
@@ -207,12 +237,18 @@ def _kinds_of_answers(counts: ProtocolCounts, answered: int) -> Iterator[Finding
         wrong[first[0]] = wrong.get(first[0], 0) + usual
     if wrong:
         right = next((sample for sample in (*first, *others) if not _ERRORS.match(sample)), "")
-        yield server.answers_look_like_errors(sum(wrong.values()), answered, max(wrong, key=lambda one: wrong[one]), right)
+        yield server.answers_look_like_errors(
+            sum(wrong.values()), answered, max(wrong, key=lambda one: wrong[one]), right
+        )
     elif others and len(others) < MOST_KINDS:
-        yield server.answers_differ(sum(others.values()), answered, first[0], max(others, key=lambda one: others[one]))
+        yield server.answers_differ(
+            sum(others.values()), answered, first[0], max(others, key=lambda one: others[one])
+        )
 
 
-def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
+def protocol_findings(
+    run: Run, totals: Totals, part: ProtocolPart | msgspec.UnsetType
+) -> Iterator[Finding]:
     counts = totals.whole.protocol or ProtocolCounts()
     if run.plan.protocol == "http" and counts.first_answers:
         yield server.event_stream()

@@ -1,8 +1,10 @@
-"""Which processes hold the server's connections: those whose descriptors, threads or number rise with the connections.
+"""Which processes hold the server's connections: those whose descriptors, threads or number rise
+with the connections.
 
-Who listens tells nothing of it: a server may hand its sockets to another process, or fork twice for each connection; and behind a
-proxy another program holds as many. What rises in step with the connections is presumed the server's. A server that does not rise
-by them does not hold them, and what it takes of memory is no cost of a connection.
+Who listens tells nothing of it: a server may hand its sockets to another process, or fork twice for
+each connection; and behind a proxy another program holds as many. What rises in step with the
+connections is presumed the server's. A server that does not rise by them does not hold them, and
+what it takes of memory is no cost of a connection.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
-# In the middle half of the ramp, a quarter from its ends, a program that follows the connections has as many, to a quarter.
+# In the middle half of the ramp, a quarter from its ends, a program that follows the connections
+# has as many, to a quarter.
 _QUARTER = 0.25
 
 
 class Holders(msgspec.Struct, frozen=True):
-    """Who holds the server's connections. Programs are by name, other than the server's own processes."""
+    """Who holds the server's connections. Programs are by name, other than the server's own
+    processes.
+    """
 
     #: Whether the server's processes rose by a tenth of the connections or more; None if unknown.
     server: bool | None = None
-    #: Programs that hold connections at the server's ports, in the server's place or a part of them; and those that rose in step
-    #: with the connections where the server holds none.
+    #: Programs that hold connections at the server's ports, in the server's place or a part of
+    #: them; and those that rose in step with the connections where the server holds none.
     in_place: tuple[str, ...] = ()
-    #: Programs that rose in step with them beside the server, which holds them too: a proxy's backend.
+    #: Programs that rose in step with them beside the server, which holds them too: a proxy's
+    #: backend.
     behind: tuple[str, ...] = ()
 
 
@@ -40,7 +46,11 @@ def holders_of(run: Run) -> Holders:
     if levels is None:
         return Holders()
     server, beside = _server_holds(run, levels), _in_step(run, levels)
-    holding = tuple(sorted(name for name in _of_family(run, metrics.BESIDE_HOLDERS) if _holds(run, name, levels)))
+    holding = tuple(
+        sorted(
+            name for name in _of_family(run, metrics.BESIDE_HOLDERS) if _holds(run, name, levels)
+        )
+    )
     if server is False:
         return Holders(server, in_place=tuple(sorted({*holding, *beside})))
     behind = tuple(name for name in beside if name not in holding)
@@ -48,7 +58,8 @@ def holders_of(run: Run) -> Holders:
 
 
 def memory_of(run: Run, program: str) -> Series:
-    """The bytes that a program's processes took since the first connect; empty if they may not be read.
+    """The bytes that a program's processes took since the first connect; empty if they may not be
+    read.
 
     It is left out of samples in which it had hardly risen: 0 there.
     """
@@ -56,7 +67,11 @@ def memory_of(run: Run, program: str) -> Series:
     taken = dict(run.series(f"{metrics.BESIDE_BYTES}{program}").rows())
     if not taken:
         return Series()
-    read = [t_s for t_s in run.series(metrics.HOST_OTHER_PROCESSES).t_s if t_s in taken or t_s not in risen]
+    read = [
+        t_s
+        for t_s in run.series(metrics.HOST_OTHER_PROCESSES).t_s
+        if t_s in taken or t_s not in risen
+    ]
     return Series(read, [taken.get(t_s, 0.0) for t_s in read])
 
 
@@ -78,19 +93,26 @@ def _of_family(run: Run, family: str) -> list[str]:
 
 def _holds(run: Run, program: str, levels: _Levels) -> bool:
     """Whether its processes held connections at the server's ports while ours were held."""
-    return (run.series(f"{metrics.BESIDE_HOLDERS}{program}").last(until_s=levels.after_s) or 0.0) > 0
+    return (
+        run.series(f"{metrics.BESIDE_HOLDERS}{program}").last(until_s=levels.after_s) or 0.0
+    ) > 0
 
 
 def _in_step(run: Run, levels: _Levels) -> tuple[str, ...]:
     """The programs beside the server that rose in step with the connections, by name."""
     family = metrics.BESIDE_DESCRIPTORS
     names = _of_family(run, family)
-    rises = {name: [_rise(run, f"{kind}{name}") for kind in (family, metrics.BESIDE_PROCESSES)] for name in names}
+    rises = {
+        name: [_rise(run, f"{kind}{name}") for kind in (family, metrics.BESIDE_PROCESSES)]
+        for name in names
+    }
     return tuple(name for name in names if any(_is_in_step(rise, levels) for rise in rises[name]))
 
 
 class _Levels(msgspec.Struct, frozen=True):
-    """The server's connections over time, and their rise between two instants: before the first connect, and all held."""
+    """The server's connections over time, and their rise between two instants: before the first
+    connect, and all held.
+    """
 
     count: Series
     before_s: float
@@ -126,7 +148,9 @@ def _rise(run: Run, name: str) -> Series:
 
 
 def _is_in_step(rise: Series, levels: _Levels) -> bool:
-    """Whether it rose by a whole number for each connection, and by about as many for each of half of them."""
+    """Whether it rose by a whole number for each connection, and by about as many for each of half
+    of them.
+    """
     part = rise.between(-math.inf, levels.after_s)
     if not part.values:
         return False

@@ -1,4 +1,6 @@
-"""The numbers of a run that ``compare`` uses: each an estimate with an interval, or the reason for none."""
+"""The numbers of a run that ``compare`` uses: each an estimate with an interval, or the reason for
+none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, at_least, by_stretch, count_stretches, last_of, quantile
+from asyncli.analysis.estimates import (
+    ALPHA,
+    Estimate,
+    Rate,
+    at_least,
+    by_stretch,
+    count_stretches,
+    last_of,
+    quantile,
+)
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
@@ -37,7 +48,15 @@ HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
 HOLD_TOO_SHORT = "hold too short to tell growth"
 # Constant limits; other limits are momentary readings.
-_LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
+_LIMITS = (
+    "nofile_hard",
+    "nproc",
+    "file_max",
+    "conntrack_max",
+    "cgroup_memory_limit",
+    "cpu_quota",
+    "superuser",
+)
 
 #: A number, or the reason for none.
 Measured = Estimate | Rate | str
@@ -76,7 +95,10 @@ class MeasuredRun(msgspec.Struct):
 def measure(name: str, path: str, run: Run) -> MeasuredRun:
     """All numbers of ``run``, which has the name ``name`` ("A") and the file ``path``."""
     # The verdict needs no latencies, and the histograms of a night are slow to add.
-    quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
+    quick = [
+        (t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE))
+        for t_s, tick in run.ticks
+    ]
     totals = fold(msgspec.structs.replace(run, ticks=quick))
     measured = run.outside_gaps
     limits = saturation(run, totals)
@@ -100,10 +122,18 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     lateness = by_stretch(hold, "lateness_us")
     numbers["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
     late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
-    late_ms = {name: value / 1e3 for name, q in _QUANTILES.items() if (value := late.quantile(q)) is not None}
+    late_ms = {
+        name: value / 1e3
+        for name, q in _QUANTILES.items()
+        if (value := late.quantile(q)) is not None
+    }
     _losses(numbers, totals, measured)
     _drift(numbers, grown)
-    hidden = {f"cost.{name}" for name in _COSTS if getattr(found, name) is not None and not is_measured(found, name)}
+    hidden = {
+        f"cost.{name}"
+        for name in _COSTS
+        if getattr(found, name) is not None and not is_measured(found, name)
+    }
     hidden |= {f"drift.{name}" for name, one in grown.items() if one.verdict == "too_short"}
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
@@ -126,7 +156,9 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
             numbers[f"cost.{name}"] = why(name)
             continue
         low, high = cost.ci95
-        numbers[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
+        numbers[f"cost.{name}"] = Estimate(
+            cost.bytes_per_connection, low, high, max(1, cost.points - 2)
+        )
     server, line = found.server_user, found.fits.get("server_user")
     if server is None:
         numbers["fixed.server_user"] = why("server_user")
@@ -134,7 +166,9 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
         numbers["fixed.server_user"] = "no interval of the fixed part is known"
     else:
         low, high = line.band(0.0)
-        numbers["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+        numbers["fixed.server_user"] = Estimate(
+            server.fixed_bytes, low, high, max(1, server.points - 2)
+        )
     levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
     levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
     return frozenset(levels)
@@ -143,13 +177,22 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
 def _kinds(run: Run, holders: Holders) -> dict[str, str]:
     """The kind of the server's memory in each row: PSS, RSS and USS are not comparable."""
     # The residual depends on the server's memory if the server is on the sampled host.
-    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
+    keys = [
+        "cost.server_user",
+        "fixed.server_user",
+        "memory.server_hold_end",
+        *(["cost.residual"] if run.sides.server else []),
+    ]
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
-    return dict.fromkeys(keys, server_memory(run, holders)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
+    return dict.fromkeys(keys, server_memory(run, holders)[1]) | {
+        "drift.server_user": source.replace("_", " + ").upper()
+    }
 
 
 def _files(run: Run) -> float | None:
-    memory, own = (at_hold_end(run, run.series(name)) for name in (SERVER_PSS_BYTES, SERVER_ANON_SHMEM_BYTES))
+    memory, own = (
+        at_hold_end(run, run.series(name)) for name in (SERVER_PSS_BYTES, SERVER_ANON_SHMEM_BYTES)
+    )
     return None if memory is None or own is None else memory - own
 
 
@@ -173,11 +216,19 @@ def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
 
 
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:
-    """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats included)."""
+    """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats
+    included).
+    """
     ramp, hold = run.phase("ramp"), run.phase("hold")
     for key, part, end_s, count, name in (
         ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
-        ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
+        (
+            "cpu.per_connection",
+            ramp,
+            hold.start_s if hold is not None else run.stop_s,
+            "opened",
+            "ramp",
+        ),
     ):
         if part is None:
             numbers[key] = f"the run did not reach its {name}"
@@ -188,8 +239,8 @@ def _cpu(numbers: dict[str, Measured], run: Run) -> None:
 def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measured:
     """Microseconds of the server's CPU per event of ``count``: the ratio of the sums.
 
-    Its error is the spread of stretches about their trend: in the ramp heartbeats of held connections make each stretch more
-    expensive than the one before, which is no noise.
+    Its error is the spread of stretches about their trend: in the ramp heartbeats of held
+    connections make each stretch more expensive than the one before, which is no noise.
     """
     import numpy as np
 
@@ -198,7 +249,8 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
-    # Start and end at readings. CPU time has a resolution of 10 ms, samples and ticks come once a second.
+    # Start and end at readings. CPU time has a resolution of 10 ms, samples and ticks come once a
+    # second.
     k = count_stretches(cpu.t_s[-1] - cpu.t_s[0], least_s=2.0)
     if k is None:
         return f"the {name} is too short for the spread of its stretches"
@@ -221,7 +273,9 @@ def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
     for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
-        numbers[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
+        numbers[key] = (
+            Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
+        )
     failed = sum(whole.failures.values())
     attempts = (whole.opened + failed) / 1e3
     numbers["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
@@ -248,7 +302,8 @@ def _drift(numbers: dict[str, Measured], found: Mapping[MetricName, Drift]) -> N
         elif one.bytes_per_hour is None or one.ci95 is None or one.p_value is None:
             numbers[f"drift.{name}"] = HOLD_TOO_SHORT
         elif one.verdict == "too_short" and (name == "host_total" or one.p_value < ALPHA):
-            # The interval is no bound: other programs change the host's memory, and what is certain may be settling.
+            # The interval is no bound: other programs change the host's memory, and what is certain
+            # may be settling.
             numbers[f"drift.{name}"] = HOLD_TOO_SHORT
         else:
             numbers[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
@@ -267,10 +322,18 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     server = environment.get("server")
     found: dict[str, Any] = {}
     if isinstance(server, dict):
-        found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
-        found |= {f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()}
+        found |= {
+            f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")
+        }
+        found |= {
+            f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()
+        }
     found["protocol"] = PROTOCOLS[plan.protocol].title
-    found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
+    found |= {
+        f"plan.{key}": value
+        for key, value in msgspec.to_builtins(plan).items()
+        if key not in ("batch", "interval_s")
+    }
     if plan.hold_until is not None:
         # Its length varies by seconds.
         del found["plan.hold_s"]
@@ -278,7 +341,9 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
         # Limits judge what was measured, and change nothing of it.
         del found["plan.fail_if"]
     found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
-    found |= {key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")}
+    found |= {
+        key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")
+    }
     for name, keys in (("sysctls", None), ("limits", _LIMITS)):
         part = environment.get(name)
         if isinstance(part, dict):

@@ -1,10 +1,12 @@
-"""What other programs of the sampled host took of its memory, and how much of that may belong to the connections.
+"""What other programs of the sampled host took of its memory, and how much of that may belong to
+the connections.
 
-The law: what they take by themselves belongs to no connection, and whatever else they take may. By themselves they take what they
-take at a steady pace while no connection is added: before the first connect, and in the hold; and in the ramp, what they would
-take at the lower pace of both. Nobody can tell the rest apart: a daemon of the server may take memory for connections of
-which it holds no socket, and a stranger may begin in the ramp. So the cost of the host reaches from the host without all that
-other programs took to the host with it.
+The law: what they take by themselves belongs to no connection, and whatever else they take may. By
+themselves they take what they take at a steady pace while no connection is added: before the first
+connect, and in the hold; and in the ramp, what they would take at the lower pace of both. Nobody
+can tell the rest apart: a daemon of the server may take memory for connections of which it holds no
+socket, and a stranger may begin in the ramp. So the cost of the host reaches from the host without
+all that other programs took to the host with it.
 """
 
 from __future__ import annotations
@@ -22,16 +24,28 @@ from asyncli.model.samples import Series, parts
 
 
 def memory_of_others(run: Run, holders: Holders) -> Series:
-    """Memory of processes on the sampled host over time, without those of asyncli, of the server and of the ``holders``."""
-    ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
+    """Memory of processes on the sampled host over time, without those of asyncli, of the server
+    and of the ``holders``.
+    """
+    ours = (
+        (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES)
+        if run.sides.generator
+        else (metrics.AGENT_USS_BYTES,)
+    )
     known = [run.series(name) for name in ours]
     if run.sides.server:
-        known += [with_files_at_rest(run, holders)[0], behind_server(run, holders), unmapped_shared(run)]
+        known += [
+            with_files_at_rest(run, holders)[0],
+            behind_server(run, holders),
+            unmapped_shared(run),
+        ]
     return minus(run.series(metrics.HOST_PROCESSES_BYTES), [memory for memory in known if memory])
 
 
 def taken_by_themselves(run: Run, others: Series, at_s: Sequence[float]) -> Series:
-    """How many bytes ``others`` took by themselves since the first connect, at these instants; below zero if they freed them."""
+    """How many bytes ``others`` took by themselves since the first connect, at these instants;
+    below zero if they freed them.
+    """
     hold = run.hold
     if hold is None or not others:
         return Series(list(at_s), [0.0] * len(at_s))
@@ -50,11 +64,15 @@ def taken_by_themselves(run: Run, others: Series, at_s: Sequence[float]) -> Seri
 
 
 def _sure_pace(rest: Series) -> float:
-    """Bytes a second of a metric that moves steadily: the end of its 95 % interval closest to zero; 0 if that holds zero."""
+    """Bytes a second of a metric that moves steadily: the end of its 95 % interval closest to zero;
+    0 if that holds zero.
+    """
     if len(rest) < FEWEST_POINTS:
         return 0.0
     points = []
-    for start_s, end_s in parts(rest.t_s[0], rest.t_s[-1], (rest.t_s[-1] - rest.t_s[0]) / MOST_BINS, len(rest)):
+    for start_s, end_s in parts(
+        rest.t_s[0], rest.t_s[-1], (rest.t_s[-1] - rest.t_s[0]) / MOST_BINS, len(rest)
+    ):
         rows = [(t_s, t_s, value) for t_s, value in rest.between(start_s, end_s).rows()]
         if rows:
             points.append(median_point(rows))

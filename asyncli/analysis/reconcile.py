@@ -22,12 +22,15 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
-# A status page that is older than this (s) at the drain, and than two of its usual intervals, is ignored.
+# A status page that is older than this (s) at the drain, and than two of its usual intervals, is
+# ignored.
 _STALE_S = 3.0
 
 
 class _AtEnd(msgspec.Struct, frozen=True):
-    """Two counts at the last page. Work in flight allows second less first to be from ``least`` to ``most``."""
+    """Two counts at the last page. Work in flight allows second less first to be from ``least`` to
+    ``most``.
+    """
 
     pair: Pair
     first: int
@@ -47,7 +50,8 @@ class _AtEnd(msgspec.Struct, frozen=True):
 class Reconciliation(msgspec.Struct):
     """The counts of client and server; None where unknown."""
 
-    #: Open at the client at the hold's end; unanswered ones included, since the server may count them.
+    #: Open at the client at the hold's end; unanswered ones included, since the server may count
+    #: them.
     client_held: int | None = None
     #: Active connections of the server, less our poller's, at the hold's end.
     server_active: int | None = None
@@ -59,11 +63,14 @@ class Reconciliation(msgspec.Struct):
     divergences: list[Divergence] = msgspec.field(default_factory=list)
 
 
-def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> tuple[Reconciliation, list[Finding]]:
-    """The counts, and a finding for each pair that disagrees or did for a while, or of why the counts are unknown.
+def reconcile(
+    run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()
+) -> tuple[Reconciliation, list[Finding]]:
+    """The counts, and a finding for each pair that disagrees or did for a while, or of why the
+    counts are unknown.
 
-    Deltas are from the first page to the last of the run: in the residue nothing is in flight. ``diagnoses``: of lost
-    connections, which the server may still count.
+    Deltas are from the first page to the last of the run: in the residue nothing is in flight.
+    ``diagnoses``: of lost connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
     start_s, stop_s = run.first_connect_s, run.stop_s
@@ -89,11 +96,15 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         result.requests_delta = _int_or_none(pages.requests[-1])
     restarts = []
     if pages.restarts:
-        restarts.append(counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0]))
+        restarts.append(
+            counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])
+        )
     why = _why_unknown(run, pages, active)
     if why == "page_of_new_processes":
         before_s = pages.restarted_s[0]
-        result.divergences = [divergence for divergence in result.divergences if divergence.from_s < before_s]
+        result.divergences = [
+            divergence for divergence in result.divergences if divergence.from_s < before_s
+        ]
     if why is not None or active is None:
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
         return result, [unknown, *restarts, *_divergence_findings(result.divergences, context)]
@@ -112,10 +123,15 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         if not count.agrees:
             disagreements.append(_disagreement(count, open_since.get(count.pair), context))
     result.agrees = not disagreements
-    has_ended = all(phase is not None and phase.end_s is not None for phase in (run.phase("hold"), run.phase("drain")))
+    has_ended = all(
+        phase is not None and phase.end_s is not None
+        for phase in (run.phase("hold"), run.phase("drain"))
+    )
     return result, [
         *disagreements,
-        *_agreement_findings(known_at_end, context, restarted=bool(pages.restarts), ended=has_ended),
+        *_agreement_findings(
+            known_at_end, context, restarted=bool(pages.restarts), ended=has_ended
+        ),
         *restarts,
         *_divergence_findings(result.divergences, context),
     ]
@@ -127,7 +143,11 @@ def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Co
         failed=sum(totals.whole.failures.values()),
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
-        killed=sum(diagnosis.count for diagnosis in diagnoses if diagnosis.code == "worker_crash" and diagnosis.certain),
+        killed=sum(
+            diagnosis.count
+            for diagnosis in diagnoses
+            if diagnosis.code == "worker_crash" and diagnosis.certain
+        ),
         server=run.place.server_name,
         others_hold=_others_hold_sockets(run),
     )
@@ -144,7 +164,9 @@ def _lacks(plan: Plan) -> list[str]:
 
 
 def _active_at_end(pages: Pages, start_s: float, stop_s: float) -> float | None:
-    """The server's active connections on the last page that is not stale. A later page may be of the drain."""
+    """The server's active connections on the last page that is not stale. A later page may be of
+    the drain.
+    """
     recent_s = max(start_s, stop_s - max(_STALE_S, 2 * pages.step_s))
     recent = (pages.answered_s <= stop_s) & (pages.t_s >= recent_s)
     if not recent.any():
@@ -164,16 +186,21 @@ def _why_unknown(run: Run, pages: Pages, active: float | None) -> Unknown | None
 
 
 def _others_hold_sockets(run: Run) -> bool:
-    """Whether other clients hold connections on the server by the kernel's sockets; a page may count some that are gone."""
+    """Whether other clients hold connections on the server by the kernel's sockets; a page may
+    count some that are gone.
+    """
     return any(run.series(SERVER_SOCKETS).values) and other_clients_of(run) is not None
 
 
 def _page_of_new_processes(run: Run, pages: Pages) -> bool:
-    """Whether the page's counters restarted with a new generation of processes: it then knows nothing of the earlier ones, as
-    HAProxy's. nginx's page counts for all in shared memory, and goes on.
+    """Whether the page's counters restarted with a new generation of processes: it then knows
+    nothing of the earlier ones, as HAProxy's. nginx's page counts for all in shared memory, and
+    goes on.
     """
     return any(
-        abs(restarted_s - generation.at_s) <= MISSED_S for restarted_s in pages.restarted_s for generation in generations(run)
+        abs(restarted_s - generation.at_s) <= MISSED_S
+        for restarted_s in pages.restarted_s
+        for generation in generations(run)
     )
 
 
@@ -181,12 +208,18 @@ def _int_or_none(count: float) -> int | None:
     return None if math.isnan(count) else round(float(count))
 
 
-def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
+def _at_end(
+    pair: CountPair, client: Client, totals: Totals, active: float, stop: float
+) -> _AtEnd | None:
     """The pair at the last page; None if a count is unknown."""
-    first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
+    first, second, least, most = (
+        float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most)
+    )
     if pair.pair == "held":
         # Opens and losses near the drain may come before or after the page.
-        churn = sum(float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost"))
+        churn = sum(
+            float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost")
+        )
         first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
     if math.isnan(first) or math.isnan(second):
         return None
@@ -196,10 +229,14 @@ def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop
 def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Finding:
     match one.pair:
         case "held":
-            return counts.reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
+            return counts.reconcile_held(
+                one.first, one.second, since, context.addresses, context.beyond(one.by)
+            )
         case "accepts":
             silent = context.silent if -one.by <= context.silent else 0
-            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent, context.server)
+            return counts.reconcile_accepts(
+                one.first, one.second, since, context.addresses, silent, context.server
+            )
         case "handled":
             return counts.reconcile_handled(one.first, one.second, since, context.server)
         case _:
@@ -216,28 +253,40 @@ class _Context(msgspec.Struct):
     failed: int
     #: Servers behind the URLs, by host and port.
     addresses: int
-    #: Other clients hold connections on the server; or they use it: it accepted more than we can have opened.
+    #: Other clients hold connections on the server; or they use it: it accepted more than we can
+    #: have opened.
     others_hold: bool = False
     others: bool = False
     #: Connections that were never answered: the last packet of the handshake may have been lost.
     silent: int = 0
-    #: Connections lost with killed workers of the server; and the server's count before our first connect.
+    #: Connections lost with killed workers of the server; and the server's count before our first
+    #: connect.
     killed: int = 0
     already: int = 0
     #: The server's name; "": unknown.
     server: str = ""
 
     def stale(self, excess: int) -> tuple[int, int]:
-        """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
+        """Connections of killed workers and from before our first connect, if they explain
+        ``excess``; else (0, 0).
+        """
         # A few are our poller's, or were opened while a worker was replaced.
         enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
-        return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
+        return next(
+            (one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough),
+            (0, 0),
+        )
 
     def beyond(self, excess: int) -> Beyond:
         """Why the server counts ``excess`` connections more than we hold."""
         killed, before = (0, 0) if self.others_hold else self.stale(excess)
-        return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
+        return {
+            "killed": killed,
+            "before": before,
+            "others": self.others,
+            "lost": self.lost + self.failed > 0,
+        }
 
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
@@ -248,11 +297,18 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
         return "They agree at the end, and diverged for a while (see the findings)"
     if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
-    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
+    return {
+        True: "They agree",
+        False: "They disagree (see the findings)",
+        None: "Whether they agree is unknown",
+    }[agrees]
 
 
-def _agreement_findings(every: Sequence[_AtEnd], context: _Context, *, restarted: bool, ended: bool) -> list[Finding]:
-    """Findings of the differences of pairs that agree. ``restarted``: the server's counters were."""
+def _agreement_findings(
+    every: Sequence[_AtEnd], context: _Context, *, restarted: bool, ended: bool
+) -> list[Finding]:
+    """Findings of the differences of pairs that agree. ``restarted``: the server's counters were.
+    """
     apart: list[Apart] = []
     found = []
     for one in every:
@@ -263,24 +319,41 @@ def _agreement_findings(every: Sequence[_AtEnd], context: _Context, *, restarted
                 found.append(counts.reconcile_stale(one.by, killed, before))
                 continue
             flight = abs(one.least if one.by < 0 else one.most)
-            apart.append({"pair": one.pair, "by": one.by, "flight": flight, "before": context.already if beyond > 0 else 0})
+            apart.append(
+                {
+                    "pair": one.pair,
+                    "by": one.by,
+                    "flight": flight,
+                    "before": context.already if beyond > 0 else 0,
+                }
+            )
     return [*found, counts.reconcile_in_flight(apart, ended, restarted)] if apart else found
 
 
 def divergence_in_words(divergence: Divergence) -> str:
     one = divergence
-    return counts.divergence_sentence(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
+    return counts.divergence_sentence(
+        one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed
+    )
 
 
 def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
-    """The largest divergence of each pair that agreed again or fell behind the plan; losses have their own findings."""
+    """The largest divergence of each pair that agreed again or fell behind the plan; losses have
+    their own findings.
+    """
     found = []
     for pair in _PAIRS:
         reported = context.lost + context.failed if pair == "asked" else -1
-        times = [one for one in divergences if one.pair == pair and (one.closed or (pair == "asked" and -one.most > reported))]
+        times = [
+            one
+            for one in divergences
+            if one.pair == pair and (one.closed or (pair == "asked" and -one.most > reported))
+        ]
         if times:
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)
             span = (one.from_s, one.to_s, one.at_s, one.most, one.closed)
-            found.append(counts.parted(pair, *span, len(times), context.addresses, beyond, context.server))
+            found.append(
+                counts.parted(pair, *span, len(times), context.addresses, beyond, context.server)
+            )
     return found

@@ -365,7 +365,9 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
 
     m = len(points)
     timed = [*points, points[-1] if ahead is None else ahead]
-    when, of, over = np.array([(point.t_s, max(1, point.samples), point.span_s) for point in timed]).T
+    when, of, over = np.array(
+        [(point.t_s, max(1, point.samples), point.span_s) for point in timed]
+    ).T
     noises, log_prior = _noises(when, of, over, m)
     try:
         root = np.linalg.cholesky(noises[:, :m, :m])

@@ -13,7 +13,9 @@ from asyncli.model.samples import Series
 
 
 class Residue(msgspec.Struct):
-    """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled. ``kernel``: of both ends."""
+    """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled.
+    ``kernel``: of both ends.
+    """
 
     after_s: float | None = None
     server_user: float | None = None
@@ -22,7 +24,9 @@ class Residue(msgspec.Struct):
 
 
 def residue(run: Run, server: Series, host: Series) -> Residue:
-    """Memory at the run's end above the baseline's median. ``host``: without what belongs to no connection."""
+    """Memory at the run's end above the baseline's median. ``host``: without what belongs to no
+    connection.
+    """
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -32,7 +36,11 @@ def residue(run: Run, server: Series, host: Series) -> Residue:
     def risen(metric: Series) -> tuple[float, float] | None:
         """(Instant, bytes above the baseline) of the last reading."""
         before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
-        return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
+        return (
+            (left.t_s[-1], left.values[-1] - statistics.median(before.values))
+            if before.values and left.values
+            else None
+        )
 
     for name, metric in (
         ("server_user", server),

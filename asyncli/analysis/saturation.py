@@ -1,8 +1,9 @@
 """Whether the generator was late, and what that casts doubt on.
 
-Lateness in the ramp casts doubt on its pace, whatever it waited for, and on connects that failed in it; memory per connection is
-a slope over the connections held, whenever they came. Lateness of heartbeats, stops of workers and a lack of CPU in the hold cast
-doubt on latencies and losses, and so on the verdict: the run is invalid.
+Lateness in the ramp casts doubt on its pace, whatever it waited for, and on connects that failed in
+it; memory per connection is a slope over the connections held, whenever they came. Lateness of
+heartbeats, stops of workers and a lack of CPU in the hold cast doubt on latencies and losses, and
+so on the verdict: the run is invalid.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from asyncli.model.run import Run
 
 # Five steps of the 10 ms grid: the ramp is no longer the planned one.
 MOST_RAMP_LATENESS_S = 0.05
-# In a ramp of one second a single delay is more than 1 % of the batches: a shorter total lateness is ignored.
+# In a ramp of one second a single delay is more than 1 % of the batches: a shorter total lateness
+# is ignored.
 LATE_FOR_S = 0.25
 # Heartbeats of a connection are at least a second apart; a quarter of that shifts idle times.
 MOST_BEAT_LATENESS_S = 0.25
@@ -28,7 +30,8 @@ LONGEST_TURN_S = 1.0
 MOST_CPU_SHARE = NEARLY_ALL
 # Workers keep at most 256 connects pending; at half of that the ramp waits for the server.
 PENDING_HOLDS_BACK = 128
-# CPU time and ticks are inexact by a part of a second: over less time, shares and rates are too rough.
+# CPU time and ticks are inexact by a part of a second: over less time, shares and rates are too
+# rough.
 _SHORTEST_SPAN_S = 4.0
 
 _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
@@ -37,8 +40,8 @@ _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 def saturation(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each bound that was crossed; empty if the generator was not the limit.
 
-    Only warnings, which :func:`is_saturated` ignores: a ramp that was late, whether it waited for the server or for asyncli, and
-    a short stop in a run that was otherwise on time.
+    Only warnings, which :func:`is_saturated` ignores: a ramp that was late, whether it waited for
+    the server or for asyncli, and a short stop in a run that was otherwise on time.
     """
     run = run.outside_gaps
     found = [_ramp(run, totals)]
@@ -53,20 +56,29 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
 
 def is_saturated(findings: Sequence[Finding]) -> bool:
     """Whether latencies and losses are the generator's too: what a verdict rests on."""
-    return any(one.code.startswith("generator_saturated_") and one.severity == "error" for one in findings)
+    return any(
+        one.code.startswith("generator_saturated_") and one.severity == "error" for one in findings
+    )
 
 
 def has_late_ramp(findings: Sequence[Finding]) -> bool:
     """Whether the ramp was late by asyncli's own fault: what failed in it may be asyncli's."""
-    return any(one.code == generator.ramp_late.code for one in findings) or _lacked_cpu_in_ramp(findings)
+    return any(one.code == generator.ramp_late.code for one in findings) or _lacked_cpu_in_ramp(
+        findings
+    )
 
 
 def _lacked_cpu_in_ramp(findings: Sequence[Finding]) -> bool:
-    return any(one.code == generator.saturated_cpu.code and one.fields["phase"] == "ramp" for one in findings)
+    return any(
+        one.code == generator.saturated_cpu.code and one.fields["phase"] == "ramp"
+        for one in findings
+    )
 
 
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
-    """Connections per second of the ramp, without rests; None before any batch. A short ramp is timed by its schedule."""
+    """Connections per second of the ramp, without rests; None before any batch. A short ramp is
+    timed by its schedule.
+    """
     plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
@@ -82,13 +94,17 @@ def _rate_of_ticks(run: Run) -> float | None:
     """The rate up to the last second that the ramp filled; None with too few seconds."""
     ramp, start = run.phase("ramp"), run.first_connect_s
     end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
-    opening = [(t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5]
+    opening = [
+        (t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5
+    ]
     while opening and opening[-1][1] <= 0:
         opening.pop()
     if len(opening) < 2 or opening[-2][0] < _SHORTEST_SPAN_S:
         return None
     opened, until = sum(count for _, count in opening[:-1]), opening[-2][0]
-    driven = until - sum(max(0.0, min(until, b) - a) for a, b in run.plan.schedule.rests() if a < until)
+    driven = until - sum(
+        max(0.0, min(until, b) - a) for a, b in run.plan.schedule.rests() if a < until
+    )
     return opened / driven if driven > 0 else None
 
 
@@ -105,14 +121,23 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     # Batches that were sent in time wait for the server.
     if late_s is None or totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
         return generator.ramp_held_back(
-            late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, _waited_in(ramp)
+            late_s,
+            MOST_RAMP_LATENESS_S,
+            rate,
+            plan.asked_per_s,
+            totals.pending_peak_per_worker,
+            _waited_in(ramp),
         )
     return generator.ramp_late(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
 def _waited_in(ramp: Tick) -> generator.PartOfConnect:
-    """The part of a connect that took longest; the first part that no connection completed, if there is one."""
-    times: dict[generator.PartOfConnect, float | None] = {"tcp": (ramp.tls.tcp_us if ramp.tls else ramp.connect_us).quantile(0.9)}
+    """The part of a connect that took longest; the first part that no connection completed, if
+    there is one.
+    """
+    times: dict[generator.PartOfConnect, float | None] = {
+        "tcp": (ramp.tls.tcp_us if ramp.tls else ramp.connect_us).quantile(0.9)
+    }
     if ramp.tls:
         times["tls"] = ramp.tls.handshake_us.quantile(0.9)
     if ramp.protocol:
@@ -123,9 +148,13 @@ def _waited_in(ramp: Tick) -> generator.PartOfConnect:
 
 
 def _stopped(run: Run) -> Finding | None:
-    """A finding of stopped workers. Latencies include a short stop, as they count from when a heartbeat was due."""
+    """A finding of stopped workers. Latencies include a short stop, as they count from when a
+    heartbeat was due.
+    """
     busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
-    stops = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
+    stops = [
+        (t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S
+    ]
     if not stops:
         return None
     until_s, longest_s = max(stops, key=lambda one: one[1])

@@ -1,7 +1,8 @@
 """How many connections the server has by its own count, all clients together.
 
-By the accepted sockets at the plan's ports, which the kernel counts exactly, or else by its status page. A page counts those at
-the server's other ports as well, and a proxy may connect to itself there; a page may also count one worker of two.
+By the accepted sockets at the plan's ports, which the kernel counts exactly, or else by its status
+page. A page counts those at the server's other ports as well, and a proxy may connect to itself
+there; a page may also count one worker of two.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from asyncli.model.samples import Series
 
 
 class OtherClients(msgspec.Struct, frozen=True):
-    """``count``: the server's connections over time, those of all clients. ``before``: of others before our first connect;
-    ``during``: of others at the hold's start (medians).
+    """``count``: the server's connections over time, those of all clients. ``before``: of others
+    before our first connect; ``during``: of others at the hold's start (medians).
     """
 
     count: Series
@@ -32,22 +33,26 @@ class OtherClients(msgspec.Struct, frozen=True):
 
 
 def server_count(run: Run) -> Series:
-    """The server's connections over time, without the one of asyncli's poller; empty if nothing counts them."""
+    """The server's connections over time, without the one of asyncli's poller; empty if nothing
+    counts them.
+    """
     sockets = run.series(metrics.SERVER_SOCKETS)
     # None: the server is in another network namespace, or has no ports.
     return sockets if any(sockets.values) else _page(run)
 
 
 class Elsewhere(NamedTuple):
-    """``connections``: :func:`server_count` and those at other ports; ``rise``: of these alone, in the run."""
+    """``connections``: :func:`server_count` and those at other ports; ``rise``: of these alone, in
+    the run.
+    """
 
     connections: Series
     rise: float
 
 
 def with_those_elsewhere(run: Run) -> Elsewhere | None:
-    """The server's connections at other ports too, by the kernel or by its page, if these rose in the run; else None. Whether
-    they are of other clients or of the server itself cannot be told.
+    """The server's connections at other ports too, by the kernel or by its page, if these rose in
+    the run; else None. Whether they are of other clients or of the server itself cannot be told.
     """
     count, hold = run.series(metrics.SERVER_SOCKETS), run.phase("hold")
     if hold is None or not any(count.values):
@@ -69,16 +74,22 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
 
 
 def _beyond(page: Series, count: Series, hold_s: float) -> Series:
-    """What the page counts more than the kernel, at the instants of the kernel's count: between two of these it is not known, and
-    neither is the page's between the ramp and the hold, which began at ``hold_s``.
+    """What the page counts more than the kernel, at the instants of the kernel's count: between two
+    of these it is not known, and neither is the page's between the ramp and the hold, which began
+    at ``hold_s``.
     """
     in_hold = page.between(hold_s, math.inf)
     beyond = [(in_hold if t_s >= hold_s and len(in_hold) else page).at(t_s) for t_s in count.t_s]
-    return Series(count.t_s, [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)])
+    return Series(
+        count.t_s,
+        [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)],
+    )
 
 
 def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
-    """Medians of a count before our first connect and in the first seconds of the hold; 0 where it was not read."""
+    """Medians of a count before our first connect and in the first seconds of the hold; 0 where it
+    was not read.
+    """
     hold = run.phase("hold")
     earlier = count.between(-math.inf, run.first_connect_s).values
     later: list[float] = []
@@ -86,8 +97,13 @@ def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
         hold_end_s = math.inf if hold.end_s is None else hold.end_s
         in_hold = count.between(hold.start_s, hold_end_s)
         # The probe may be slow to come: then its first reading.
-        later = in_hold.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values or in_hold.values[:1]
-    return (statistics.median(earlier) if earlier else 0.0), (statistics.median(later) if later else 0.0)
+        later = (
+            in_hold.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
+            or in_hold.values[:1]
+        )
+    return (statistics.median(earlier) if earlier else 0.0), (
+        statistics.median(later) if later else 0.0
+    )
 
 
 def _page(run: Run) -> Series:
@@ -97,8 +113,9 @@ def _page(run: Run) -> Series:
 
 
 def other_clients_of(run: Run) -> OtherClients | None:
-    """The server's count where other clients hold more of its connections than ours could explain; else None. Ours are those that
-    are held, and those that were lost here, which the server may still have.
+    """The server's count where other clients hold more of its connections than ours could explain;
+    else None. Ours are those that are held, and those that were lost here, which the server may
+    still have.
     """
     count, held = server_count(run), run.held
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
@@ -107,7 +124,9 @@ def other_clients_of(run: Run) -> OtherClients | None:
     if max(before, during) <= bound:
         return None
     lost = _lost_so_far(run)
-    unexplained = Series(count.t_s, [value - (lost.at(t_s) or 0.0) for t_s, value in of_others.rows()])
+    unexplained = Series(
+        count.t_s, [value - (lost.at(t_s) or 0.0) for t_s, value in of_others.rows()]
+    )
     if max(_before_and_during(unexplained, run)) <= bound:
         return None
     return OtherClients(count, before, max(0.0, during))

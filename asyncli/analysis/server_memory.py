@@ -1,4 +1,6 @@
-"""The memory of the server's and of other processes, and whether the server may keep some of earlier connections."""
+"""The memory of the server's and of other processes, and whether the server may keep some of
+earlier connections.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ BEFORE = tuple(_OTHERWISE)
 
 
 def held_before(first: Mapping[str, float]) -> tuple[float, float]:
-    """How many other connections the server held at once before our first, and how many it may have held. ``first``: the first
-    reading of each metric of :data:`BEFORE`.
+    """How many other connections the server held at once before our first, and how many it may have
+    held. ``first``: the first reading of each metric of :data:`BEFORE`.
 
-    By its tables of descriptors, and by what it had accepted, which it may have held one after another.
+    By its tables of descriptors, and by what it had accepted, which it may have held one after
+    another.
     """
     accepted, polls, table, closed = (_OTHERWISE | dict(first)).values()
     most = min(accepted - polls, table)
@@ -33,10 +36,11 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
 
 
 def server_memory(run: Run, holders: Holders) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read.
+    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not
+    read.
 
-    If other processes hold its connections, what these took since the first connect is part of it. ``holders``: by the whole
-    run, also if this is a part of one.
+    If other processes hold its connections, what these took since the first connect is part of it.
+    ``holders``: by the whole run, also if this is a part of one.
     """
     own, kind = run.series(metrics.SERVER_PSS_BYTES), "PSS"
     if not len(own):
@@ -50,14 +54,20 @@ def _with_holders(run: Run, own: Series, holders: Holders) -> Series:
 
 
 def memory_in_all(run: Run, holders: Holders) -> Series:
-    """:func:`server_memory` with what PSS does not have: huge pages, and what is in swap. Empty where that was not read."""
+    """:func:`server_memory` with what PSS does not have: huge pages, and what is in swap. Empty
+    where that was not read.
+    """
     files = run.series(metrics.SERVER_FILE_BYTES)
     in_memory = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
-    return _with_holders(run, plus(files, [in_memory]), holders) if files and in_memory else Series()
+    return (
+        _with_holders(run, plus(files, [in_memory]), holders) if files and in_memory else Series()
+    )
 
 
 def behind_server(run: Run, holders: Holders) -> Series:
-    """What the programs behind the server took since the first connect; empty without any, or if one may not be read."""
+    """What the programs behind the server took since the first connect; empty without any, or if
+    one may not be read.
+    """
     taken = [memory_of(run, program) for program in holders.behind]
     if not taken or not all(map(len, taken)):
         return Series()
@@ -66,37 +76,44 @@ def behind_server(run: Run, holders: Holders) -> Series:
 
 
 def with_files_at_rest(run: Run, holders: Holders) -> tuple[Series, str]:
-    """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before the first connect.
+    """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before
+    the first connect.
 
-    Those of programs and libraries belong to no connection, and PSS of them falls when another program that maps the same files
-    starts in the ramp. The memory in use on the host has no such pages either, nor what the server has marked as free:
-    :func:`reclaimable` is apart.
+    Those of programs and libraries belong to no connection, and PSS of them falls when another
+    program that maps the same files starts in the ramp. The memory in use on the host has no such
+    pages either, nor what the server has marked as free: :func:`reclaimable` is apart.
     """
     memory, kind = server_memory(run, holders)
     own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES), holders)
     files = minus(memory, [own]) if kind == "PSS" else Series()
     if not files:
         return memory, kind
-    at_rest = statistics.median(files.between(-math.inf, run.first_connect_s).values or files.values)
+    at_rest = statistics.median(
+        files.between(-math.inf, run.first_connect_s).values or files.values
+    )
     marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
     held = minus(own, [marked_free]) if any(marked_free.values) else own
     return Series(held.t_s, [value + at_rest for value in held.values]), kind
 
 
 def reclaimable(run: Run) -> Series:
-    """What the kernel can take back from the server's processes, since the first connect: pages of files that they have touched,
-    and memory that they have marked as free.
+    """What the kernel can take back from the server's processes, since the first connect: pages of
+    files that they have touched, and memory that they have marked as free.
 
-    PSS of files rises too when another program that maps the same files ends, and resident pages count shared ones in each
-    process: it is the smaller rise of both.
+    PSS of files rises too when another program that maps the same files ends, and resident pages
+    count shared ones in each process: it is the smaller rise of both.
     """
-    shares, resident = run.series(metrics.SERVER_FILE_BYTES), run.series(metrics.SERVER_FILE_RSS_BYTES)
+    shares, resident = (
+        run.series(metrics.SERVER_FILE_BYTES),
+        run.series(metrics.SERVER_FILE_RSS_BYTES),
+    )
     start_s = run.first_connect_s
     shares_before, resident_before = shares.last(until_s=start_s), resident.last(until_s=start_s)
     if shares_before is None or resident_before is None:
         return Series()
     rises = [
-        max(0.0, min(share - shares_before, (resident.at(t_s) or 0.0) - resident_before)) for t_s, share in shares.rows()
+        max(0.0, min(share - shares_before, (resident.at(t_s) or 0.0) - resident_before))
+        for t_s, share in shares.rows()
     ]
     marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
     files = Series(shares.t_s, rises)
@@ -104,7 +121,8 @@ def reclaimable(run: Run) -> Series:
 
 
 def at_hold_end(run: Run, metric: Series) -> float | None:
-    """``metric`` at the hold's end (or where the run ended before): its last reading, if that is at most a minute old.
+    """``metric`` at the hold's end (or where the run ended before): its last reading, if that is at
+    most a minute old.
 
     A mean of the last minute would be lower than what a server that grows has at the end.
     """
@@ -112,5 +130,7 @@ def at_hold_end(run: Run, metric: Series) -> float | None:
 
 
 def unmapped_shared(run: Run) -> Series:
-    """Shared memory and files in memory (tmpfs) on the sampled host that no process of the server has mapped, over time."""
+    """Shared memory and files in memory (tmpfs) on the sampled host that no process of the server
+    has mapped, over time.
+    """
     return minus(run.series(metrics.HOST_SHMEM_BYTES), [run.series(metrics.SERVER_SHMEM_BYTES)])

@@ -12,7 +12,14 @@ from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.slope import minus
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.model import metrics
-from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
+from asyncli.model.metrics import (
+    GENERATOR_CPU_S,
+    HOST_CPU_BUSY_S,
+    KERNEL_SOCKETS,
+    KERNEL_TCP_ALLOC,
+    SERVER_CPU_S,
+    SESSION_CPU_S,
+)
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
@@ -20,12 +27,15 @@ from asyncli.model.samples import Series, parts
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
-# Asyncli ended these by itself. The server's end remains until the server closes it, and in its listen queue until it accepts it.
+# Asyncli ended these by itself. The server's end remains until the server closes it, and in its
+# listen queue until it accepts it.
 _GIVEN_UP = ("heartbeat_timeout", "tls_timeout", "handshake_timeout", "generator_lost")
 
 
 class _HostCpu(NamedTuple):
-    """CPU seconds of asyncli's host over time, in all and by its users. Read once: a night has thousands of periods."""
+    """CPU seconds of asyncli's host over time, in all and by its users. Read once: a night has
+    thousands of periods.
+    """
 
     busy: Series
     #: None: it is on another host.
@@ -49,17 +59,27 @@ def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
 
 
 def cpus_taken(run: Run) -> list[Finding]:
-    """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them with other programs."""
+    """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them
+    with other programs.
+    """
     start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
     if cpus is None or not start < stop:
         return []
     server = run.series(SERVER_CPU_S) if run.place.local else None
-    used = _HostCpu(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
+    used = _HostCpu(
+        run.series(run.of_ours(HOST_CPU_BUSY_S)),
+        server,
+        (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)),
+    )
     taken: list[tuple[float, float]] = []
     # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
     for part in parts(start, stop, 10.0, len(used.busy)):
         found = used.cores(*part)
-        if found is not None and found[0] >= MOST_CPU_SHARE * cpus and found[1] >= MOST_OF_OTHERS * cpus:
+        if (
+            found is not None
+            and found[0] >= MOST_CPU_SHARE * cpus
+            and found[1] >= MOST_OF_OTHERS * cpus
+        ):
             joins = bool(taken) and taken[-1][1] == part[0]
             taken.append((taken.pop()[0] if joins else part[0], part[1]))
     if not taken:
@@ -67,12 +87,21 @@ def cpus_taken(run: Run) -> list[Finding]:
     span = max(taken, key=lambda one: one[1] - one[0])
     then, before = used.cores(*span), used.cores(-math.inf, start)
     assert then is not None
-    return [host_busy(round(cpus), *then, None if before is None else before[1] >= MOST_OF_OTHERS * cpus, span, len(taken))]
+    return [
+        host_busy(
+            round(cpus),
+            *then,
+            None if before is None else before[1] >= MOST_OF_OTHERS * cpus,
+            span,
+            len(taken),
+        )
+    ]
 
 
 def count_of_sockets(plan: Plan) -> str:
-    """The metric that counts the sockets of all programs. For TCP sockstat's ``alloc``: like the slabs it counts both families
-    in every network namespace. For Unix sockets all sockets of a namespace.
+    """The metric that counts the sockets of all programs. For TCP sockstat's ``alloc``: like the
+    slabs it counts both families in every network namespace. For Unix sockets all sockets of a
+    namespace.
     """
     return KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
 
@@ -83,35 +112,45 @@ def counted_sockets(run: Run) -> Series:
 
 
 def few_sockets(ours: float) -> float:
-    """So many sockets of other programs beside ``ours`` say nothing: daemons open and close dozens, and a share of 5 % changes no
-    printed digit."""
+    """So many sockets of other programs beside ``ours`` say nothing: daemons open and close dozens,
+    and a share of 5 % changes no printed digit.
+    """
     return 50 + 0.05 * ours
 
 
 def sockets_of_others(run: Run) -> Series:
-    """Sockets of other programs over time: all that are counted, less the ends of the connections held."""
+    """Sockets of other programs over time: all that are counted, less the ends of the connections
+    held.
+    """
     allocated, held = counted_sockets(run), run.held
     ours = [run.sides.ends * (held.at(t_s) or 0.0) for t_s in allocated.t_s]
-    return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
+    return Series(
+        allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)]
+    )
 
 
 def sockets_beside(run: Run, holders: Holders) -> tuple[int, int, int] | None:
-    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
-    brought through a proxy. None if other programs opened and closed few, or the count is unknown.
+    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of
+    the others each connection brought through a proxy. None if other programs opened and closed
+    few, or the count is unknown.
     """
     beside = _beside(run)
     return beside and (beside[0], beside[1], beside[2] if is_proxy(run, holders, run.stop_s) else 0)
 
 
 def other_families(run: Run) -> Series:
-    """Sockets of other families than TCP over time, of all programs in this network namespace; empty if the plan's are such."""
+    """Sockets of other families than TCP over time, of all programs in this network namespace;
+    empty if the plan's are such.
+    """
     if not run.plan.has_ports:
         return Series()
     return minus(run.series(KERNEL_SOCKETS), [run.series(metrics.KERNEL_TCP_INUSE)])
 
 
 def unix_sockets_each(run: Run, holders: Holders) -> int:
-    """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
+    """How many sockets of other families each TCP connection brought, such as those of a proxy to a
+    backend at a Unix socket.
+    """
     if not run.plan.has_ports or not run.sides.server or not holders.behind:
         return 0
     others = other_families(run)
@@ -126,21 +165,32 @@ def unix_sockets_each(run: Run, holders: Holders) -> int:
 def _beside(run: Run) -> tuple[int, int, int] | None:
     """The same, with how many each connection brought if the server is a proxy."""
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
-    before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
+    before, after = (
+        allocated.last(until_s=start),
+        allocated.last(until_s=stop, since_s=max(start, stop - 10.0)),
+    )
     if before is None or after is None or not math.isfinite(start):
         return None
     ticks = [tick for t_s, tick in run.ticks if t_s <= stop]
-    connections, pending = round(run.held.last(until_s=stop) or 0.0), ticks[-1].connecting if ticks else 0
-    # Both ends of a pending connect may exist, and the server's of one given up. Until the server has heard from a connection its
-    # end may be a request in the SYN queue (TCP_DEFER_ACCEPT), which is not counted.
+    connections, pending = (
+        round(run.held.last(until_s=stop) or 0.0),
+        ticks[-1].connecting if ticks else 0,
+    )
+    # Both ends of a pending connect may exist, and the server's of one given up. Until the server
+    # has heard from a connection its end may be a request in the SYN queue (TCP_DEFER_ACCEPT),
+    # which is not counted.
     least, most = connections * run.sides.ends, (connections + pending) * run.sides.ends
     if run.sides.server:
-        least, most = least - max(0, connections - sum(map(_heard, ticks))), most + sum(map(_given_up, ticks))
+        least, most = (
+            least - max(0, connections - sum(map(_heard, ticks))),
+            most + sum(map(_given_up, ticks)),
+        )
     ours = min(max(least, round(after - before)), most)
     others = round(after - before) - ours
     if abs(others) <= few_sockets(ours):
         return None
-    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both close with ours.
+    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere;
+    # both close with ours.
     each, drained = round(others / max(1, connections)), run.phase("residue")
     as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
     gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
@@ -148,29 +198,43 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
 
 
 def _given_up(tick: Tick) -> int:
-    return sum(tick.failures.get(cause, 0) + (tick.deaths[cause].count if cause in tick.deaths else 0) for cause in _GIVEN_UP)
+    return sum(
+        tick.failures.get(cause, 0) + (tick.deaths[cause].count if cause in tick.deaths else 0)
+        for cause in _GIVEN_UP
+    )
 
 
 def _heard(tick: Tick) -> int:
     """Answers, and handshakes that need the server."""
-    return tick.answered + sum(one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None)
+    return tick.answered + sum(
+        one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None
+    )
 
 
 def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
-    """Whether the server took two descriptors for each connection until ``until_s``, one of them to its backend; None where they
-    are unknown.
+    """Whether the server took two descriptors for each connection until ``until_s``, one of them to
+    its backend; None where they are unknown.
 
-    Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
-    of one for each connection only if its workers share unevenly.
+    Another load generator's sockets come and go with ours as well, but the server's fullest process
+    then has more than its share of one for each connection only if its workers share unevenly.
     """
     if holders.behind:
         # The backend is on this host, and was seen.
         return True
-    start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
+    start, used, processes = (
+        run.first_connect_s,
+        run.series(metrics.SERVER_DESCRIPTORS),
+        run.series(metrics.SERVER_PROCESSES),
+    )
     before, begun = used.last(until_s=start), processes.last(until_s=start)
     since = used.between(start, until_s)
     # A process for each connection has few descriptors.
-    if before is None or not since.values or begun is None or begun != processes.last(until_s=until_s):
+    if (
+        before is None
+        or not since.values
+        or begun is None
+        or begun != processes.last(until_s=until_s)
+    ):
         return None
     held = run.held.at(since.t_s[-1]) or 0.0
     if held < FEWEST:
@@ -179,14 +243,18 @@ def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
 
 
 def other_sockets(run: Run) -> list[Finding]:
-    """A finding if other programs opened or closed many sockets from the baseline to the hold's end."""
+    """A finding if other programs opened or closed many sockets from the baseline to the hold's
+    end.
+    """
     if (beside := _beside(run)) is None:
         return []
     ours, others, each = beside
     clients = other_clients_of(run)
     if clients is not None:
         count = clients.count
-        rise = (count.last(until_s=run.stop_s) or 0.0) - (count.last(until_s=run.first_connect_s) or 0.0)
+        rise = (count.last(until_s=run.stop_s) or 0.0) - (
+            count.last(until_s=run.first_connect_s) or 0.0
+        )
         of_clients = rise * run.sides.ends - ours
         if abs(others - of_clients) <= max(few_sockets(ours), PART * abs(others)):
             # The finding of other clients says it of all the server's numbers.

@@ -1,8 +1,10 @@
-"""How much memory a number of connections takes on the server's host, and how many hosts that is, by a run. Pure.
+"""How much memory a number of connections takes on the server's host, and how many hosts that is,
+by a run. Pure.
 
-Each part is its line at that number: the fixed part, and the cost of a connection times the connections. The client's end and
-asyncli are elsewhere. What of the residual is the server's is unknown, so the interval reaches to all of it. The parts' errors
-may be correlated, so they are added.
+Each part is its line at that number: the fixed part, and the cost of a connection times the
+connections. The client's end and asyncli are elsewhere. What of the residual is the server's is
+unknown, so the interval reaches to all of it. The parts' errors may be correlated, so they are
+added.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
 from asyncli.analysis.slope import Cost
 
 PartName = Literal["server_user", "behind", "kernel"]
-# Limits of asyncli's side, and of this host with both ends on it: a server of its own does not have them.
+# Limits of asyncli's side, and of this host with both ends on it: a server of its own does not have
+# them.
 _NOT_THE_SERVERS = frozenset({"ports", "generator", "memory", "server_host"})
 
 
 class SizedPart(msgspec.Struct, frozen=True):
-    """Bytes of a part with all connections and their 95 % interval, None where unknown, with the reason in ``why``. A part that
-    noise hides has an interval, from zero on, and no bytes.
+    """Bytes of a part with all connections and their 95 % interval, None where unknown, with the
+    reason in ``why``. A part that noise hides has an interval, from zero on, and no bytes.
     """
 
     name: PartName
@@ -37,7 +40,9 @@ class SizedPart(msgspec.Struct, frozen=True):
 
 
 class SizedLimit(msgspec.Struct, frozen=True):
-    """A limit of a host as it was in the run: so many ``connections`` fit, and ``needed`` are asked of each host."""
+    """A limit of a host as it was in the run: so many ``connections`` fit, and ``needed`` are asked
+    of each host.
+    """
 
     name: str
     connections: float
@@ -50,9 +55,10 @@ class SizedLimit(msgspec.Struct, frozen=True):
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """The answer. ``total_bytes`` and ``ci95``: on one host, None where a part or the residual is unknown. ``host_bytes``: memory
-    of a host, of which a tenth stays free. ``hosts`` and ``hosts_ci95``: how many of these; None where unknown, or where not even
-    one fits; without the residual ``hosts`` are the fewest.
+    """The answer. ``total_bytes`` and ``ci95``: on one host, None where a part or the residual is
+    unknown. ``host_bytes``: memory of a host, of which a tenth stays free. ``hosts`` and
+    ``hosts_ci95``: how many of these; None where unknown, or where not even one fits; without the
+    residual ``hosts`` are the fewest.
     """
 
     connections: int
@@ -66,9 +72,11 @@ class Sizing(msgspec.Struct, frozen=True):
     hosts: int | None
     hosts_ci95: tuple[int, int] | None
     limits: tuple[SizedLimit, ...]
-    #: The most bytes on one host where a part is hidden; None where the total is known, or a part has no bound.
+    #: The most bytes on one host where a part is hidden; None where the total is known, or a part
+    #: has no bound.
     at_most_bytes: float | None = None
-    #: The least bytes on one host where all parts are known but the residual is not, and why it is not ("": it is).
+    #: The least bytes on one host where all parts are known but the residual is not, and why it is
+    #: not ("": it is).
     at_least_bytes: float | None = None
     rest_unknown: str = ""
 
@@ -78,8 +86,12 @@ class Sizing(msgspec.Struct, frozen=True):
         return [part for part in self.parts if part.bytes is None]
 
 
-def size(costs: Costs, forecast: Forecast, *, connections: int, measured: int, host_bytes: float | None) -> Sizing:
-    """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of ``host_bytes`` each."""
+def size(
+    costs: Costs, forecast: Forecast, *, connections: int, measured: int, host_bytes: float | None
+) -> Sizing:
+    """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of
+    ``host_bytes`` each.
+    """
     parts = _parts(costs, connections)
     total = _Sum.of(parts, costs, connections)
     hosts, bounds = _hosts(total, host_bytes)
@@ -95,7 +107,9 @@ def size(costs: Costs, forecast: Forecast, *, connections: int, measured: int, h
         factor=connections / measured if measured else math.inf,
         parts=parts,
         total_bytes=None if total is None or rest_unknown else total.at(connections),
-        ci95=None if total is None or rest_unknown else (total.low(connections), total.high(connections)),
+        ci95=None
+        if total is None or rest_unknown
+        else (total.low(connections), total.high(connections)),
         host_bytes=host_bytes,
         hosts=hosts,
         hosts_ci95=bounds,
@@ -117,14 +131,23 @@ def _parts(costs: Costs, connections: int) -> tuple[SizedPart, ...]:
 def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPart:
     cost: Cost | None = getattr(costs, name)
     if cost is None:
-        return SizedPart(name, None, None, None, None, costs.unknown.get(name, "it was not measured"))
+        return SizedPart(
+            name, None, None, None, None, costs.unknown.get(name, "it was not measured")
+        )
     if costs.rising(name) and connections > max(costs.fits[name].n):
         why = "it rises with the connections, and nobody knows how far"
         return SizedPart(name, None, None, None, None, why)
     if not is_measured(costs, name):
         at_most = times * (max(0.0, cost.fixed_bytes) + cost.ci95[1] * connections)
         bounds = (0.0, at_most) if cost.ci95[1] > 0 else None
-        return SizedPart(name, None, None, None, bounds, "its interval reaches zero: noise or other programs hide it")
+        return SizedPart(
+            name,
+            None,
+            None,
+            None,
+            bounds,
+            "its interval reaches zero: noise or other programs hide it",
+        )
     each, fixed = times * cost.bytes_per_connection, times * max(0.0, cost.fixed_bytes)
     low, high = (fixed + times * end * connections for end in cost.ci95)
     return SizedPart(name, each, fixed, fixed + each * connections, (low, high))
@@ -156,7 +179,12 @@ class _Sum(msgspec.Struct, frozen=True):
         """None if a part is unknown."""
         fixed, each, low, high = 0.0, 0.0, 0.0, 0.0
         for part in parts:
-            if part.bytes is None or part.ci95 is None or part.fixed_bytes is None or part.bytes_per_connection is None:
+            if (
+                part.bytes is None
+                or part.ci95 is None
+                or part.fixed_bytes is None
+                or part.bytes_per_connection is None
+            ):
                 return None
             fixed += part.fixed_bytes
             each += part.bytes_per_connection
@@ -176,19 +204,31 @@ class _Sum(msgspec.Struct, frozen=True):
         return self.fixed + self.each_high * connections
 
 
-def _hosts(total: _Sum | None, host_bytes: float | None) -> tuple[int | None, tuple[int, int] | None]:
+def _hosts(
+    total: _Sum | None, host_bytes: float | None
+) -> tuple[int | None, tuple[int, int] | None]:
     """How many hosts, and the least and the most of them. Each has its own fixed part."""
     if total is None or host_bytes is None:
         return None, None
     room = host_bytes * (1 - RESERVE) - total.fixed
     if room <= 0:
         return None, None
-    needed = [max(1, math.ceil(each * total.connections / room)) for each in (total.each_low, total.each, total.each_high)]
+    needed = [
+        max(1, math.ceil(each * total.connections / room))
+        for each in (total.each_low, total.each, total.each_high)
+    ]
     return needed[1], (needed[0], needed[2])
 
 
 def _limits(ceilings: Sequence[Ceiling], share: int) -> tuple[SizedLimit, ...]:
     """The limits of a server's host, lowest first."""
-    known = [ceiling for ceiling in ceilings if ceiling.connections is not None and ceiling.name not in _NOT_THE_SERVERS]
+    known = [
+        ceiling
+        for ceiling in ceilings
+        if ceiling.connections is not None and ceiling.name not in _NOT_THE_SERVERS
+    ]
     known.sort(key=lambda ceiling: ceiling.connections or 0.0)
-    return tuple(SizedLimit(ceiling.name, ceiling.connections or 0.0, share, ceiling.how) for ceiling in known)
+    return tuple(
+        SizedLimit(ceiling.name, ceiling.connections or 0.0, share, ceiling.how)
+        for ceiling in known
+    )

@@ -1,8 +1,8 @@
 """SciPy's distribution functions, without the parts of NumPy that they do not use.
 
-``scipy.special`` runs ``from numpy import *``, which imports every submodule of NumPy: f2py, testing,
-random and more take half of its import, in each command that reports. Here they become lazy modules:
-whoever uses one still gets it, at its first use.
+``scipy.special`` runs ``from numpy import *``, which imports every submodule of NumPy: f2py,
+testing, random and more take half of its import, in each command that reports. Here they become
+lazy modules: whoever uses one still gets it, at its first use.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ class Latency(msgspec.Struct):
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """What the kernel of the server's host says of the connections: whether a program has ``accepted`` any, and how many none had
-    accepted at any instant of the hold (``waiting``). ``known``: those sockets were seen. The kernel alone grants a connect.
+    """What the kernel of the server's host says of the connections: whether a program has
+    ``accepted`` any, and how many none had accepted at any instant of the hold (``waiting``).
+    ``known``: those sockets were seen. The kernel alone grants a connect.
     """
 
     known: bool = False
@@ -44,7 +45,9 @@ class Acceptance(msgspec.Struct, frozen=True):
 
 
 class Unaccounted(msgspec.Struct, frozen=True):
-    """From ``at_s`` on ``count`` connections are held more (below zero: fewer) than the records of seconds account for."""
+    """From ``at_s`` on ``count`` connections are held more (below zero: fewer) than the records of
+    seconds account for.
+    """
 
     at_s: float
     count: int
@@ -57,7 +60,8 @@ class Totals(msgspec.Struct):
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
     #: Open at the client when the drain began, or at the last tick without a drain.
     open: int = 0
-    #: Of these, connections without an unanswered heartbeat, or with the answer in the drain, and none that waits unaccepted.
+    #: Of these, connections without an unanswered heartbeat, or with the answer in the drain, and
+    #: none that waits unaccepted.
     held: int = 0
     #: Of a run that listens.
     acceptance: Acceptance = msgspec.field(default_factory=Acceptance)
@@ -65,11 +69,13 @@ class Totals(msgspec.Struct):
     peak: int = 0
     #: The most pending connects at the end of any second of the ramp, per worker.
     pending_peak_per_worker: float = 0.0
-    #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
+    #: The run file has records of the connections, or none was to be opened: else every count here
+    #: is unknown, not zero.
     recorded: bool = True
     #: Where the records do not add up: some are missing.
     missing: Unaccounted | None = None
-    #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
+    #: CPU time (s) of the workers between the first and the last tick of each phase, and the time
+    #: between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def during(self, *names: PhaseName) -> Tick:
@@ -77,14 +83,18 @@ class Totals(msgspec.Struct):
 
 
 def _is_recorded(run: Run) -> bool:
-    """Whether ticks were recorded. None are in a file that could not be written, or whose run was killed at its start."""
+    """Whether ticks were recorded. None are in a file that could not be written, or whose run was
+    killed at its start.
+    """
     if run.ticks or any(finding.code == NOTHING_LISTENS for finding in run.findings):
         return True
     return run.complete and not run.dropped
 
 
 def _missing(run: Run) -> Unaccounted | None:
-    """The first second before the drain that does not add up: what is held is what was, plus what opened, less what was lost."""
+    """The first second before the drain that does not add up: what is held is what was, plus what
+    opened, less what was lost.
+    """
     held = 0
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         # The drain may begin in a second that is the hold's by its middle.
@@ -99,13 +109,17 @@ def _missing(run: Run) -> Unaccounted | None:
 
 
 def fold(run: Run) -> Totals:
-    """The totals of a run. A tick belongs to the phase at the middle of its second; a tick in a gap to none."""
+    """The totals of a run. A tick belongs to the phase at the middle of its second; a tick in a gap
+    to none.
+    """
     totals = Totals(recorded=_is_recorded(run), missing=_missing(run))
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     in_gaps: list[Tick] = []
     at_drain = 0
     for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
-        if any(gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps):
+        if any(
+            gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps
+        ):
             in_gaps.append(tick)
         else:
             parts.setdefault(name, []).append((t_s, tick))
@@ -113,7 +127,9 @@ def fold(run: Run) -> Totals:
         # The sum over workers that have begun the drain.
         at_drain = max(at_drain, tick.held_at_drain)
         if name == "ramp" and tick.workers:
-            totals.pending_peak_per_worker = max(totals.pending_peak_per_worker, tick.connecting / tick.workers)
+            totals.pending_peak_per_worker = max(
+                totals.pending_peak_per_worker, tick.connecting / tick.workers
+            )
     for name, part in parts.items():
         totals.by_phase[name] = added_up(Tick(), *(tick for _, tick in part))
         (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
@@ -136,20 +152,28 @@ def _acceptance(run: Run) -> Acceptance:
     if not (any(ours) or last):
         return Acceptance()
     # At one instant some may have just come.
-    least = last if run.hold is None else min(waiting.between(run.hold.start_s, run.stop_s).values, default=last)
+    least = (
+        last
+        if run.hold is None
+        else min(waiting.between(run.hold.start_s, run.stop_s).values, default=last)
+    )
     return Acceptance(True, any(ours), round(least))
 
 
 def tested(plan: Plan, *ticks: Tick, accepted: bool) -> bool:
-    """Whether the server was heard: it answered a heartbeat, or sent something else after one. If no heartbeat was due: it
-    completed the protocol's handshake. If connections listen: it also did if it completed TLS's, or sent data, or if a program
-    was seen to have ``accepted`` them.
+    """Whether the server was heard: it answered a heartbeat, or sent something else after one. If
+    no heartbeat was due: it completed the protocol's handshake. If connections listen: it also did
+    if it completed TLS's, or sent data, or if a program was seen to have ``accepted`` them.
     """
     if any(tick.answered or tick.spoke for tick in ticks):
         return True
     if plan.listens:
-        return accepted or any(tick.bytes_received or _granted(tick) or _spoke_tls(tick) for tick in ticks)
-    return not any(tick.sent for tick in ticks) and any(tick.opened and _granted(tick) for tick in ticks)
+        return accepted or any(
+            tick.bytes_received or _granted(tick) or _spoke_tls(tick) for tick in ticks
+        )
+    return not any(tick.sent for tick in ticks) and any(
+        tick.opened and _granted(tick) for tick in ticks
+    )
 
 
 def _granted(tick: Tick) -> bool:
@@ -161,15 +185,22 @@ def _spoke_tls(tick: Tick) -> bool:
 
 
 def never_answered(tick: Tick) -> int:
-    """How many connections were never answered: not accepted, or the last packet of the handshake was lost."""
+    """How many connections were never answered: not accepted, or the last packet of the handshake
+    was lost.
+    """
     dead = tick.deaths.get("heartbeat_timeout")
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
 def errors(whole: Tick, limited: Collection[str] = ()) -> dict[int, int]:
-    """Error answers (400 or more) by status, without the statuses that a key of ``limited`` names."""
+    """Error answers (400 or more) by status, without the statuses that a key of ``limited`` names.
+    """
     named = {key.rpartition(".")[2] for key in limited if ".by_status." in key}
-    return {status: count for status, count in whole.by_status.items() if status >= 400 and str(status) not in named}
+    return {
+        status: count
+        for status, count in whole.by_status.items()
+        if status >= 400 and str(status) not in named
+    }
 
 
 def _cpu(tick: Tick) -> float:

@@ -38,9 +38,10 @@ class Judgement(msgspec.Struct):
 class Case(msgspec.Struct, frozen=True):
     """What is known of a run when it is judged.
 
-    ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that failed there may be its own
-    fault. ``complete``: the run file has its end; ``written``: a process still writes it (None: unknown); ``end_s``: when its
-    records end. ``limited``: keys with a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
+    ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that
+    failed there may be its own fault. ``complete``: the run file has its end; ``written``: a
+    process still writes it (None: unknown); ``end_s``: when its records end. ``limited``: keys with
+    a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
     connections that were lost because this machine was suspended. ``unheard``: held and silent.
     """
 
@@ -144,8 +145,8 @@ def nothing_connected(case: Case) -> Judgement | None:
 
 
 def nothing_answered(case: Case) -> Judgement | None:
-    """No heartbeat was answered, unless none was due yet and handshakes succeeded. If connections listen: no byte came, and no
-    program was seen to accept them.
+    """No heartbeat was answered, unless none was due yet and handshakes succeeded. If connections
+    listen: no byte came, and no program was seen to accept them.
     """
     acceptance = case.totals.acceptance
     if tested(case.plan, case.whole, accepted=acceptance.accepted):
@@ -154,7 +155,9 @@ def nothing_answered(case: Case) -> Judgement | None:
         reason = server.not_accepted(case.whole.opened, acceptance.known).evidence
     else:
         why = why_untested(case.whole.deaths, case.whole.sent)
-        reason = verdicts.unanswered(why, case.whole.opened, case.whole.sent, _most_often_wrong(case.whole))
+        reason = verdicts.unanswered(
+            why, case.whole.opened, case.whole.sent, _most_often_wrong(case.whole)
+        )
     return Judgement("untested", case.with_stop(reason))
 
 
@@ -170,7 +173,9 @@ def answers_prove_nothing(case: Case) -> Judgement | None:
 
 
 def asyncli_was_at_fault(case: Case) -> Judgement | None:
-    """It lost connections itself, even none that it held yet, unless a limit allows it; or it was the limit."""
+    """It lost connections itself, even none that it held yet, unless a limit allows it; or it was
+    the limit.
+    """
     reasons = []
     if "generator_lost" in case.whole.deaths and not case.has_limit_on(LOST_BY_ASYNCLI):
         with_what = lost_with(case.findings, "its").evidence
@@ -206,8 +211,8 @@ def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
 
 
 def the_server_failed(case: Case) -> Judgement | None:
-    """A connection or a held stream was lost, fewer were held than asked for, an answer was an error, or a limit was crossed. A
-    limit on one of these replaces its part.
+    """A connection or a held stream was lost, fewer were held than asked for, an answer was an
+    error, or a limit was crossed. A limit on one of these replaces its part.
     """
     wrong = _answered_with_errors(case.whole, case.limited)
     reasons = []
@@ -226,7 +231,9 @@ def the_server_failed(case: Case) -> Judgement | None:
 
 
 def _held_too_few(case: Case, *, has_reason: bool) -> bool:
-    """Whether too few were held at the end of a run that came to it. ``has_reason``: an abort has a reason of its own."""
+    """Whether too few were held at the end of a run that came to it. ``has_reason``: an abort has a
+    reason of its own.
+    """
     if case.held >= case.asked or case.has_limit_on(HELD):
         return False
     if not case.complete or case.was_cut or case.was_stopped_before_hold:
@@ -302,7 +309,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def unproven(whole: Tick) -> Finding | None:
-    """The finding where answers prove nothing: the server sends what answers at least as often unasked."""
+    """The finding where answers prove nothing: the server sends what answers at least as often
+    unasked.
+    """
     unasked = 0 if whole.protocol is None else whole.protocol.unasked
     if not whole.answered or unasked < whole.answered:
         return None
@@ -310,7 +319,9 @@ def unproven(whole: Tick) -> Finding | None:
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:
-    """Why a run is untested though it connected: by the ``causes`` of losses and the number of heartbeats ``sent``."""
+    """Why a run is untested though it connected: by the ``causes`` of losses and the number of
+    heartbeats ``sent``.
+    """
     if not causes and not sent:
         return verdicts.NO_HEARTBEAT_DUE
     if "protocol_error" in causes:
@@ -320,11 +331,15 @@ def why_untested(causes: Collection[str], sent: int) -> str:
 
 def but_allowed(why: str, whole: Tick, what: str) -> str:
     """``why`` it passed, with the error answers to each ``what`` that limits allow."""
-    errors_allowed = [verdicts.allowed(reason) for reason in _answered_with_errors(whole, what=what)]
+    errors_allowed = [
+        verdicts.allowed(reason) for reason in _answered_with_errors(whole, what=what)
+    ]
     return "; but ".join((why, *errors_allowed))
 
 
-def _answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str = "heartbeat") -> list[str]:
+def _answered_with_errors(
+    whole: Tick, limited: Collection[str] = (), what: str = "heartbeat"
+) -> list[str]:
     """How many answers were errors without a limit on them, in words; nothing if none was."""
     by_status = errors(whole, limited)
     if not by_status:
@@ -361,8 +376,12 @@ def interrupted(findings: Sequence[Finding]) -> str:
 
 
 def stopped_before_hold(findings: Sequence[Finding]) -> bool:
-    """Whether the user ended the run before its hold began. Files of older versions do not say in which phase."""
-    return any(end.fields.get("phase", "hold") in _BEFORE_HOLD for end in ended_by_user(findings).values())
+    """Whether the user ended the run before its hold began. Files of older versions do not say in
+    which phase.
+    """
+    return any(
+        end.fields.get("phase", "hold") in _BEFORE_HOLD for end in ended_by_user(findings).values()
+    )
 
 
 def ended_by_user(findings: Sequence[Finding]) -> dict[str, Finding]:

@@ -64,8 +64,7 @@ def in_words(search: Search, start: int) -> str:
         return f"from {first} to at most {last} connections"
     bound = search.bound.partition(":")[0]
     return (
-        f"from {first} to at most {last} connections, "
-        f"the most that this host can carry ({bound})"
+        f"from {first} to at most {last} connections, the most that this host can carry ({bound})"
     )
 
 

@@ -31,12 +31,26 @@ if TYPE_CHECKING:
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
 @server_options
 @trust_options
-@click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Address to listen on.")
 @click.option(
-    "--token-file", metavar="FILE", help="A file with the token, required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
+    "--listen",
+    default=f"127.0.0.1:{AGENT_PORT}",
+    metavar="HOST:PORT",
+    show_default=True,
+    help="Address to listen on.",
 )
-@click.option("--tls-cert", metavar="FILE", help="Use TLS with this certificate (PEM, followed by its chain).")
-@click.option("--tls-key", metavar="FILE", help="Key of the certificate.  [default: in the certificate's file]")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="A file with the token, required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]",
+)
+@click.option(
+    "--tls-cert", metavar="FILE", help="Use TLS with this certificate (PEM, followed by its chain)."
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    help="Key of the certificate.  [default: in the certificate's file]",
+)
 def command(**values: Any) -> int:
     """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for
     Prometheus (/metrics).

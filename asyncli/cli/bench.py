@@ -18,26 +18,66 @@ from asyncli.model.private_values import masked_url
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-c", "--connections", metavar="N", help="Concurrent connections.  [default: 64]")
 @click.option("-n", "--requests", metavar="N", help="Total number of requests: 10000, 100k, 1M.")
-@click.option("-d", "--duration", metavar="TIME", help="Duration; with -n, whichever ends first.  [default: 10s without -n]")
-@click.option("--short", is_flag=True, default=None, help="Open a new connection for each request, instead of keep-alive.")
+@click.option(
+    "-d",
+    "--duration",
+    metavar="TIME",
+    help="Duration; with -n, whichever ends first.  [default: 10s without -n]",
+)
+@click.option(
+    "--short",
+    is_flag=True,
+    default=None,
+    help="Open a new connection for each request, instead of keep-alive.",
+)
 @click.option("--pipeline", metavar="DEPTH", help="Pipeline DEPTH requests on each connection.")
-@click.option("--rate", metavar="N", help="Open loop: N requests per second in all, at fixed instants.")
+@click.option(
+    "--rate", metavar="N", help="Open loop: N requests per second in all, at fixed instants."
+)
 @click.option("--method", metavar="|".join(METHODS), help="HTTP method.  [default: GET]")
 @options.header_options
-@click.option("--body", metavar="TEXT|@FILE", help="Body of each request; the method is POST unless --method is given.")
-@click.option("--workers", metavar="N", help="Worker processes.  [default: half the CPUs for a server on this host, else all]")
-@click.option("--timeout", metavar="TIME", help="A request unanswered for this long fails.  [default: 10s]")
+@click.option(
+    "--body",
+    metavar="TEXT|@FILE",
+    help="Body of each request; the method is POST unless --method is given.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    help="Worker processes.  [default: half the CPUs for a server on this host, else all]",
+)
+@click.option(
+    "--timeout", metavar="TIME", help="A request unanswered for this long fails.  [default: 10s]"
+)
 @options.connect_options
 @options.tls_options
 @options.server_options
-@click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as 'requests.failed > 0.1%'; repeatable.")
+@click.option(
+    "--fail-if",
+    metavar="LIMIT",
+    multiple=True,
+    help="Fail if LIMIT is true, as 'requests.failed > 0.1%'; repeatable.",
+)
 @click.option("--seed", metavar="N", help="Seed of the pauses before connect retries.")
 @click.option("--force", is_flag=True, default=None, help="Ignore this host's limits.")
 @click.option(
-    "--plan", "plan_file", metavar="FILE.toml", help="A plan file, or the built-in 'bench'. The flags above override its keys."
+    "--plan",
+    "plan_file",
+    metavar="FILE.toml",
+    help="A plan file, or the built-in 'bench'. The flags above override its keys.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write all results as JSON; '-' for standard output.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write all results as JSON; '-' for standard output.",
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    help="Write the verdict and the limits as JUnit XML; '-' likewise.",
+)
 @options.wait_option
 @click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict.")
 def command(

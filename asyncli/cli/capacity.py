@@ -39,25 +39,60 @@ _LEFT_OUT = (
 @click.command(name="capacity", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option(
-    "--start", default=_START, metavar="N", show_default=True, help="First count; it doubles until a count is not held."
+    "--start",
+    default=_START,
+    metavar="N",
+    show_default=True,
+    help="First count; it doubles until a count is not held.",
 )
-@click.option("--most", metavar="N", help="Highest count.  [default: what the preflight allows on this host]")
-@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="Precision of the answer.")
 @click.option(
-    "--hold", metavar="TIME", help="Duration of a step's hold.  [default: keepalive/2 + timeout, so that each is answered]"
+    "--most", metavar="N", help="Highest count.  [default: what the preflight allows on this host]"
 )
-@click.option("-k", "--keepalive", metavar="TIME", help=f"Sleep 1 s to TIME/2 between heartbeats.  [default: {_KEEPALIVE_S}]")
-@click.option("--baseline", metavar="TIME", help="How long to measure before each step's first connect.  [default: 2s]")
-@click.option("--residue", metavar="TIME", help="How long to measure after each step's last close.  [default: 1s]")
+@click.option(
+    "--within",
+    default=_WITHIN,
+    metavar="PERCENT",
+    show_default=True,
+    help="Precision of the answer.",
+)
+@click.option(
+    "--hold",
+    metavar="TIME",
+    help="Duration of a step's hold.  [default: keepalive/2 + timeout, so that each is answered]",
+)
+@click.option(
+    "-k",
+    "--keepalive",
+    metavar="TIME",
+    help=f"Sleep 1 s to TIME/2 between heartbeats.  [default: {_KEEPALIVE_S}]",
+)
+@click.option(
+    "--baseline",
+    metavar="TIME",
+    help="How long to measure before each step's first connect.  [default: 2s]",
+)
+@click.option(
+    "--residue",
+    metavar="TIME",
+    help="How long to measure after each step's last close.  [default: 1s]",
+)
 @click.option(
     "--fail-if", metavar="LIMIT", multiple=True,
     help="A limit on any number of a step's JSON; repeatable. It replaces the default limit on that number. Defaults: lost > 0, "
     "connections.failed > 0, heartbeats.latency_ms.p99 > 1s; and no answer may be an error, unless a limit is on its status.",
 )  # fmt: skip
 @plan_options(without=_LEFT_OUT)
-@click.option("--out", metavar="FOLDER", help="New folder for the steps' run files.  [default: asyncli-capacity-<time> here]")
-@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    help="New folder for the steps' run files.  [default: asyncli-capacity-<time> here]",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the result as JSON; '-' for standard output."
+)
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise."
+)
 @click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict.")
 def command(
     urls: tuple[str, ...],

@@ -16,7 +16,11 @@ from asyncli.model.records import NOTHING_LISTENS
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @cluster_options
-@click.option("--probe", is_flag=True, help="Connect once, do the handshakes, send a heartbeat, and show the answers.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Connect once, do the handshakes, send a heartbeat, and show the answers.",
+)
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """Check every limit of this host and of the server against the plan, and print the command that
     fixes each shortfall.

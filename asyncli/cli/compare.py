@@ -13,8 +13,17 @@ from asyncli.model.errors import PlanError
 
 @click.command(name="compare")
 @click.argument("runs", nargs=-1, metavar="A.db B.db [C.db]...")
-@click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON instead; '-': to stdout.",
+)
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise."
+)
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
     """Report the differences between runs, with 95 % intervals, and which of them are real.
 

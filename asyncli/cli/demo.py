@@ -26,7 +26,11 @@ def keepalive_s(plan: Plan) -> float:
 
 @click.command(name="demo", context_settings={"max_content_width": 110})
 @plan_options(CONNECTIONS)
-@click.option("--server", metavar="NAME", help="The server to start; 'asyncli lab --help' lists them.  [default: nginx]")
+@click.option(
+    "--server",
+    metavar="NAME",
+    help="The server to start; 'asyncli lab --help' lists them.  [default: nginx]",
+)
 @click.option("--tls", is_flag=True, help="Use TLS, with a new certificate.")
 @output_options
 def command(server: str | None, tls: bool, **values: Any) -> int:

@@ -25,17 +25,35 @@ def _names() -> str:
     return "\n".join(["\b", "Experiments:", *lines])
 
 
-@click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110}, epilog=_names())
+@click.command(
+    name="experiment",
+    no_args_is_help=True,
+    context_settings={"max_content_width": 110},
+    epilog=_names(),
+)
 @click.argument("name", metavar="NAME")
-@click.option("--quick", is_flag=True, help="One round of half a minute: too short for firm conclusions.")
+@click.option(
+    "--quick", is_flag=True, help="One round of half a minute: too short for firm conclusions."
+)
 @click.option("--rounds", metavar="N", help="Repeat each measurement N times, interleaved.")
 @click.option("--duration", metavar="TIME", help="Duration of each timed measurement.")
 @click.option("--connections", metavar="N", help="Concurrent connections.")
 @click.option("--keepalive", metavar="TIME", help="Sleep up to TIME/2 between heartbeats.")
-@click.option("--only", metavar="SERVER", multiple=True, help="Measure this server only; repeatable.")
+@click.option(
+    "--only", metavar="SERVER", multiple=True, help="Measure this server only; repeatable."
+)
 @click.option("--plan", "plan_file", metavar="RECORD.json", help="Use the plan of this record.")
-@click.option("--out", metavar="FOLDER", help="Folder for record.json and report.html.  [default: experiment-NAME-<time> here]")
-@click.option("--json", "json_file", metavar="FILE", help="Also write the record to this file; '-' for standard output.")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    help="Folder for record.json and report.html.  [default: experiment-NAME-<time> here]",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Also write the record to this file; '-' for standard output.",
+)
 @click.option("--quiet", is_flag=True, help="Print only errors and the path of the record.")
 def command(
     name: str,

@@ -37,11 +37,26 @@ system's own configuration is neither read nor changed.
     help="How many it must hold.  [default: 100k for nginx, nchan and builtin, 9k for haproxy-proxy, 256 for apache-prefork, 16 "
     "for the textbook models, else 10k]",
 )
-@click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="Longest --keepalive of the clients.")
-@click.option("--port", default="0", metavar="PORT", show_default=True, help="Port, 0: any. The status page has the next one.")
+@click.option(
+    "-k",
+    "--keepalive",
+    default="3600",
+    metavar="TIME",
+    show_default=True,
+    help="Longest --keepalive of the clients.",
+)
+@click.option(
+    "--port",
+    default="0",
+    metavar="PORT",
+    show_default=True,
+    help="Port, 0: any. The status page has the next one.",
+)
 @click.option("--tls", is_flag=True, help="Use TLS, with a new certificate, if the server can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, if the server can.")
-@click.option("--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can.")
+@click.option(
+    "--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can."
+)
 def command(
     name: str,
     connections: str | None,

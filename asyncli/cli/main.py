@@ -29,19 +29,43 @@ from asyncli.model.text import printable
 COMMANDS = {
     "soak": ("asyncli.cli.soak", "Hold connections on a server and measure what one more costs."),
     "check": ("asyncli.cli.check", "Check whether this host and the server can carry a plan."),
-    "report": ("asyncli.cli.report", "Print the report of a run file, finished or still being written."),
+    "report": (
+        "asyncli.cli.report",
+        "Print the report of a run file, finished or still being written.",
+    ),
     "watch": ("asyncli.cli.watch", "Show a running soak, from another terminal."),
-    "compare": ("asyncli.cli.compare", "Compare runs: the differences, their intervals, and which are real."),
-    "size": ("asyncli.cli.size", "Size a fleet by a run: memory, hosts and first limits for so many connections."),
+    "compare": (
+        "asyncli.cli.compare",
+        "Compare runs: the differences, their intervals, and which are real.",
+    ),
+    "size": (
+        "asyncli.cli.size",
+        "Size a fleet by a run: memory, hosts and first limits for so many connections.",
+    ),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
-    "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and its bottleneck."),
-    "agent": ("asyncli.cli.agent", "Sample a server on its own host, for remote soaks and for Prometheus."),
-    "bench": ("asyncli.cli.bench", "Measure requests per second, latency and CPU: closed loop, or a fixed rate."),
-    "experiment": ("asyncli.cli.experiment", "Run a classic comparison on real servers, beside its source's figures."),
+    "capacity": (
+        "asyncli.cli.capacity",
+        "Find how many connections a server holds, and its bottleneck.",
+    ),
+    "agent": (
+        "asyncli.cli.agent",
+        "Sample a server on its own host, for remote soaks and for Prometheus.",
+    ),
+    "bench": (
+        "asyncli.cli.bench",
+        "Measure requests per second, latency and CPU: closed loop, or a fixed rate.",
+    ),
+    "experiment": (
+        "asyncli.cli.experiment",
+        "Run a classic comparison on real servers, beside its source's figures.",
+    ),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on a private nginx on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to test against, until Ctrl-C."),
-    "completion": ("asyncli.cli.completion", "Print the TAB completion script for bash, zsh or fish."),
+    "completion": (
+        "asyncli.cli.completion",
+        "Print the TAB completion script for bash, zsh or fish.",
+    ),
 }
 
 
@@ -65,7 +89,11 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=LISTED)
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=LISTED,
+)
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
     """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and

@@ -52,40 +52,116 @@ def with_environment_headers(plan: P) -> P:
 Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
     click.option(
-        "--status-url", metavar="URL",
+        "--status-url",
+        metavar="URL",
         help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second; a login or unix:/path may be in it.",
     ),
-    click.option("--status-header", metavar="HEADER", multiple=True, help="A header for the status page; repeatable."),
-    click.option("--server-pid", metavar="PID", help="ID of the server's main process.  [default: the listener on the port]"),
+    click.option(
+        "--status-header",
+        metavar="HEADER",
+        multiple=True,
+        help="A header for the status page; repeatable.",
+    ),
+    click.option(
+        "--server-pid",
+        metavar="PID",
+        help="ID of the server's main process.  [default: the listener on the port]",
+    ),
     click.option("--server-pidfile", metavar="FILE", help="A file with that process ID."),
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),
 )
 _CONNECT_OPTIONS: tuple[Option, ...] = (
-    click.option("--connect-timeout", metavar="TIME", help="Time limit of a connect, and of a TLS handshake.  [default: 10s]"),
-    click.option("--connect-to", metavar="HOST:PORT", help="Connect here, or to unix:/path; requests keep the URL's host."),
-    click.option("--resolve", metavar="HOST:PORT:ADDRESS,...", multiple=True, help="Use ADDRESS for HOST:PORT; repeatable."),
-    click.option("--proxy-protocol", metavar="v1|v2", help="Send a PROXY header first, with a different source per connection."),
-    click.option("--source", metavar="ADDRESS", multiple=True, help="A local address to connect from; repeatable."),
+    click.option(
+        "--connect-timeout",
+        metavar="TIME",
+        help="Time limit of a connect, and of a TLS handshake.  [default: 10s]",
+    ),
+    click.option(
+        "--connect-to",
+        metavar="HOST:PORT",
+        help="Connect here, or to unix:/path; requests keep the URL's host.",
+    ),
+    click.option(
+        "--resolve",
+        metavar="HOST:PORT:ADDRESS,...",
+        multiple=True,
+        help="Use ADDRESS for HOST:PORT; repeatable.",
+    ),
+    click.option(
+        "--proxy-protocol",
+        metavar="v1|v2",
+        help="Send a PROXY header first, with a different source per connection.",
+    ),
+    click.option(
+        "--source",
+        metavar="ADDRESS",
+        multiple=True,
+        help="A local address to connect from; repeatable.",
+    ),
 )
 _TRUST_OPTIONS: tuple[Option, ...] = (
-    click.option("--ca", metavar="FILE", help="CA certificates to verify the server with (PEM).  [default: the system's]"),
-    click.option("--client-cert", metavar="FILE", help="Client certificate (PEM), for a server that asks for one."),
-    click.option("--client-key", metavar="FILE", help="Key of the client certificate.  [default: in the same file]"),
-    click.option("--insecure", is_flag=True, default=None, help="Do not verify the server's certificate."),
+    click.option(
+        "--ca",
+        metavar="FILE",
+        help="CA certificates to verify the server with (PEM).  [default: the system's]",
+    ),
+    click.option(
+        "--client-cert",
+        metavar="FILE",
+        help="Client certificate (PEM), for a server that asks for one.",
+    ),
+    click.option(
+        "--client-key",
+        metavar="FILE",
+        help="Key of the client certificate.  [default: in the same file]",
+    ),
+    click.option(
+        "--insecure", is_flag=True, default=None, help="Do not verify the server's certificate."
+    ),
 )
 _TLS_OPTIONS: tuple[Option, ...] = (
     *_TRUST_OPTIONS,
-    click.option("--tls-min", metavar="1.2|1.3", help="Lowest TLS version to accept.  [default: 1.2]"),
-    click.option("--tls-max", metavar="1.2|1.3", help="Highest TLS version to offer.  [default: 1.3]"),
-    click.option("--tls-ciphers", metavar="LIST", help="TLS 1.2 cipher suites to offer, as an OpenSSL cipher list."),
-    click.option("--alpn", metavar="LIST", help="Protocols to offer in ALPN, such as mqtt.  [default: http/1.1 for HTTP]"),
-    click.option("--sni", metavar="NAME", help="Server name to send in TLS (SNI) and to verify.  [default: the URL's host]"),
-    click.option("--tls-resume", is_flag=True, default=None, help="Resume the first handshake's TLS session in all later ones."),
+    click.option(
+        "--tls-min", metavar="1.2|1.3", help="Lowest TLS version to accept.  [default: 1.2]"
+    ),
+    click.option(
+        "--tls-max", metavar="1.2|1.3", help="Highest TLS version to offer.  [default: 1.3]"
+    ),
+    click.option(
+        "--tls-ciphers",
+        metavar="LIST",
+        help="TLS 1.2 cipher suites to offer, as an OpenSSL cipher list.",
+    ),
+    click.option(
+        "--alpn",
+        metavar="LIST",
+        help="Protocols to offer in ALPN, such as mqtt.  [default: http/1.1 for HTTP]",
+    ),
+    click.option(
+        "--sni",
+        metavar="NAME",
+        help="Server name to send in TLS (SNI) and to verify.  [default: the URL's host]",
+    ),
+    click.option(
+        "--tls-resume",
+        is_flag=True,
+        default=None,
+        help="Resume the first handshake's TLS session in all later ones.",
+    ),
 )
 # Every user of a host can read its command lines; a file can be private.
 _HEADER_OPTIONS: tuple[Option, ...] = (
-    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Request header; {n} is the connection; repeatable."),
-    click.option("--header-file", metavar="FILE", help=f"A file of headers, one per line.  [also: ${HEADERS_VARIABLE}]"),
+    click.option(
+        "--header",
+        metavar="'NAME: VALUE'",
+        multiple=True,
+        help="Request header; {n} is the connection; repeatable.",
+    ),
+    click.option(
+        "--header-file",
+        metavar="FILE",
+        help=f"A file of headers, one per line.  [also: ${HEADERS_VARIABLE}]",
+    ),
 )
 _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("-k", "--keepalive", metavar="TIME", help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]"),
@@ -170,7 +246,9 @@ def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Ca
 
 
 #: ``--wait-for-server``; see :func:`seconds_of`.
-wait_option = click.option("--wait-for-server", metavar="TIME", help="Wait up to TIME for a server on this host to listen.")
+wait_option = click.option(
+    "--wait-for-server", metavar="TIME", help="Wait up to TIME for a server on this host to listen."
+)
 
 
 def parsed(flag: str, parse: Callable[[object], T], text: object) -> T:

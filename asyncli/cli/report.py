@@ -16,12 +16,38 @@ if TYPE_CHECKING:
 
 @click.command(name="report")
 @click.argument("run", metavar="RUN.db")
-@click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the report as one offline HTML page; '-' likewise.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise.")
-@click.option("--plots", "plots_folder", metavar="DIR", help="Write each figure as PNG and SVG into this folder.")
-@click.option("--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON instead; '-': to stdout.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    help="Write the report as one offline HTML page; '-' likewise.",
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    help="Write the verdict and the limits as JUnit XML; '-' likewise.",
+)
+@click.option(
+    "--plots",
+    "plots_folder",
+    metavar="DIR",
+    help="Write each figure as PNG and SVG into this folder.",
+)
+@click.option(
+    "--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
+)
 def command(
     run: str,
     json_file: str | None,

@@ -18,7 +18,14 @@ from asyncli.model.errors import PlanError, StoreError
 @click.command(name="runs")
 @click.argument("folder", default=".", metavar="[FOLDER]")
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
-@click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON instead; '-': to stdout.",
+)
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
     """List the run files of a folder (default: the current one), newest first, then broken files
     with the reason.

@@ -15,10 +15,25 @@ from asyncli.model.units import parse_count, parse_memory
 
 @click.command(name="size")
 @click.argument("run", metavar="RUN.db")
-@click.option("-c", "--connections", metavar="N", required=True, help="Connections to size for: 1M, 250k.")
-@click.option("--memory", metavar="BYTES", help="Memory of each host, such as 64G or 512MiB. [default: of the run's server host]")
-@click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
+@click.option(
+    "-c", "--connections", metavar="N", required=True, help="Connections to size for: 1M, 250k."
+)
+@click.option(
+    "--memory",
+    metavar="BYTES",
+    help="Memory of each host, such as 64G or 512MiB. [default: of the run's server host]",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON instead; '-': to stdout.",
+)
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise."
+)
 def command(
     run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None
 ) -> int:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 @click.argument("urls", nargs=-1, metavar="URL...")
 @options.plan_options()
 @options.output_options
-@click.option("--resume", metavar="RUN.db", help="Continue a killed run. It is invalid (4) unless a limit allows its losses.")
+@click.option(
+    "--resume",
+    metavar="RUN.db",
+    help="Continue a killed run. It is invalid (4) unless a limit allows its losses.",
+)
 @options.wait_option
 @options.cluster_options
 def command(

@@ -1,6 +1,8 @@
-"""The actor of a host, in its Dask worker's loop: starts the host process, forwards orders, and buffers messages.
+"""The actor of a host, in its Dask worker's loop: starts the host process, forwards orders, and
+buffers messages.
 
-Dask's workers are daemonic and cannot fork, so the host process is a program; it ends with this one.
+Dask's workers are daemonic and cannot fork, so the host process is a program; it ends with this
+one.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked
 from asyncli.model.errors import AsyncliError
 
-#: After so long (s) without a call from the session its connections are closed. Shorter than the session's LOST_S, after which it
-#: opens them elsewhere.
+#: After so long (s) without a call from the session its connections are closed. Shorter than the
+#: session's LOST_S, after which it opens them elsewhere.
 SESSION_TIMEOUT_S = 15.0
 # If the actor itself hangs (its Dask worker is stopped), its processes end after so long (s).
 _PROCESSES_TIMEOUT_S = 18
@@ -53,7 +55,9 @@ class HostActor:
         self._measure_at = 0.0
 
     async def open(self, shard: bytes) -> str:
-        """Start the host process; "" or why not. Calls arrive in any order: ``close`` may come first, or during this call."""
+        """Start the host process; "" or why not. Calls arrive in any order: ``close`` may come
+        first, or during this call.
+        """
         if self._closing is not None:
             return "its session has closed it"
         if host_probe.held_by:
@@ -99,7 +103,9 @@ class HostActor:
                 self._generator.adopt(adopt)
 
     async def messages(self, after: int, wait_s: float) -> list[bytes]:
-        """Messages from number ``after`` on, waiting up to ``wait_s`` for one; earlier ones are dropped."""
+        """Messages from number ``after`` on, waiting up to ``wait_s`` for one; earlier ones are
+        dropped.
+        """
         self._last_call_s = time.monotonic()
         while self._messages and self._first < after:
             self._messages.popleft()

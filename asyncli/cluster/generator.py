@@ -1,7 +1,9 @@
-"""The session's side of a fleet: the interface of :class:`~asyncli.engine.generator.Generator`, over an actor on each host.
+"""The session's side of a fleet: the interface of :class:`~asyncli.engine.generator.Generator`,
+over an actor on each host.
 
-A host silent for SILENCE_S counts as holding nothing until it answers. After LOST_S, or when Dask loses its worker, it is lost,
-and others open its share; by then its actor has closed its connections (actor.SESSION_TIMEOUT_S).
+A host silent for SILENCE_S counts as holding nothing until it answers. After LOST_S, or when Dask
+loses its worker, it is lost, and others open its share; by then its actor has closed its
+connections (actor.SESSION_TIMEOUT_S).
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost, Usage
 from asyncli.engine import shard as wire
 from asyncli.engine.fleet import Room, TickMerger
-from asyncli.findings.generator import host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
+from asyncli.findings.generator import (
+    host_back,
+    host_joined,
+    host_lost,
+    host_silent,
+    hosts_all_lost,
+    share_taken,
+)
 from asyncli.model.errors import AsyncliError
 from asyncli.model.metrics import SILENT
 from asyncli.model.records import Finding
@@ -30,11 +39,13 @@ SILENCE_S = 5.0
 # Longer than the actor's timeout (15 s) and the time of closing, so that nothing is held twice.
 LOST_S = 20.0
 _WATCH_S = 0.2
-# Turns so far apart mean that this process hung. Messages buffered meanwhile arrive with the next poll (remote_host.RETRY_S).
+# Turns so far apart mean that this process hung. Messages buffered meanwhile arrive with the next
+# poll (remote_host.RETRY_S).
 _STALL_S, _STALL_OVER_S = 1.0, 1.0
 # How often to look for a returned or new host while a share is idle.
 _FIND_S, _MOST_FIND_S = 3.0, 60.0
-# How long to wait for a host if none is left: a switch or scheduler restarts within a minute or two.
+# How long to wait for a host if none is left: a switch or scheduler restarts within a minute or
+# two.
 NO_HOST_S = 600.0
 
 
@@ -73,7 +84,9 @@ class ClusterGenerator:
         self._stalled_until = -math.inf
 
     async def start(self) -> None:
-        """Start a host process on each host. Raises :class:`ClusterError` or :class:`EngineError` if one fails."""
+        """Start a host process on each host. Raises :class:`ClusterError` or :class:`EngineError`
+        if one fails.
+        """
         opening = [asyncio.create_task(self._open(member)) for member in self._fleet.members]
         try:
             await asyncio.gather(*opening)
@@ -102,14 +115,17 @@ class ClusterGenerator:
             host.orders.put_nowait(wire.Drain())
 
     async def messages(self) -> AsyncIterator[wire.Up]:
-        """The hosts' messages, with ticks merged into one a second; a last :class:`Failed` after the loss of all hosts."""
+        """The hosts' messages, with ticks merged into one a second; a last :class:`Failed` after
+        the loss of all hosts.
+        """
         while (message := await self._out.get()) is not None:
             yield message
             if isinstance(message, wire.Failed):
                 return
 
     def document(self) -> list[dict[str, Any]]:
-        """Each host, its share and its clock for the run file; hosts that joined later come last."""
+        """Each host, its share and its clock for the run file; hosts that joined later come last.
+        """
         placed = {member.name for member in self._fleet.members}
         documents = [self._fleet.document(member) for member in self._fleet.members]
         for name, host in self._hosts.items():
@@ -124,14 +140,18 @@ class ClusterGenerator:
         return documents
 
     async def close(self) -> None:
-        """End the processes of all hosts and wait for it, at most CLOSE_S: a released actor ends itself."""
+        """End the processes of all hosts and wait for it, at most CLOSE_S: a released actor ends
+        itself.
+        """
         if self._closed:
             return
         self._closed = True
         self._out.put_nowait(None)
         for task in [*self._tasks, *(task for host in self._hosts.values() for task in host.tasks)]:
             task.cancel()
-        closing = asyncio.gather(*(host.close() for host in self._with_actor), return_exceptions=True)
+        closing = asyncio.gather(
+            *(host.close() for host in self._with_actor), return_exceptions=True
+        )
         try:
             await asyncio.wait_for(asyncio.shield(closing), CLOSE_S)
         except TimeoutError:
@@ -144,7 +164,9 @@ class ClusterGenerator:
 
     async def _open(self, member: Member) -> RemoteHost:
         actor = await self._start_actor(member)
-        host = RemoteHost(member, actor, on_messages=self._on_messages, on_finding=self._record_finding)
+        host = RemoteHost(
+            member, actor, on_messages=self._on_messages, on_finding=self._record_finding
+        )
         self._with_actor.append(host)
         try:
             await host.open(self._fleet.shard_of(self._shard, member))
@@ -158,14 +180,17 @@ class ClusterGenerator:
 
     def _on_messages(self, host: RemoteHost, messages: list[wire.Up]) -> None:
         now = time.monotonic()
-        # After the start only ticks count as contact: the actor may answer while its processes hang.
+        # After the start only ticks count as contact: the actor may answer while its processes
+        # hang.
         if self._t0 is None or any(isinstance(message, wire.Ticked) for message in messages):
             if host.silent:
                 host.silent = False
                 self._merging.set_silent(host.name, False)
                 self._record_finding(host_back(host.name, now - host.heard_s))
                 # The analysis uses this to explain the host's losses meanwhile.
-                self._out.put_nowait(wire.ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
+                self._out.put_nowait(
+                    wire.ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s})
+                )
             host.heard_s = now
         for message in messages:
             if not host.over:
@@ -187,7 +212,9 @@ class ClusterGenerator:
                 self._lose(host, f"has given up ({why})", for_good=not away)
             case wire.WorkerReplaced(worker=worker) if worker in host.adopting:
                 host.adopting.discard(worker)
-            case wire.WorkerLost() | wire.WorkerReplaced() | wire.WorkerSilent() | wire.WorkerBack():
+            case (
+                wire.WorkerLost() | wire.WorkerReplaced() | wire.WorkerSilent() | wire.WorkerBack()
+            ):
                 host.silent_workers.heard(message)
                 message.host = host.name
                 self._out.put_nowait(message)
@@ -232,16 +259,22 @@ class ClusterGenerator:
                 elif quiet_s > SILENCE_S and not host.silent:
                     host.silent = True
                     self._merging.set_silent(host.name, True)
-                    self._record_finding(host_silent(host.name, self._merging.held(host.name), quiet_s))
+                    self._record_finding(
+                        host_silent(host.name, self._merging.held(host.name), quiet_s)
+                    )
             self._forward(now)
             if self._living() or self._draining:
                 self._no_host_since_s = math.inf
             elif now - self._no_host_since_s > NO_HOST_S:
                 self._no_host_since_s = math.inf
-                self._give_up(f"every host is lost, and none joined within {format_duration(NO_HOST_S)}")
+                self._give_up(
+                    f"every host is lost, and none joined within {format_duration(NO_HOST_S)}"
+                )
 
     def _lose(self, host: RemoteHost, why: str, for_good: bool = False) -> None:
-        """Lose a host: its connections are the generator's loss, and others open its share. ``for_good``: it gave up."""
+        """Lose a host: its connections are the generator's loss, and others open its share.
+        ``for_good``: it gave up.
+        """
         if host.over:
             return
         host.over = True
@@ -262,7 +295,11 @@ class ClusterGenerator:
         takers = "" if self._draining else self._reopen()
         if self._idle and not self._draining:
             self._merging.mark_unopened()
-        then = f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {takers}" if takers else ""
+        then = (
+            f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {takers}"
+            if takers
+            else ""
+        )
         self._record_finding(host_lost(host.name, why, held, then))
         if not self._living():
             self._all_lost(f"the last one, {host.name}, {why}", for_good)
@@ -273,7 +310,11 @@ class ClusterGenerator:
             self._give_up(f"every host is lost; {why}")
             return
         self._no_host_since_s = time.monotonic()
-        heard = [host.heard_s for host in self._hosts.values() if self._no_host_since_s - host.lost_s < LOST_S]
+        heard = [
+            host.heard_s
+            for host in self._hosts.values()
+            if self._no_host_since_s - host.lost_s < LOST_S
+        ]
         apart_s = max(heard) - min(heard)
         at_once = len(heard) > 1 and apart_s < SILENCE_S
         self._record_finding(hosts_all_lost(why, apart_s if at_once else None, NO_HOST_S))
@@ -297,18 +338,24 @@ class ClusterGenerator:
 
     def _room_left(self, host: RemoteHost) -> Room:
         room = host.member.room
-        return msgspec.structs.replace(room, connections=room.connections - self._fleet.share(host.workers))
+        return msgspec.structs.replace(
+            room, connections=room.connections - self._fleet.share(host.workers)
+        )
 
     def _assign(self, host: RemoteHost, numbers: tuple[int, ...]) -> None:
         """Assign these idle worker numbers to the host."""
         host.workers += numbers
         host.adopting.update(numbers)
-        host.orders.put_nowait(wire.Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
+        host.orders.put_nowait(
+            wire.Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers)))
+        )
         self._merging.join(host.name, len(numbers))
         self._merging.replaced(len(numbers))
 
     async def _find_hosts(self) -> None:
-        """While worker numbers are idle: assign them to hosts with room, or add a host that returned or is new."""
+        """While worker numbers are idle: assign them to hosts with room, or add a host that
+        returned or is new.
+        """
         pause_s = _FIND_S
         while True:
             await asyncio.sleep(pause_s)
@@ -373,4 +420,6 @@ class ClusterGenerator:
         """Report a failed task: a bug, which would otherwise look like a silent fleet."""
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._closed:
-            self._out.put_nowait(wire.Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}"))
+            self._out.put_nowait(
+                wire.Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}")
+            )

@@ -17,7 +17,9 @@ from asyncli.preflight.host_limits import Limits, read_limits
 
 
 class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as its Dask worker sees it. ``place`` is the same for all workers that share a kernel and a network."""
+    """A host as its Dask worker sees it. ``place`` is the same for all workers that share a kernel
+    and a network.
+    """
 
     asyncli: str
     host: str
@@ -49,14 +51,24 @@ def read_probe(packed: bytes) -> HostProbe | str:
 
 
 async def probe_client_host(plan: dict[str, Any]) -> bytes:
-    """Probe this host: msgpack of :class:`HostProbe`. Resolves names here; keeps only this host's ``--source`` addresses."""
+    """Probe this host: msgpack of :class:`HostProbe`. Resolves names here; keeps only this host's
+    ``--source`` addresses.
+    """
     limits = read_limits()
-    seen = HostProbe(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=held_by)
+    seen = HostProbe(
+        asyncli=__version__,
+        host=host_name(),
+        place=_place(),
+        boot=machine(),
+        limits=limits,
+        held_by=held_by,
+    )
     try:
         asked = load_plan(plan)
         if asked.sources:
             asked = msgspec.structs.replace(
-                asked, sources=tuple(one for one in asked.sources if _is_local(one)) or asked.sources[:1]
+                asked,
+                sources=tuple(one for one in asked.sources if _is_local(one)) or asked.sources[:1],
             )
         spread = await spread_over(limits, asked)
         if asked.tls is not None:
@@ -82,7 +94,9 @@ def _place() -> str:
 
 def _is_local(source: str) -> bool:
     try:
-        with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_STREAM) as sock:
+        with socket.socket(
+            socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_STREAM
+        ) as sock:
             sock.bind((source, 0))
     except OSError:
         return False

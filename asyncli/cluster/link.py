@@ -19,7 +19,15 @@ import msgspec
 from asyncli import __version__
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.host_probe import HostProbe, machine, probe_client_host, read_probe
-from asyncli.cluster.placement import Member, Placement, choose, place, placement_finding, sampled_ends, unencrypted
+from asyncli.cluster.placement import (
+    Member,
+    Placement,
+    choose,
+    place,
+    placement_finding,
+    sampled_ends,
+    unencrypted,
+)
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, probe_host
@@ -67,9 +75,13 @@ def _scheme_of(address: str) -> str:
 
 
 class Cluster:
-    """The cluster at ``address``, for one soak: :meth:`find_hosts`, :meth:`generator`, :meth:`close`."""
+    """The cluster at ``address``, for one soak: :meth:`find_hosts`, :meth:`generator`,
+    :meth:`close`.
+    """
 
-    def __init__(self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = "") -> None:
+    def __init__(
+        self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = ""
+    ) -> None:
         self.address = address
         #: The flags that name it on a command line.
         self.flags = flags or f"--cluster {address}"
@@ -78,7 +90,9 @@ class Cluster:
         self._client: Any = None
         self._fleet: Placement | None = None
         #: The session that the actors hold their hosts for.
-        self._session_name = f"a session of {_user_name()} on {host_name()} ({uuid.uuid4().hex[:6]})"
+        self._session_name = (
+            f"a session of {_user_name()} on {host_name()} ({uuid.uuid4().hex[:6]})"
+        )
         # Whether the server is on the machine whose memory is sampled, and that machine.
         self._server_there = False
         self._watched = machine()
@@ -115,8 +129,7 @@ class Cluster:
         missing = [name for name in files if name not in given]
         if given and missing:
             raise PlanError(
-                f"--cluster: tls:// needs all three of {', '.join(files)}; "
-                f"add {', '.join(missing)}"
+                f"--cluster: tls:// needs all three of {', '.join(files)}; add {', '.join(missing)}"
             )
         if ca and cert and key:
             identify(trusting("--cluster-ca", ca), ("--cluster-cert", "--cluster-key"), cert, key)
@@ -136,7 +149,8 @@ class Cluster:
 
     @classmethod
     def of(cls, client: Any) -> Self:
-        """The cluster of a notebook's ``Client`` or ``LocalCluster``, or of an address. Raises :class:`PlanError`.
+        """The cluster of a notebook's ``Client`` or ``LocalCluster``, or of an address. Raises
+        :class:`PlanError`.
 
         It opens its own connection and leaves the client alone.
         """
@@ -156,11 +170,12 @@ class Cluster:
         return cls(address, getattr(client, "security", None))
 
     async def find_hosts(self, plan: Plan, on_wait: Callable[[str], None]) -> tuple[Limits, Spread]:
-        """Find the hosts and spread ``plan`` over them. Returns this host's limits and the fleet's spread (``local``: the server
-        is here).
+        """Find the hosts and spread ``plan`` over them. Returns this host's limits and the fleet's
+        spread (``local``: the server is here).
 
-        ``on_wait`` is called with a message when what it waits for changes. Sets ``checks`` and :attr:`findings`. Raises
-        :class:`ClusterError`, or PreflightError if the hosts cannot hold the plan.
+        ``on_wait`` is called with a message when what it waits for changes. Sets ``checks`` and
+        :attr:`findings`. Raises :class:`ClusterError`, or PreflightError if the hosts cannot hold
+        the plan.
         """
         if not plan.has_ports:
             raise PlanError(
@@ -252,13 +267,20 @@ class Cluster:
         try:
             # Awaited separately: a client that fails to connect must be closed too.
             self._client = Client(
-                self.address, security=self._security, asynchronous=True, timeout=_CONNECT_S, set_as_default=False, name="asyncli"
+                self.address,
+                security=self._security,
+                asynchronous=True,
+                timeout=_CONNECT_S,
+                set_as_default=False,
+                name="asyncli",
             )
             async with asyncio.timeout(_CONNECT_S + 3.0):
                 await self._client
         except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
             # HTTP text, read as one of Dask's lengths, exceeds any memory.
-            reason = "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
+            reason = (
+                "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
+            )
             raise ClusterError(connect_error(self.address, reason)) from None
 
     async def _gather(self, plan: Plan, on_wait: Callable[[str], None]) -> list[Member]:
@@ -284,7 +306,9 @@ class Cluster:
                 why = f"{len(members)} joined ({joined})"
             if why != announced:
                 announced = why
-                on_wait(f"waiting up to {_HOSTS_WAIT_S:.0f} s for {format_many(least, 'client host')}: {why}")
+                on_wait(
+                    f"waiting up to {_HOSTS_WAIT_S:.0f} s for {format_many(least, 'client host')}: {why}"
+                )
             await asyncio.sleep(1.0)
 
     async def _addresses(self) -> list[str]:
@@ -303,15 +327,23 @@ class Cluster:
         return addresses
 
     async def _probe_hosts(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
-        """Each worker's probe of its host, or the error. Each worker is called separately: one may be cut off."""
+        """Each worker's probe of its host, or the error. Each worker is called separately: one may
+        be cut off.
+        """
         document = shown_plan(plan)
-        probes = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
+        probes = await asyncio.gather(
+            *(self._probe_from(address, document) for address in addresses)
+        )
         return dict(zip(addresses, probes, strict=True))
 
     async def _probe_from(self, address: str, document: Mapping[str, Any]) -> HostProbe | str:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                answer = (await self._client.run(probe_client_host, document, workers=[address], on_error="return"))[address]
+                answer = (
+                    await self._client.run(
+                        probe_client_host, document, workers=[address], on_error="return"
+                    )
+                )[address]
         except (OSError, RuntimeError) as error:
             answer = error
         if isinstance(answer, bytes):
@@ -347,7 +379,14 @@ class Cluster:
         key = f"asyncli-{uuid.uuid4().hex}"
         # Results bind to the current client, which may be a notebook's.
         with self._client.as_current():
-            future = self._client.submit(HostActor, self._session_name, actor=True, workers=[member.address], key=key, pure=False)
+            future = self._client.submit(
+                HostActor,
+                self._session_name,
+                actor=True,
+                workers=[member.address],
+                key=key,
+                pure=False,
+            )
             try:
                 async with asyncio.timeout(_ANSWER_S):
                     return _Actor(future, await future)
@@ -355,8 +394,14 @@ class Cluster:
                 future.release()
                 if not isinstance(error, Exception):
                     raise
-                why = f"nothing within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
-                raise ClusterError(f"no actor can be started on {member.name} ({member.address}): {why}") from None
+                why = (
+                    f"nothing within {_ANSWER_S:.0f} s"
+                    if isinstance(error, TimeoutError)
+                    else _reason(error)
+                )
+                raise ClusterError(
+                    f"no actor can be started on {member.name} ({member.address}): {why}"
+                ) from None
 
 
 class _Actor:
@@ -396,7 +441,9 @@ def _reason(error: BaseException) -> str:
     while seen is not None:
         words = " ".join(str(seen).split()) or words
         seen = seen.__cause__ or seen.__context__
-    return (words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__))[:200]
+    return (
+        words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+    )[:200]
 
 
 def _user_name() -> str:

@@ -1,4 +1,5 @@
-"""Assigns the plan's connections to hosts, by what each can hold. Pure: it gets the hosts' probes."""
+"""Assigns the plan's connections to hosts, by what each can hold. Pure: it gets the hosts' probes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class HostHeldError(ClusterError, HeldError):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A host of the fleet: ``address`` of its Dask worker, ``workers``: the numbers of its processes."""
+    """A host of the fleet: ``address`` of its Dask worker, ``workers``: the numbers of its
+    processes.
+    """
 
     name: str
     address: str
@@ -47,8 +50,8 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """A plan spread over the hosts of a run. ``workers``: the number of all processes; ``left_out``: hosts without room for the
-    share of one.
+    """A plan spread over the hosts of a run. ``workers``: the number of all processes;
+    ``left_out``: hosts without room for the share of one.
     """
 
     plan: Plan
@@ -61,8 +64,11 @@ class Placement(msgspec.Struct, frozen=True):
         """The number of connections that the workers with these numbers open."""
         return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
 
-    def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        """Which hosts with ``free`` room open a lost host's share, and which numbers have no room."""
+    def take_over(
+        self, numbers: Sequence[int], free: Mapping[str, Room]
+    ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        """Which hosts with ``free`` room open a lost host's share, and which numbers have no room.
+        """
         return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
 
     @property
@@ -88,7 +94,9 @@ class Placement(msgspec.Struct, frozen=True):
         return Spread(self.destinations, tuple(sources), self.workers, local=False, ports=ports)
 
     def shard_of(self, shard: Shard, member: Member) -> Shard:
-        """``shard`` for one host: its workers, its sources, and the destinations by its own resolver."""
+        """``shard`` for one host: its workers, its sources, and the destinations by its own
+        resolver.
+        """
         spread = member.spread
         # A host that joins later has no workers yet: it takes over what it has room for.
         connections = self.share(member.workers) if member.workers else member.room.connections
@@ -155,8 +163,8 @@ def _with_distinct_names(members: list[Member]) -> list[Member]:
 
 
 def place(plan: Plan, members: list[Member]) -> Placement:
-    """Assign the plan's connections to ``members``. Raises :class:`PreflightError` if they cannot hold them, unless
-    ``plan.force``.
+    """Assign the plan's connections to ``members``. Raises :class:`PreflightError` if they cannot
+    hold them, unless ``plan.force``.
     """
     if plan.workers is not None and plan.workers < len(members):
         hosts = format_many(len(members), "host")
@@ -194,7 +202,9 @@ def place(plan: Plan, members: list[Member]) -> Placement:
 
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
-    """A host's room for ``plan``: the most connections that its preflight does not refuse, and the most in one process."""
+    """A host's room for ``plan``: the most connections that its preflight does not refuse, and the
+    most in one process.
+    """
     limits = seen.limits
     nofile = limits.nofile_hard or 1024
     counts = range(1, plan.connections + 1)
@@ -245,8 +255,8 @@ def _refusal_lines(plan: Plan, members: list[Member]) -> list[str]:
 
 
 def sampled_ends(server: bool, opened: int, connections: int) -> int | None:
-    """The number of ends of each connection on one machine, which runs the ``server`` or not and opens ``opened`` of them; None
-    if it differs between connections.
+    """The number of ends of each connection on one machine, which runs the ``server`` or not and
+    opens ``opened`` of them; None if it differs between connections.
     """
     if opened not in (0, connections):
         return None
@@ -269,4 +279,6 @@ def unencrypted(address: str) -> Finding | None:
 def placement_finding(fleet: Placement) -> Finding:
     """Which hosts open the connections."""
     shares = {member.name: fleet.share(member.workers) for member in fleet.members}
-    return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})
+    return cluster(
+        shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out}
+    )

@@ -1,4 +1,5 @@
-"""The session's side of one host: orders, messages and its clock; and the resource usage of all hosts.
+"""The session's side of one host: orders, messages and its clock; and the resource usage of all
+hosts.
 
 A host keeps its messages until the next poll confirms them, so a network cut loses nothing.
 """
@@ -31,8 +32,8 @@ _POLL_S, _ANSWER_S = 1.0, 9.0
 RETRY_S = 0.5
 _START_S = 60.0
 CLOSE_S = 10.0
-# Rounds of a clock measurement at the start, and every ten seconds: the shortest round trip of ten is near the network's, and
-# 50 ppm drift half a millisecond in ten seconds.
+# Rounds of a clock measurement at the start, and every ten seconds: the shortest round trip of ten
+# is near the network's, and 50 ppm drift half a millisecond in ten seconds.
 _FIRST_ROUNDS, _ROUNDS, _CLOCK_S = 10, 5, 10.0
 # The same as the bound on lateness.
 _DRIFT_S = 0.010
@@ -49,7 +50,9 @@ class Handle(Protocol):
 
 
 class RemoteHost:
-    """``on_messages`` is called for each answer, even an empty one; ``on_finding`` for a drift of the host's clock."""
+    """``on_messages`` is called for each answer, even an empty one; ``on_finding`` for a drift of
+    the host's clock.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,9 @@ class RemoteHost:
         self._drift_bound_s = _DRIFT_S
 
     async def open(self, shard: Shard) -> None:
-        """Measure its clock and start its processes. Raises :class:`ClusterError` or :class:`EngineError`."""
+        """Measure its clock and start its processes. Raises :class:`ClusterError` or
+        :class:`EngineError`.
+        """
         try:
             self.clock = await self._measure_clock(_FIRST_ROUNDS)
             async with asyncio.timeout(_START_S):
@@ -92,7 +97,11 @@ class RemoteHost:
 
     def begin(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
         """Start the tasks that carry orders and messages; ``on_end`` is called when one ends."""
-        for what, name in ((self._read_messages, "reader"), (self._send_orders, "orders"), (self._watch_clock, "clock")):
+        for what, name in (
+            (self._read_messages, "reader"),
+            (self._send_orders, "orders"),
+            (self._watch_clock, "clock"),
+        ):
             task = asyncio.create_task(what(), name=f"the {name} of {self.name}")
             task.add_done_callback(on_end)
             self.tasks.append(task)
@@ -164,7 +173,9 @@ class Usage:
         self._heard: set[str] = set()
         self._spent_s = 0.0
 
-    def measured(self, host: str, values: Mapping[str, float], living: Collection[str]) -> dict[str, float] | None:
+    def measured(
+        self, host: str, values: Mapping[str, float], living: Collection[str]
+    ) -> dict[str, float] | None:
         """The sum over all hosts, once each of the ``living`` has reported since the last sum."""
         self._last[host] = values
         self._heard.add(host)

@@ -52,7 +52,9 @@ class Group(NamedTuple):
     @property
     def killed(self) -> int:
         """Processes that the kernel killed for lack of memory."""
-        return counted(self.read("memory.events" if self.second else "memory.oom_control"), "oom_kill")
+        return counted(
+            self.read("memory.events" if self.second else "memory.oom_control"), "oom_kill"
+        )
 
     def read(self, name: str) -> str:
         return (self.folder / name).read_text(encoding="ascii")
@@ -89,7 +91,9 @@ def task_room(folder: Path) -> TaskRoom | None:
 
 
 def memory_group(cgroup: str, mountinfo: str) -> Group | None:
-    """The memory cgroup of a process, from its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
+    """The memory cgroup of a process, from its ``cgroup`` and our ``mountinfo`` (proc(5)); None
+    without one.
+    """
     return controlled_group("memory", cgroup, mountinfo)
 
 

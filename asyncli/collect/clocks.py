@@ -1,11 +1,14 @@
-"""Detects a suspended machine, a stepped wall clock, and a hanging process; and another host's monotonic clock against ours.
+"""Detects a suspended machine, a stepped wall clock, and a hanging process; and another host's
+monotonic clock against ours.
 
-CLOCK_MONOTONIC ignores steps and stops while suspended; CLOCK_BOOTTIME includes the suspension (clock_gettime(2)). So the boot
-clock's gain on the monotonic one is sleep, and the wall clock's gain on the boot clock is a step.
+CLOCK_MONOTONIC ignores steps and stops while suspended; CLOCK_BOOTTIME includes the suspension
+(clock_gettime(2)). So the boot clock's gain on the monotonic one is sleep, and the wall clock's
+gain on the boot clock is a step.
 
-Another host's clock is measured by request and answer. As in NTP (RFC 5905, 8) an exchange has four instants: sent and returned
-by our clock, received and answered by theirs. The offset is the middle, to within half of the travel time. The estimate uses the
-recent exchange with the smallest error, widened by possible drift: the shortest round trip, unless it is old.
+Another host's clock is measured by request and answer. As in NTP (RFC 5905, 8) an exchange has four
+instants: sent and returned by our clock, received and answered by theirs. The offset is the middle,
+to within half of the travel time. The estimate uses the recent exchange with the smallest error,
+widened by possible drift: the shortest round trip, unless it is old.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from asyncli.model.records import Finding, Sample
 
 #: The period (s); a process that did not run for ``STALL_S`` hung.
 PERIOD_S, STALL_S = 1.0, 5.0
-# The least step (s): reading three clocks takes time. A slewed clock gains at most 0.1 s a second (chrony's 100,000 ppm).
+# The least step (s): reading three clocks takes time. A slewed clock gains at most 0.1 s a second
+# (chrony's 100,000 ppm).
 _LEAST_S, _SLEWED = 0.5, 0.1
 # A reading that takes longer (s) mixes instants and is repeated, at most so often.
 _MOST_READ_S, _TRIES = 0.05, 5
@@ -47,7 +51,9 @@ def read_clocks() -> Clocks | None:
 
 
 class ClockWatch:
-    """Compares the clocks once a second; ``clock``: the run's (s). A suspension is also a sample (``clock.suspended_s``)."""
+    """Compares the clocks once a second; ``clock``: the run's (s). A suspension is also a sample
+    (``clock.suspended_s``).
+    """
 
     def __init__(
         self,
@@ -80,7 +86,9 @@ class ClockWatch:
         stepped_s = now.wall_s - before.wall_s - awake_s - slept_s
         if slept_s >= _LEAST_S:
             self._on_sample(Sample(t_s, {CLOCK_SUSPENDED_S: slept_s}))
-            self._on_finding(suspended(t_s, slept_s, _local_time(now.wall_s - slept_s), _local_time(now.wall_s)))
+            self._on_finding(
+                suspended(t_s, slept_s, _local_time(now.wall_s - slept_s), _local_time(now.wall_s))
+            )
         elif awake_s >= STALL_S:
             self._on_finding(stalled("session", t_s, awake_s))
         if abs(stepped_s) >= _LEAST_S + _SLEWED * awake_s:
@@ -100,7 +108,9 @@ _APART_S = 10.0
 
 
 class Exchange(NamedTuple):
-    """A request and its answer: sent by our clock, received and answered by theirs, returned by ours."""
+    """A request and its answer: sent by our clock, received and answered by theirs, returned by
+    ours.
+    """
 
     sent_s: float
     received_s: float
@@ -133,10 +143,15 @@ class ClockOffset:
         self._last: tuple[float, Offset] | None = None
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange. If it contradicts the others, a clock stopped (a suspension, a reboot), and they are dropped."""
+        """Add an exchange. If it contradicts the others, a clock stopped (a suspension, a reboot),
+        and they are dropped.
+        """
         now_s = exchange.returned_s
         best = self.now(now_s)
-        if best is not None and abs(exchange.offset_s - best.offset_s) > exchange.error_s(now_s) + best.error_s:
+        if (
+            best is not None
+            and abs(exchange.offset_s - best.offset_s) > exchange.error_s(now_s) + best.error_s
+        ):
             self._exchanges.clear()
             self._first = None
         self._exchanges.append(exchange)
@@ -157,4 +172,6 @@ class ClockOffset:
         if self._first is None or self._last is None or self._last[0] - self._first[0] < _APART_S:
             return None
         (then_s, then), (now_s, now) = self._first, self._last
-        return (now.offset_s - then.offset_s) / (now_s - then_s), (now.error_s + then.error_s) / (now_s - then_s)
+        return (now.offset_s - then.offset_s) / (now_s - then_s), (now.error_s + then.error_s) / (
+            now_s - then_s
+        )

@@ -1,4 +1,6 @@
-"""The collector of one host: samples the server, the kernel and asyncli once a second. It sends nothing but status polls."""
+"""The collector of one host: samples the server, the kernel and asyncli once a second. It sends
+nothing but status polls.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_ser
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
+from asyncli.collect.processes import (
+    ProcessGroup,
+    ServerTree,
+    listed,
+    read_session_cpu,
+    read_session_memory,
+)
 from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_limits import ServerLimits
@@ -37,18 +45,23 @@ from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
 from asyncli.model.products import Frontend
 
-# The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each (bench/README.md).
+# The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each
+# (bench/README.md).
 _MOST_SOCKETS = 250_000
 
 
 class Collector(Sampler):
-    """``local``: the target is on this host, so its processes can be found by port. ``knows_targets``: the plan's URLs are where
-    clients connect; an agent knows only where the server's status page is.
+    """``local``: the target is on this host, so its processes can be found by port.
+    ``knows_targets``: the plan's URLs are where clients connect; an agent knows only where the
+    server's status page is.
 
-    Use: ``open``, then ``run`` as a task and ``sample_now`` at phase borders, then cancel the task and ``close``.
+    Use: ``open``, then ``run`` as a task and ``sample_now`` at phase borders, then cancel the task
+    and ``close``.
     """
 
-    def __init__(self, plan: Plan, options: SamplerOptions, *, local: bool, knows_targets: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, options: SamplerOptions, *, local: bool, knows_targets: bool = True
+    ) -> None:
         super().__init__(plan, options)
         #: The server as found by :meth:`open`; null if unknown.
         self.server = ServerFacts()
@@ -66,10 +79,11 @@ class Collector(Sampler):
         self._connections: int | None = None
 
     async def open(self, *, hold: bool = True) -> None:
-        """Read the status page once and find the server's processes; ``hold``: used only by an agent's collector.
+        """Read the status page once and find the server's processes; ``hold``: used only by an
+        agent's collector.
 
-        Raises :class:`PeerError` for an unknown status page, :class:`HostError` for a named process that does not exist. A server
-        that is not found is a finding.
+        Raises :class:`PeerError` for an unknown status page, :class:`HostError` for a named process
+        that does not exist. A server that is not found is a finding.
         """
         if self._status is not None:
             await self._status.read()
@@ -142,7 +156,8 @@ class Collector(Sampler):
         if self.local and ports:
             probes["sockets"] = lambda: self._sockets(ports, elsewhere)
         elif self.local and targets and self._plan.listens:
-            # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
+            # The table lists every Unix socket of the host: read it only where nothing else shows
+            # that a program accepts.
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
         probes |= self._listeners(found, ports)
@@ -151,14 +166,19 @@ class Collector(Sampler):
         tree = self._tree = ServerTree(found.pids, self._relocate)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
-        probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
+        probes |= {
+            "server": lambda: _with_restarts(server.scan(), tree),
+            "room": Headroom(lambda: server.pids).read,
+        }
         limits = ServerLimits(lambda: server.living)
         probes |= {"limits": limits.read, "mappings": limits.read_mappings}
         # An agent takes those at which the server listens.
         listens = ports or sorted(listening)
         # Read right after the server's processes: those that it forked meanwhile are its own.
         count = (lambda: self._connections) if ports else (lambda: _count(listens))
-        others = OtherProcesses(lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count)
+        others = OtherProcesses(
+            lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count
+        )
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
@@ -178,8 +198,9 @@ class Collector(Sampler):
         return () if self._tree is None else self._tree.roots
 
     def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
-        """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it is in another network
-        namespace. Nothing on a host with so many sockets that counting them would delay the other probes.
+        """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it
+        is in another network namespace. Nothing on a host with so many sockets that counting them
+        would delay the other probes.
         """
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
@@ -196,7 +217,9 @@ class Collector(Sampler):
         return ProbeReading(values)
 
     def _relocate(self) -> Sequence[int]:
-        """The roots of a restarted server; none for --server-pid: another process may have that pid now."""
+        """The roots of a restarted server; none for --server-pid: another process may have that pid
+        now.
+        """
         if self._plan.server_pid is not None:
             return ()
         try:
@@ -205,7 +228,9 @@ class Collector(Sampler):
             return ()
 
 
-def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str, Probe] | None = None) -> dict[str, Probe]:
+def own_probes(
+    generator_pids: Callable[[], Sequence[int]], expensive: dict[str, Probe] | None = None
+) -> dict[str, Probe]:
     """The probes of the generator and the session; ``expensive`` ones run after the cheap ones."""
     generator = ProcessGroup("generator", listed(generator_pids), may_be_empty=True)
     return {
@@ -222,7 +247,9 @@ def _unix_sockets(paths: Collection[str]) -> ProbeReading:
 
 
 def _count(ports: Sequence[int]) -> int | None:
-    """The accepted connections at these ports; None if there are none, or too many sockets on the host to count them."""
+    """The accepted connections at these ports; None if there are none, or too many sockets on the
+    host to count them.
+    """
     if not ports or read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
         return None
     return server_sockets(ports).accepted

@@ -23,7 +23,9 @@ _FOR_SOCKETS = "ksoftirqd"
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """CPU times since boot, in seconds: busy, in interrupts and stolen, summed over all CPUs; and each process's stat."""
+    """CPU times since boot, in seconds: busy, in interrupts and stolen, summed over all CPUs; and
+    each process's stat.
+    """
 
     at_s: float
     cpus: int
@@ -35,21 +37,29 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 def read_times(proc: Path = PROC) -> CpuTimes:
     """The times now. Blocking; raises OSError or ValueError if /proc/stat cannot be read."""
-    return parse_times(read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)})
+    return parse_times(
+        read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)}
+    )
 
 
 def parse_times(text: str, at_s: float, processes: Mapping[int, Stat]) -> CpuTimes:
-    """Parse /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal in ticks, of all CPUs and of each."""
+    """Parse /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal in ticks, of all CPUs
+    and of each.
+    """
     rows = [line.split() for line in text.splitlines() if line.startswith("cpu")]
     if not rows or len(rows[0]) < 9:
         raise ValueError("/proc/stat does not begin with the times of all CPUs")
-    user, nice, system, _idle, _iowait, irq, softirq, stolen = (int(field) / TICKS_PER_S for field in rows[0][1:9])
+    user, nice, system, _idle, _iowait, irq, softirq, stolen = (
+        int(field) / TICKS_PER_S for field in rows[0][1:9]
+    )
     busy_s = user + nice + system + irq + softirq + stolen
     return CpuTimes(at_s, max(1, len(rows) - 1), busy_s, irq + softirq, stolen, processes)
 
 
 def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) -> CpuShares:
-    """Cores used between two readings, by program; without the process trees of ``ours`` and ``server``."""
+    """Cores used between two readings, by program; without the process trees of ``ours`` and
+    ``server``.
+    """
     span_s = max(1e-9, last.at_s - first.at_s)
     busy = (last.busy_s - first.busy_s) / span_s
     stolen = (last.stolen_s - first.stolen_s) / span_s
@@ -57,7 +67,9 @@ def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) 
     pids: dict[str, list[int]] = {}
     # Interrupts are in no process's time, and mostly the measurement's own.
     unseen = busy - stolen - (last.interrupts_s - first.interrupts_s) / span_s
-    for pid, used_s in sorted(_used(first.processes, last.processes).items(), key=lambda pair: -pair[1]):
+    for pid, used_s in sorted(
+        _used(first.processes, last.processes).items(), key=lambda pair: -pair[1]
+    ):
         unseen -= used_s / span_s
         stat = last.processes[pid]
         name = stat.name.partition("/")[0] if stat.parent == _KTHREADD else stat.name
@@ -72,14 +84,24 @@ def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) 
 
 def _used(first: Mapping[int, Stat], last: Mapping[int, Stat]) -> dict[int, float]:
     """CPU seconds by living pid, with those of the children they waited for."""
-    known = {pid: before for pid, before in first.items() if pid in last and last[pid].start_ticks == before.start_ticks}
+    known = {
+        pid: before
+        for pid, before in first.items()
+        if pid in last and last[pid].start_ticks == before.start_ticks
+    }
     # The parent's waited-for time includes an ended child's time from before the first reading.
-    owed = by_ancestor({(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known)
+    owed = by_ancestor(
+        {(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known
+    )
     used = {}
     for pid, stat in last.items():
         before = known.get(pid)
         used_s = stat.cpu_s + stat.waited_s
-        used[pid] = used_s if before is None else max(0.0, used_s - before.cpu_s - before.waited_s - owed.get(pid, 0.0))
+        used[pid] = (
+            used_s
+            if before is None
+            else max(0.0, used_s - before.cpu_s - before.waited_s - owed.get(pid, 0.0))
+        )
     return used
 
 

@@ -1,10 +1,12 @@
 """The server's headroom: descriptors of its fullest process, memory of its cgroup.
 
-Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size of /proc/PID/fd is their
-number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is known.
+Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size
+of /proc/PID/fd is their number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is
+known.
 
-How many a process once had is known from its table of descriptors, FDSize of /proc/PID/status: it doubles when it is full, and
-never shrinks (expand_fdtable in fs/file.c). More than half of a table was in use once, unless a shell passed it on.
+How many a process once had is known from its table of descriptors, FDSize of /proc/PID/status: it
+doubles when it is full, and never shrinks (expand_fdtable in fs/file.c). More than half of a table
+was in use once, unless a shell passed it on.
 """
 
 from __future__ import annotations
@@ -41,12 +43,14 @@ class Headroom:
         self._proc = proc
         self._group: Group | None = None
         self._group_read = False
-        # By process, when it was first seen: its limit (0: none), open descriptors, and the size of its table (0: unread).
+        # By process, when it was first seen: its limit (0: none), open descriptors, and the size of
+        # its table (0: unread).
         self._seen: dict[int, tuple[int, int, int]] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors in all and of the fullest process (the lowest limit if uncountable), those closed before, and memory of the
-        cgroup."""
+        """Descriptors in all and of the fullest process (the lowest limit if uncountable), those
+        closed before, and memory of the cgroup.
+        """
         every = list(self._pids())
         pids = every[:_MOST_PROCESSES]
         return ProbeReading({**self._open(every), **self._descriptors(pids), **self._memory(pids)})

@@ -1,5 +1,5 @@
-"""The sockets that listen at a plan's targets, and the processes that hold them. Only readable descriptors show a holder:
-our own user's, or all for root.
+"""The sockets that listen at a plan's targets, and the processes that hold them. Only readable
+descriptors show a holder: our own user's, or all for root.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _CONNECT_S = 0.1
 
 
 class Listening(NamedTuple):
-    """Sockets at ``places``, ``where`` in words: their users by inode, and the first known holder of each."""
+    """Sockets at ``places``, ``where`` in words: their users by inode, and the first known holder
+    of each.
+    """
 
     where: str
     places: set[Place]
@@ -63,21 +65,24 @@ def listening_at(targets: Sequence[Target], proc: Path = PROC) -> Listening:
 
 
 def _peer(path: str) -> set[int]:
-    """The listener of a Unix socket, by a connect (SO_PEERCRED, unix(7)): the table may list the socket by another name, relative
-    or a container's. Empty if init listens for a service.
+    """The listener of a Unix socket, by a connect (SO_PEERCRED, unix(7)): the table may list the
+    socket by another name, relative or a container's. Empty if init listens for a service.
     """
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(_CONNECT_S)
             sock.connect(sockaddr(path, 0))
-            pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+            pid = int.from_bytes(
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder
+            )
     except OSError:
         return set()
     return {pid} if pid > 1 else set()
 
 
 def addresses_of(target: Target) -> frozenset[str]:
-    """The addresses of its host as text; empty if the name does not resolve. May ask a name server."""
+    """The addresses of its host as text; empty if the name does not resolve. May ask a name server.
+    """
     try:
         addresses = [address for _, address in look_up(target)]
     except (OSError, UnicodeError):
@@ -88,7 +93,8 @@ def addresses_of(target: Target) -> frozenset[str]:
 
 
 def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
-    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else wildcard ones.
+    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else wildcard
+    ones.
 
     The kernel also prefers the exact match (compute_score in net/ipv4/inet_hashtables.c).
     """
@@ -103,8 +109,8 @@ def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -
 
 
 def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
-    """For each socket the process with the lowest pid that holds it: the master, if workers inherited it. Stops when each socket
-    has a holder.
+    """For each socket the process with the lowest pid that holds it: the master, if workers
+    inherited it. Stops when each socket has a holder.
     """
     wanted = set(inodes)
     holders: set[int] = set()
@@ -119,7 +125,9 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
 
 
 def socket_inode(target: str) -> int | None:
-    """The inode of a socket, by the target of a link in /proc/PID/fd; None for another kind of file."""
+    """The inode of a socket, by the target of a link in /proc/PID/fd; None for another kind of
+    file.
+    """
     match = _SOCKET.fullmatch(target)
     if match is None:
         return None
@@ -141,9 +149,12 @@ def ports_of(pids: Iterable[int], proc: Path = PROC, namespace: Path | None = No
 
 
 def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> Iterator[int]:
-    """Those of ``inodes`` that the process holds. It lists descriptors only until all are found, or as many as are taken."""
+    """Those of ``inodes`` that the process holds. It lists descriptors only until all are found, or
+    as many as are taken.
+    """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
+    # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom
+    # listed.
     with contextlib.suppress(OSError), os.scandir(f"{proc}/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):

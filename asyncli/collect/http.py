@@ -1,4 +1,6 @@
-"""One keep-alive HTTP connection to an untrusted peer: no redirect, cookie or proxy; answers bounded in time and size."""
+"""One keep-alive HTTP connection to an untrusted peer: no redirect, cookie or proxy; answers
+bounded in time and size.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-# Apache's status page has a character for each process or thread, HAProxy's a line for each server; an agent's longest answer is
-# a quarter of this.
+# Apache's status page has a character for each process or thread, HAProxy's a line for each server;
+# an agent's longest answer is a quarter of this.
 _LONGEST = 1 << 20
 
 
@@ -32,25 +34,35 @@ class HttpAnswer(NamedTuple):
 
 
 class KeptConnection:
-    """A client for one event loop; close it. ``requests`` and ``connects`` count what was sent. ``socket``: the path of a Unix
-    socket to connect to, or ``@`` and its abstract name.
+    """A client for one event loop; close it. ``requests`` and ``connects`` count what was sent.
+    ``socket``: the path of a Unix socket to connect to, or ``@`` and its abstract name.
     """
 
-    def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None, socket: str = "") -> None:
+    def __init__(
+        self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None, socket: str = ""
+    ) -> None:
         self._socket = re.sub("^@", "\0", socket)
         self.requests = self.connects = 0
         self._headers, self._tls = headers, tls
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(
-        self, method: str, url: str, *, within_s: float, headers: Mapping[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        within_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
     ) -> HttpAnswer:
         """The answer. Raises TimeoutError, and aiohttp's errors (:func:`reason`)."""
         import aiohttp  # here: it takes 200 ms, and most runs have no peer
 
         session = self._session = self._session or self._open()
         timeout = aiohttp.ClientTimeout(total=within_s)
-        async with session.request(method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        async with session.request(
+            method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
             answer, whole = bytearray(), True
             async for part in response.content.iter_chunked(1 << 16):
                 answer += part
@@ -78,7 +90,9 @@ class KeptConnection:
         if self._socket:
             connector = aiohttp.UnixConnector(self._socket, limit=1, keepalive_timeout=kept_s)
         else:
-            connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=kept_s, ssl=self._tls or True)
+            connector = aiohttp.TCPConnector(
+                limit=1, keepalive_timeout=kept_s, ssl=self._tls or True
+            )
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
@@ -102,7 +116,8 @@ def reason(error: BaseException) -> str:
     if isinstance(cause, ssl.SSLError):
         return reason_of(cause)
     if isinstance(cause, OSError) and cause.errno:
-        # A failed name look-up has a negative errno with its own text; asyncio's other texts repeat the address.
+        # A failed name look-up has a negative errno with its own text; asyncio's other texts repeat
+        # the address.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return oneline(str(error) or type(error).__name__)[:80]
 
@@ -114,5 +129,9 @@ def untrusted(error: aiohttp.ClientSSLError, ca: str) -> tuple[str, str]:
     if not isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"TLS fails ({reason(error)})", "write http:// if it does not speak TLS"
     why = reason(error)
-    remedy = "renew it" if "expired" in why else f"name its authority with {ca}, and the host as the certificate does"
+    remedy = (
+        "renew it"
+        if "expired" in why
+        else f"name its authority with {ca}, and the host as the certificate does"
+    )
     return f"its certificate is not trusted ({why})", remedy

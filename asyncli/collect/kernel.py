@@ -1,7 +1,8 @@
 """The kernel's memory for sockets, and its TCP counters. Pure parsers, and a reader for each.
 
-Sources: slabinfo(5), Documentation/mm/slub.rst, proc_meminfo(5), proc_stat(5), net/ipv4/proc.c (sockstat, netstat,
-snmp). Slab and memory are of the whole host; sockstat and the TCP counters are of our network namespace.
+Sources: slabinfo(5), Documentation/mm/slub.rst, proc_meminfo(5), proc_stat(5), net/ipv4/proc.c
+(sockstat, netstat, snmp). Slab and memory are of the whole host; sockstat and the TCP counters are
+of our network namespace.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from asyncli.model.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
 
-#: Slab caches in which an idle established connection has objects. The bind buckets are the connecting end's: one for its port
-#: (shared by all its users) and one for its port and address. Security blobs are of an LSM with its own cache. Before Linux 5.15
-#: UNIX had stream sockets as well. Time-wait and request sockets are left out: they are no established connections.
+#: Slab caches in which an idle established connection has objects. The bind buckets are the
+#: connecting end's: one for its port (shared by all its users) and one for its port and address.
+#: Security blobs are of an LSM with its own cache. Before Linux 5.15 UNIX had stream sockets as
+#: well. Time-wait and request sockets are left out: they are no established connections.
 SOCKET_CACHES = (
     "TCP", "TCPv6", "UNIX-STREAM", "UNIX", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
     "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
@@ -32,14 +34,16 @@ SOCKET_CACHES = (
 )  # fmt: skip
 #: Each inode has one of these, a socket's as well as a file's: other programs' files come and go.
 _OF_INODES = frozenset({"dentry", "lsm_inode_cache", "selinux_inode_security"})
-#: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) creates one and a dentry for each end of each
-#: connection, and they stay: 700 + 192 B an end. They are no cost of a connection but grow with N, so they are counted apart.
+#: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) creates one and a
+#: dentry for each end of each connection, and they stay: 700 + 192 B an end. They are no cost of a
+#: connection but grow with N, so they are counted apart.
 _LISTING_CACHE = "proc_inode_cache"
-#: Caches of every kernel; if one is missing the sum is too low. (ep_head came with 5.16, the second bind bucket with 6.1; TCPv6
-#: needs IPv6, blobs need an LSM.)
+#: Caches of every kernel; if one is missing the sum is too low. (ep_head came with 5.16, the second
+#: bind bucket with 6.1; TCPv6 needs IPv6, blobs need an LSM.)
 _ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq")
 
-#: Counters of refused, dropped, reset and late connections, and of needless retransmissions. All 140 would dominate the run file.
+#: Counters of refused, dropped, reset and late connections, and of needless retransmissions. All
+#: 140 would dominate the run file.
 TCP_COUNTERS = frozenset({
     "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
     "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
@@ -53,7 +57,9 @@ _SNMP_TCP = frozenset({"OutSegs", "RetransSegs", "AttemptFails", "EstabResets", 
 
 
 class Slab(NamedTuple):
-    """One line of /proc/slabinfo. SLUB counts free objects of per-CPU slabs as active, up to some hundreds in each cache."""
+    """One line of /proc/slabinfo. SLUB counts free objects of per-CPU slabs as active, up to some
+    hundreds in each cache.
+    """
 
     active_objs: int
     total_objs: int
@@ -68,7 +74,9 @@ class Slab(NamedTuple):
     @property
     def free_bytes(self) -> float:
         """The share of the pages that free objects have."""
-        return self.slab_bytes * (1 - self.active_objs / self.total_objs) if self.total_objs else 0.0
+        return (
+            self.slab_bytes * (1 - self.active_objs / self.total_objs) if self.total_objs else 0.0
+        )
 
     def of(self, objects: int) -> Slab:
         """The slab with at most so many active objects."""
@@ -76,9 +84,13 @@ class Slab(NamedTuple):
 
 
 def parse_slabinfo(text: str, wanted: Collection[str] | None = None) -> dict[str, Slab]:
-    """Caches by name (only ``wanted`` ones if given). Raises ValueError if the text is not slabinfo 2.x."""
+    """Caches by name (only ``wanted`` ones if given). Raises ValueError if the text is not slabinfo
+    2.x.
+    """
     if not text.startswith("slabinfo - version: 2"):
-        raise ValueError(f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo")
+        raise ValueError(
+            f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo"
+        )
     slabs: dict[str, Slab] = {}
     for name in wanted if wanted is not None else _SLAB_NAME.findall(text):
         at = text.find(f"\n{name} ")
@@ -93,16 +105,21 @@ def parse_slabinfo(text: str, wanted: Collection[str] | None = None) -> dict[str
 
 
 def count_objects(proc: Path = PROC) -> dict[str, int]:
-    """The objects in use of four socket caches, in all network namespaces; those whose counters cannot be read are absent.
+    """The objects in use of four socket caches, in all network namespaces; those whose counters
+    cannot be read are absent.
 
-    The kernel adds these counters up over all CPUs when they are read; older ones know open files within some dozens a CPU.
+    The kernel adds these counters up over all CPUs when they are read; older ones know open files
+    within some dozens a CPU.
     """
     objects: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, KeyError):
         values = read_sockstat(proc)
         allocated = int(values[metrics.KERNEL_TCP_ALLOC])
-        # A TCP socket that waits to be accepted has no inode; those of other namespaces are allocated, and not in use here.
-        inodes = int(values[metrics.KERNEL_SOCKETS]) + allocated - int(values[metrics.KERNEL_TCP_INUSE])
+        # A TCP socket that waits to be accepted has no inode; those of other namespaces are
+        # allocated, and not in use here.
+        inodes = (
+            int(values[metrics.KERNEL_SOCKETS]) + allocated - int(values[metrics.KERNEL_TCP_INUSE])
+        )
         objects["TCP"] = allocated
         objects["sock_inode_cache"] = inodes
     for cache, file in (("filp", "file-nr"), ("dentry", "dentry-state")):
@@ -112,21 +129,27 @@ def count_objects(proc: Path = PROC) -> dict[str, int]:
 
 
 def counted_exactly(slabs: Mapping[str, Slab], objects: Mapping[str, int]) -> dict[str, Slab]:
-    """The slabs with the ``objects`` of :func:`count_objects` in use, which slabinfo may exceed by free ones.
+    """The slabs with the ``objects`` of :func:`count_objects` in use, which slabinfo may exceed by
+    free ones.
 
-    Both families of TCP have one counter: free objects are taken from TCPv6 first, since more hosts use IPv4.
+    Both families of TCP have one counter: free objects are taken from TCPv6 first, since more hosts
+    use IPv4.
     """
     exact = dict(slabs)
     for name, count in objects.items():
         if name in slabs:
             exact[name] = slabs[name].of(count)
     if "TCP" in objects and "TCPv6" in slabs:
-        exact["TCPv6"] = slabs["TCPv6"].of(objects["TCP"] - slabs["TCP"].active_objs if "TCP" in slabs else objects["TCP"])
+        exact["TCPv6"] = slabs["TCPv6"].of(
+            objects["TCP"] - slabs["TCP"].active_objs if "TCP" in slabs else objects["TCP"]
+        )
     return exact
 
 
 def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
-    """Name of a cache -> name of the merged cache behind it, by SLUB's links. Empty if sysfs has none."""
+    """Name of a cache -> name of the merged cache behind it, by SLUB's links. Empty if sysfs has
+    none.
+    """
     links: dict[str, str] = {}
     try:
         with os.scandir(root) as entries:
@@ -138,17 +161,23 @@ def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
     return links
 
 
-def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Name of a socket cache -> its name in slabinfo, each listed cache once; and the essential caches that were not found.
+def resolve_caches(
+    listed: Iterable[str], links: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Name of a socket cache -> its name in slabinfo, each listed cache once; and the essential
+    caches that were not found.
 
-    slabinfo lists a merged cache once, by the name that was created first. Two socket caches merged into one count once, by the
-    first of the two in SOCKET_CACHES. A merged cache holds other objects too (vm areas in eventpoll_pwq's): a constant, which a
-    slope over connections does not include.
+    slabinfo lists a merged cache once, by the name that was created first. Two socket caches merged
+    into one count once, by the first of the two in SOCKET_CACHES. A merged cache holds other
+    objects too (vm areas in eventpoll_pwq's): a constant, which a slope over connections does not
+    include.
     """
     names = dict.fromkeys(listed)
     by_target = {links[name]: name for name in names if name in links}
     family = (*SOCKET_CACHES, _LISTING_CACHE)
-    listed_as = {name: name if name in names else by_target.get(links.get(name, "")) for name in family}
+    listed_as = {
+        name: name if name in names else by_target.get(links.get(name, "")) for name in family
+    }
     resolved: dict[str, str] = {}
     for name, listed_name in listed_as.items():
         if listed_name is not None and listed_name not in resolved.values():
@@ -157,14 +186,18 @@ def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dic
 
 
 def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict[str, float]:
-    """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
+    """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes``
+    (their pages).
 
-    Of _OF_INODES these sums have one object for each inode of a socket. ``kernel.listing_bytes``: inodes of /proc with their
-    dentries; ``kernel.slab_free_bytes`` has these too. ``kernel.files_bytes``: of open files that are no sockets.
+    Of _OF_INODES these sums have one object for each inode of a socket. ``kernel.listing_bytes``:
+    inodes of /proc with their dentries; ``kernel.slab_free_bytes`` has these too.
+    ``kernel.files_bytes``: of open files that are no sockets.
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
-    values = {f"{metrics.KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
+    values = {
+        f"{metrics.KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()
+    }
     if listing is not None and (dentry := family.get("dentry")) is not None:
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
         values[metrics.KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
@@ -176,13 +209,17 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
             of_sockets = family[name].of(inodes.active_objs)
             family[name] = of_sockets._replace(slab_bytes=of_sockets.active_bytes)
     values[metrics.KERNEL_SOCKET_BYTES] = float(sum(slab.active_bytes for slab in family.values()))
-    values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(sum(slab.slab_bytes for slab in family.values()))
+    values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(
+        sum(slab.slab_bytes for slab in family.values())
+    )
     values[metrics.KERNEL_SLAB_FREE_BYTES] = math.fsum(slab.free_bytes for slab in slabs.values())
     return values
 
 
 def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
-    """``kernel.sockets`` and ``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is per family."""
+    """``kernel.sockets`` and ``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is
+    per family.
+    """
     values: dict[str, float] = {}
     for line in (*text.splitlines(), *text6.splitlines()):
         protocol, _, rest = line.partition(":")
@@ -213,9 +250,9 @@ def read_sockstat(proc: Path = PROC) -> dict[str, float]:
 def parse_meminfo(text: str) -> dict[str, float]:
     """``host.*_bytes`` of /proc/meminfo.
 
-    Used memory is MemTotal - MemFree - Buffers - (Cached - Shmem), still including :func:`parse_zoneinfo`'s pages and the free
-    objects of slabs. Not MemAvailable: it counts pinned socket inodes and dentries as reclaimable and so hides a third of a
-    connection's cost.
+    Used memory is MemTotal - MemFree - Buffers - (Cached - Shmem), still including
+    :func:`parse_zoneinfo`'s pages and the free objects of slabs. Not MemAvailable: it counts pinned
+    socket inodes and dentries as reclaimable and so hides a third of a connection's cost.
     """
     kib: dict[str, int] = {}
     for line in text.splitlines():
@@ -228,7 +265,12 @@ def parse_meminfo(text: str) -> dict[str, float]:
         values = {metrics.HOST_USED_BYTES: used, metrics.HOST_FREE_BYTES: kib["MemFree"]}
     except KeyError as error:
         raise ValueError(f"/proc/meminfo has no line {error.args[0]}") from None
-    for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables"), ("shmem", "Shmem")):
+    for metric, name in (
+        ("available", "MemAvailable"),
+        ("slab", "Slab"),
+        ("pagetable", "PageTables"),
+        ("shmem", "Shmem"),
+    ):
         if name in kib:
             values[f"host.{metric}_bytes"] = kib[name]
     if "AnonPages" in kib:
@@ -239,21 +281,26 @@ def parse_meminfo(text: str) -> dict[str, float]:
 def parse_zoneinfo(text: str) -> float:
     """Bytes of the pages on the per-CPU free lists (``count`` of each zone's pagesets).
 
-    They are free, but MemFree does not count them. After much was freed the lists grow to tens of megabytes a CPU; thousands of
-    connections are then served from them, and the host's used memory does not seem to grow.
+    They are free, but MemFree does not count them. After much was freed the lists grow to tens of
+    megabytes a CPU; thousands of connections are then served from them, and the host's used memory
+    does not seem to grow.
     """
     return float(PAGE_BYTES * sum(map(int, _WAITING_PAGES.findall(text))))
 
 
 def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, float]:
-    """``tcp.*`` counters since boot, of one group ("TcpExt", "Tcp") of /proc/net/netstat or snmp: a line of names and a line of
-    numbers. What the kernel lacks is absent.
+    """``tcp.*`` counters since boot, of one group ("TcpExt", "Tcp") of /proc/net/netstat or snmp: a
+    line of names and a line of numbers. What the kernel lacks is absent.
     """
     rows = [line.split()[1:] for line in text.splitlines() if line.startswith(f"{group}: ")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         raise ValueError(f"no pair of lines for {group} in the kernel's counters")
     keep = frozenset(wanted)
-    return {f"{metrics.TCP}{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
+    return {
+        f"{metrics.TCP}{name}": float(number)
+        for name, number in zip(*rows, strict=True)
+        if name in keep
+    }
 
 
 def parse_cpu_busy(text: str) -> dict[str, float]:
@@ -289,11 +336,14 @@ def read_counters(proc: Path = PROC) -> ProbeReading:
 class MemoryReader:
     """The host's memory and the kernel's slabs at one instant. Blocking: 1 ms; 0.1 ms without root.
 
-    For root, used memory is without the free objects of slabs. After earlier connections thousands of objects are free in slabs
-    that still hold objects: a new connection takes these first, and the host's used memory would not seem to grow.
+    For root, used memory is without the free objects of slabs. After earlier connections thousands
+    of objects are free in slabs that still hold objects: a new connection takes these first, and
+    the host's used memory would not seem to grow.
     """
 
-    def __init__(self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links) -> None:
+    def __init__(
+        self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links
+    ) -> None:
         self._proc = proc
         self._links = links
         self._resolved: dict[str, str] = {}
@@ -303,7 +353,9 @@ class MemoryReader:
         slabs = self.read_slabs()
         values = parse_meminfo(read_text(self._proc / "meminfo")) | slabs.values
         try:
-            values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(self._proc / "zoneinfo"))
+            values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(
+                read_text(self._proc / "zoneinfo")
+            )
             values[metrics.HOST_USED_BYTES] -= waiting
         except (FileNotFoundError, PermissionError):
             pass  # a hardened kernel or a container's /proc: used memory is then meminfo's alone
@@ -311,7 +363,9 @@ class MemoryReader:
         return ProbeReading(values, slabs.findings)
 
     def read_slabs(self) -> ProbeReading:
-        """/proc/slabinfo, with exact counts where the kernel has them; a finding without root, who alone may read it."""
+        """/proc/slabinfo, with exact counts where the kernel has them; a finding without root, who
+        alone may read it.
+        """
         if self._refused is not None:
             return ProbeReading(findings=[self._refused])
         try:
@@ -326,4 +380,7 @@ class MemoryReader:
             self._resolved, missing = resolve_caches(parse_slabinfo(text), self._links())
             findings = [slab_caches_missing(missing)] if missing else []
             slabs = parse_slabinfo(text, self._resolved.values())
-        return ProbeReading(slab_metrics(counted_exactly(slabs, count_objects(self._proc)), self._resolved), findings)
+        return ProbeReading(
+            slab_metrics(counted_exactly(slabs, count_objects(self._proc)), self._resolved),
+            findings,
+        )

@@ -1,6 +1,8 @@
-"""Whether anything listens at the plan's target on this host. Read from the socket tables: this sends the server nothing.
+"""Whether anything listens at the plan's target on this host. Read from the socket tables: this
+sends the server nothing.
 
-Only if the tables show no listener, one connect decides: the kernel may redirect it, as to a container's published port.
+Only if the tables show no listener, one connect decides: the kernel may redirect it, as to a
+container's published port.
 """
 
 from __future__ import annotations
@@ -23,11 +25,18 @@ from asyncli.model.units import format_duration
 
 # Reading the tables takes less than a millisecond.
 _POLL_S = 0.1
-# A local connect is refused within a millisecond; a redirected one may take longer and counts as a listener.
+# A local connect is refused within a millisecond; a redirected one may take longer and counts as a
+# listener.
 _REFUSED_WITHIN_S = 0.1
 
 # Refused, or no route.
-_REFUSED = {errno.ECONNREFUSED, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
+_REFUSED = {
+    errno.ECONNREFUSED,
+    errno.ENOENT,
+    errno.EADDRNOTAVAIL,
+    errno.ENETUNREACH,
+    errno.EAFNOSUPPORT,
+}
 
 #: Address and port; the path and 0 for a Unix socket.
 Place = tuple[str, int]
@@ -41,12 +50,15 @@ class Missing(NamedTuple):
 
 
 def no_listener(places: Collection[Place], proc: Path = PROC) -> Missing | None:
-    """What is wrong if nothing listens at any of ``places`` on this host; None if something does, or if it is unknown."""
+    """What is wrong if nothing listens at any of ``places`` on this host; None if something does,
+    or if it is unknown.
+    """
     if not any((proc / "net" / name).exists() for name in ("tcp", "tcp6")):
         return None
     try:
         for address, port in places:
-            # A wildcard listener of either family counts: if it does not answer at this address, a connect shows it.
+            # A wildcard listener of either family counts: if it does not answer at this address, a
+            # connect shows it.
             answering = (None, address.partition("%")[0])
             if any(listener.address in answering for listener in read_listeners(port, proc)):
                 return None
@@ -64,7 +76,9 @@ def no_listener(places: Collection[Place], proc: Path = PROC) -> Missing | None:
 
 
 def listens_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
-    """The first port of ``places`` that is open only at other addresses of this host; None if there is none."""
+    """The first port of ``places`` that is open only at other addresses of this host; None if there
+    is none.
+    """
     for address, port in sorted(places):
         if not port:
             continue
@@ -102,19 +116,25 @@ def _is_refused(address: str, port: int) -> bool:
         with socket.socket(_family_of(address, port), socket.SOCK_STREAM) as sock:
             sock.settimeout(_REFUSED_WITHIN_S)
             sock.connect(sockaddr(address, port))
-            # If the kernel chose this port as the local one, the socket is connected to itself (RFC 9293, 3.5).
+            # If the kernel chose this port as the local one, the socket is connected to itself (RFC
+            # 9293, 3.5).
             return bool(sock.getsockname() == sock.getpeername())
     except OSError as error:
         return error.errno in _REFUSED
 
 
 async def wait_for_listener(
-    places: Collection[Place], local: bool, wait_s: float, on_wait: Callable[[str], None], stopped: asyncio.Event
+    places: Collection[Place],
+    local: bool,
+    wait_s: float,
+    on_wait: Callable[[str], None],
+    stopped: asyncio.Event,
 ) -> float:
-    """Wait up to ``wait_s`` for a listener at one of ``places``, or until ``stopped``: 0, or the seconds waited in vain.
+    """Wait up to ``wait_s`` for a listener at one of ``places``, or until ``stopped``: 0, or the
+    seconds waited in vain.
 
-    ``on_wait`` is called once with a message. Raises :class:`PlanError` if the places are not ``local``: then only a connect
-    could tell.
+    ``on_wait`` is called once with a message. Raises :class:`PlanError` if the places are not
+    ``local``: then only a connect could tell.
     """
     if not wait_s:
         return 0.0
@@ -139,7 +159,8 @@ async def wait_for_listener(
 def nothing_listens(places: Collection[Place], waited_s: float | None, so: str) -> Finding | None:
     """The finding that ends a run before its first connect; None if something listens.
 
-    ``waited_s``: from :func:`wait_for_listener`, None for a command that does not wait. ``so``: the consequence, in words.
+    ``waited_s``: from :func:`wait_for_listener`, None for a command that does not wait. ``so``: the
+    consequence, in words.
     """
     missing = no_listener(places)
     if missing is None:

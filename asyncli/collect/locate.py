@@ -1,6 +1,8 @@
-"""Finds the server's processes: those that the plan names, or that hold the socket listening on the plan's port.
+"""Finds the server's processes: those that the plan names, or that hold the socket listening on the
+plan's port.
 
-Done once at the start (and again if the server ends), never at a tick: listing descriptors creates dentries.
+Done once at the start (and again if the server ends), never at a tick: listing descriptors creates
+dentries.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """The server as found at the start, null if unknown. ``version``: as the server writes it, "nginx/1.22.1"."""
+    """The server as found at the start, null if unknown. ``version``: as the server writes it,
+    "nginx/1.22.1".
+    """
 
     pid: int | None = None
     #: All root processes: more than one when separate processes share the port.
@@ -146,9 +150,11 @@ def _are_different_versions(old: str, new: str) -> bool:
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
-    """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes and their ancestors.
+    """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes and their
+    ancestors.
 
-    Raises :class:`HostError` if the plan names no living process, or one of ``ours``: asyncli is in its tree.
+    Raises :class:`HostError` if the plan names no living process, or one of ``ours``: asyncli is in
+    its tree.
     """
     if plan.names_server:
         server = _named_by(plan, ours, proc)
@@ -209,8 +215,7 @@ def _from_pidfile(path: str, flag: str) -> int:
         ) from None
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise HostError(
-            f"{flag}: holds no process id; "
-            "name the server's pid file, for example /run/nginx.pid"
+            f"{flag}: holds no process id; name the server's pid file, for example /run/nginx.pid"
         )
     return int(text)
 
@@ -316,7 +321,9 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
 
 
 def _unreadable(where: str, users: Collection[int]) -> Found:
-    """Why the holder of the listening socket was not found: its descriptors are hidden. ``users`` opened it."""
+    """Why the holder of the listening socket was not found: its descriptors are hidden. ``users``
+    opened it.
+    """
     listener = f"the process that listens on {where}"
     if os.geteuid() == 0:
         return Found(
@@ -329,10 +336,11 @@ def _unreadable(where: str, users: Collection[int]) -> Found:
 
 
 def process_name(pid: int, proc: Path = PROC) -> str | None:
-    """The executable's file name, or the process's name if that is unreadable; None if it has ended or is hidden.
+    """The executable's file name, or the process's name if that is unreadable; None if it has ended
+    or is hidden.
 
-    If the process was started by a link to the executable, the link's name: Debian's redis-server links to redis-check-rdb. Not
-    if that name is only the beginning of the file name.
+    If the process was started by a link to the executable, the link's name: Debian's redis-server
+    links to redis-check-rdb. Not if that name is only the beginning of the file name.
     """
     stat = readable_stat(pid, proc)
     if stat is None:
@@ -350,7 +358,8 @@ def process_name(pid: int, proc: Path = PROC) -> str | None:
 
 
 def topmost(pid: int, stop: Collection[int], proc: Path = PROC) -> int:
-    """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server."""
+    """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server.
+    """
     top = pid
     name = process_name(pid, proc)
     for stat in ancestors(pid, proc):
@@ -377,9 +386,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         answer = ask_server(exe, flag, pid, proc)
         printed = answer.text
         if answer.why_not:
-            not_asked = server_program_not_run(
-                f"{exe} {flag}", answer.why_not, answer.distrusted
-            )
+            not_asked = server_program_not_run(f"{exe} {flag}", answer.why_not, answer.distrusted)
     if version is None or "/" not in version:
         version = _version_in(printed) or version
     config = _own_config(pid, printed, proc) if name == "nginx" else None
@@ -438,7 +445,9 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
 
 
 def _is_ours(path: str, pid: int, proc: Path) -> bool:
-    """Whether the process has our file at ``path``: not so in a container, but under `ip netns exec`."""
+    """Whether the process has our file at ``path``: not so in a container, but under `ip netns
+    exec`.
+    """
     try:
         return os.path.samefile(path, f"{proc}/{pid}/root{path}")
     except OSError:

@@ -1,12 +1,14 @@
-"""Programs beside the server whose descriptors or processes rise in the run: its backend, or who really holds its connections.
+"""Programs beside the server whose descriptors or processes rise in the run: its backend, or who
+really holds its connections.
 
-Who listens is not always who holds: a server may hand its sockets to another process, fork a child twice for each connection,
-or be a proxy. So the descriptors of all processes of the host are counted: one stat(2) each, without listing them (see
-:mod:`asyncli.collect.headroom`). Of programs that rise, memory is read too, less what they had before the first connection.
+Who listens is not always who holds: a server may hand its sockets to another process, fork a child
+twice for each connection, or be a proxy. So the descriptors of all processes of the host are
+counted: one stat(2) each, without listing them (see :mod:`asyncli.collect.headroom`). Of programs
+that rise, memory is read too, less what they had before the first connection.
 
-What a program has to do with the server is told by its newest sockets: a holder has connections at the server's ports, a client
-has their other ends, and a backend has the other ends of the server's own. Clients and strangers are left out: another test on
-this host may rise in step with ours.
+What a program has to do with the server is told by its newest sockets: a holder has connections at
+the server's ports, a client has their other ends, and a backend has the other ends of the server's
+own. Clients and strangers are left out: another test on this host may rise in step with ours.
 """
 
 from __future__ import annotations
@@ -27,17 +29,20 @@ from asyncli.collect.sock_diag import client_inodes, server_inodes, tcp_peers, u
 from asyncli.model import metrics
 from asyncli.model.text import oneline
 
-# Memory before the first connection is read of the smallest processes first, in at most so much CPU time: the kernel walks the
-# page tables of each (0.25 ms for 10 MB). Of the others it is read when they first rise.
+# Memory before the first connection is read of the smallest processes first, in at most so much CPU
+# time: the kernel walks the page tables of each (0.25 ms for 10 MB). Of the others it is read when
+# they first rise.
 _FIRST_READING_S = 0.2
 # A daemon opens a file or two at any time.
 _FEWEST = 5
-#: Programs that are followed, those that rise most. A connection has one holder, and a chain of proxies is short.
+#: Programs that are followed, those that rise most. A connection has one holder, and a chain of
+#: proxies is short.
 MOST_PROGRAMS = 8
-# Descriptors that are looked at, newest first: of a process that rose by five or more, and of each of the server's, whose newest
-# connections are those of the clients that the other one has in hand.
+# Descriptors that are looked at, newest first: of a process that rose by five or more, and of each
+# of the server's, whose newest connections are those of the clients that the other one has in hand.
 _LOOKED_AT, _OF_THE_SERVER = 16, 256
-# A process closed some descriptors since it started, so its highest number is a little above their count.
+# A process closed some descriptors since it started, so its highest number is a little above their
+# count.
 _NUMBERS_SKIPPED = 16
 
 
@@ -59,7 +64,9 @@ _RELATED = (_Relation.HOLDER, _Relation.BACKEND)
 
 
 class _Process(msgspec.Struct):
-    """A process of another program: its name, the descriptors it had, and its memory then (None: not read yet)."""
+    """A process of another program: its name, the descriptors it had, and its memory then (None:
+    not read yet).
+    """
 
     name: str
     #: 0 for one that was started later.
@@ -82,9 +89,10 @@ class _Rise(msgspec.Struct):
 
 
 class OtherProcesses:
-    """``server`` and ``ours``: pids of the server's and of asyncli's processes. ``ports``: the server's, none for a Unix socket;
-    ``elsewhere``: other ports at which it listens; ``connections``: how many it has at ``ports`` (None: unknown). Blocking;
-    creating it reads the memory of all processes once.
+    """``server`` and ``ours``: pids of the server's and of asyncli's processes. ``ports``: the
+    server's, none for a Unix socket; ``elsewhere``: other ports at which it listens;
+    ``connections``: how many it has at ``ports`` (None: unknown). Blocking; creating it reads the
+    memory of all processes once.
     """
 
     def __init__(
@@ -97,24 +105,35 @@ class OtherProcesses:
         connections: Callable[[], int | None] = lambda: None,
         proc: Path = PROC,
     ) -> None:
-        self._server, self._ours, self._ports, self._connections, self._proc = server, ours, ports, connections, proc
+        self._server, self._ours, self._ports, self._connections, self._proc = (
+            server,
+            ours,
+            ports,
+            connections,
+            proc,
+        )
         # A client of the server at any port is no backend of it.
         self._every_port = {*ports, *elsewhere}
         self._known = self._first(self._count_descriptors())
 
     def read(self) -> ProbeReading:
-        """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by a tenth of the connections
-        or more, and by five at least: only such a program can hold a part that matters. And the number of other processes.
+        """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by
+        a tenth of the connections or more, and by five at least: only such a program can hold a
+        part that matters. And the number of other processes.
         """
         counts, known = self._count_descriptors(), self._known
         for pid in known.keys() - counts.keys():
             del known[pid]
         # A program that starts a process for each connection starts them for one purpose.
-        related = [process for process in known.values() if process.is_new and process.relation in _RELATED]
+        related = [
+            process for process in known.values() if process.is_new and process.relation in _RELATED
+        ]
         purposes = {process.name: process.relation for process in related}
         for pid in counts.keys() - known.keys():
             name = self._name(pid)
-            known[pid] = _Process(name, 0, 0.0, is_new=True, relation=purposes.get(name, _Relation.UNKNOWN))
+            known[pid] = _Process(
+                name, 0, 0.0, is_new=True, relation=purposes.get(name, _Relation.UNKNOWN)
+            )
         values = {metrics.HOST_OTHER_PROCESSES: float(len(counts))}
         connections = self._connections()
         if connections == 0:
@@ -123,7 +142,9 @@ class OtherProcesses:
         risen = _enough(self._rises(counts), enough)
         self._relate([pid for rise in risen.values() for pid in rise.pids], counts)
         rises = _enough(self._rises(counts), enough)
-        largest = sorted(rises, key=lambda name: rises[name].descriptors + rises[name].processes, reverse=True)
+        largest = sorted(
+            rises, key=lambda name: rises[name].descriptors + rises[name].processes, reverse=True
+        )
         for name in largest[:MOST_PROGRAMS]:
             rise = rises[name]
             values[f"{metrics.BESIDE_DESCRIPTORS}{name}"] = float(rise.descriptors)
@@ -146,7 +167,10 @@ class OtherProcesses:
         return counts
 
     def _first(self, counts: dict[int, int]) -> dict[int, _Process]:
-        processes = {pid: _Process(self._name(pid), count, None, is_new=False) for pid, count in counts.items()}
+        processes = {
+            pid: _Process(self._name(pid), count, None, is_new=False)
+            for pid, count in counts.items()
+        }
         begun_s = time.thread_time()
         for pid in sorted(processes, key=lambda pid: read_rss(pid, self._proc)):
             if time.thread_time() - begun_s > _FIRST_READING_S:
@@ -155,7 +179,9 @@ class OtherProcesses:
         return processes
 
     def _rises(self, counts: dict[int, int]) -> dict[str, _Rise]:
-        """By how much each program rose, without clients of the server and processes that have nothing to do with it."""
+        """By how much each program rose, without clients of the server and processes that have
+        nothing to do with it.
+        """
         rises: dict[str, _Rise] = {}
         for pid, process in self._known.items():
             further = counts[pid] - process.descriptors
@@ -172,7 +198,9 @@ class OtherProcesses:
         return rises
 
     def _relate(self, pids: Collection[int], counts: dict[int, int]) -> None:
-        """Look at the newest sockets of ``pids``, once and again when a process has twice as many, and tell what it holds."""
+        """Look at the newest sockets of ``pids``, once and again when a process has twice as many,
+        and tell what it holds.
+        """
         sockets: dict[int, set[int]] = {}
         for pid in pids:
             process = self._known[pid]
@@ -195,18 +223,31 @@ class OtherProcesses:
                     self._known[pid].relation = _Relation.HOLDER
                 elif inodes & of_clients:
                     self._known[pid].relation = _Relation.CLIENT
-            self._relate_backends({pid: inodes for pid, inodes in sockets.items() if self._known[pid].relation is _Relation.NONE})
+            self._relate_backends(
+                {
+                    pid: inodes
+                    for pid, inodes in sockets.items()
+                    if self._known[pid].relation is _Relation.NONE
+                }
+            )
 
     def _relate_backends(self, sockets: dict[int, set[int]]) -> None:
-        """Tell those of the processes, with their ``sockets``, that are behind the server, or behind one that is."""
+        """Tell those of the processes, with their ``sockets``, that are behind the server, or
+        behind one that is.
+        """
         every = set().union(*sockets.values())
         if not every:
             return
         peer_of = tcp_peers(every) | unix_peers(every)
-        peers = {pid: {peer_of[inode] for inode in inodes if inode in peer_of} for pid, inodes in sockets.items()}
+        peers = {
+            pid: {peer_of[inode] for inode in inodes if inode in peer_of}
+            for pid, inodes in sockets.items()
+        }
         front: set[int] = set()
         for pid in self._server():
-            front |= self._newest_sockets(pid, _descriptors(pid, self._proc), _OF_THE_SERVER) or set()
+            front |= (
+                self._newest_sockets(pid, _descriptors(pid, self._proc), _OF_THE_SERVER) or set()
+            )
         while joined := [pid for pid, ends in peers.items() if ends & front]:
             for pid in joined:
                 self._known[pid].relation = _Relation.BACKEND
@@ -214,9 +255,11 @@ class OtherProcesses:
                 del peers[pid]
 
     def _newest_sockets(self, pid: int, count: int, looked_at: int = _LOOKED_AT) -> set[int] | None:
-        """The inodes of the sockets among the newest descriptors of a process with ``count`` of them; None if they are hidden.
+        """The inodes of the sockets among the newest descriptors of a process with ``count`` of
+        them; None if they are hidden.
 
-        The kernel gives the lowest free number, so the newest of a process that only opened have the highest.
+        The kernel gives the lowest free number, so the newest of a process that only opened have
+        the highest.
         """
         inodes: set[int] = set()
         for number in range(count + _NUMBERS_SKIPPED, -1, -1):
@@ -247,7 +290,9 @@ class OtherProcesses:
         return rise_bytes
 
     def _memory_of(self, pid: int) -> float | None:
-        """Anonymous and shared memory of the process: pages of files belong to no connection. None if it may not be read."""
+        """Anonymous and shared memory of the process: pages of files belong to no connection. None
+        if it may not be read.
+        """
         try:
             memory = read_memory(pid, self._proc)
         except OSError:
@@ -260,7 +305,11 @@ class OtherProcesses:
 
 
 def _enough(rises: dict[str, _Rise], fewest: int) -> dict[str, _Rise]:
-    return {name: rise for name, rise in rises.items() if max(rise.descriptors, rise.processes) >= fewest}
+    return {
+        name: rise
+        for name, rise in rises.items()
+        if max(rise.descriptors, rise.processes) >= fewest
+    }
 
 
 def _descriptors(pid: int, proc: Path) -> int:

@@ -17,7 +17,9 @@ _HEADER_FLAGS = ("--header", "--status-header")
 _SECRET_FLAGS = (*_HEADER_FLAGS, "--send", "--expect", "--greeting", "--ws-message", "--on-finish")
 
 
-def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC) -> Finding | None:
+def unprivileged(
+    pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC
+) -> Finding | None:
     """One finding of all that needs root; None for root and if nothing is missing. ``pids``: the
     server's. ``hidden``: they belong to another user and were not found; ``remedy`` helps in part.
     """
@@ -36,7 +38,9 @@ def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PR
 
 
 def as_root() -> str:
-    """The command that runs this program again by ``sudo``, whose PATH lacks a virtual environment and ~/.local/bin."""
+    """The command that runs this program again by ``sudo``, whose PATH lacks a virtual environment
+    and ~/.local/bin.
+    """
     program = os.path.abspath(sys.argv[0])
     arguments = sys.argv[1:]
     is_script = os.path.basename(program) == "asyncli" and os.access(program, os.X_OK)

@@ -9,15 +9,16 @@ import msgspec
 from asyncli.findings.probes import probe_back, probe_lost, probe_slowed
 from asyncli.model.records import Finding
 
-#: The share of a core that a probe may use. Four of twelve probes can be expensive (smaps_rollup of each process of server,
-#: generator and session; maps of a server with thousands of threads); the others take 3.2 ms together beside 115 processes. So
-#: all stay within 1 % of a core.
+#: The share of a core that a probe may use. Four of twelve probes can be expensive (smaps_rollup of
+#: each process of server, generator and session; maps of a server with thousands of threads); the
+#: others take 3.2 ms together beside 115 processes. So all stay within 1 % of a core.
 BUDGET = 0.003
-#: Our own memory changes little (4.6 ms a reading at 100,000). With a smaller budget a ramp of 20 s sometimes had too few points
-#: (1.5 to 3.2 ms a reading with one worker): a slope needs six.
+#: Our own memory changes little (4.6 ms a reading at 100,000). With a smaller budget a ramp of 20 s
+#: sometimes had too few points (1.5 to 3.2 ms a reading with one worker): a slope needs six.
 OWN_BUDGET = 0.0015
 OWN = frozenset({"generator_memory", "session_memory"})
-#: A probe may be ahead of its budget by the budget of this time: four readings of 113 processes (40 ms each).
+#: A probe may be ahead of its budget by the budget of this time: four readings of 113 processes
+#: (40 ms each).
 MOST_AHEAD_S = 60.0
 #: Samples are on whole seconds.
 SHORTEST_PERIOD_S = 1.0
@@ -31,10 +32,11 @@ class ProbeReading(msgspec.Struct):
 
 
 class Schedule:
-    """When a probe is due: after a round of ``c`` CPU seconds it rests for ``c`` / its share seconds.
+    """When a probe is due: after a round of ``c`` CPU seconds it rests for ``c`` / its share
+    seconds.
 
-    The budget is for the whole run, and the early phases matter most: a probe may be ahead by half of the run's budget, and
-    repays that by the run's end.
+    The budget is for the whole run, and the early phases matter most: a probe may be ahead by half
+    of the run's budget, and repays that by the run's end.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,14 +60,17 @@ class Schedule:
         return now_s >= self._due_s
 
     def spent(self, now_s: float, cost_s: float) -> Finding | None:
-        """Record a round that began at ``now_s`` and took ``cost_s`` of CPU; a finding after two expensive ones in a row."""
+        """Record a round that began at ``now_s`` and took ``cost_s`` of CPU; a finding after two
+        expensive ones in a row.
+        """
         self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
         self._at_s = now_s
         left_s = self._begun_s + self._run_s - now_s
         # A run of length 0 has no budget to be ahead of.
         repaid = self._ahead_s / self._run_s if left_s > 0 and self._run_s > 0 else 0.0
         rest_s = (self._debt_s / self._budget - repaid * left_s) / (1 - repaid)
-        # A reading at a phase border must not skip an affordable probe's next second. 1e-9: float errors must not round 1 s up.
+        # A reading at a phase border must not skip an affordable probe's next second. 1e-9: float
+        # errors must not round 1 s up.
         is_affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
         self._due_s = now_s if is_affordable else now_s + rest_s - 1e-9
         period_s = math.ceil(cost_s / self._budget - 1e-9)

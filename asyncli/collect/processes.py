@@ -1,8 +1,9 @@
 """CPU and memory of groups of processes: the server's tree, the generator's list, this process.
 
-There are two readings, as their costs differ: counts and CPU time from stat (a few microseconds a process), memory from
-smaps_rollup, for which the kernel walks the page tables (a quarter of a millisecond for 10 MB). Descriptors are never listed:
-listing /proc/PID/fd creates dentries, which are part of the measured memory.
+There are two readings, as their costs differ: counts and CPU time from stat (a few microseconds a
+process), memory from smaps_rollup, for which the kernel walks the page tables (a quarter of a
+millisecond for 10 MB). Descriptors are never listed: listing /proc/PID/fd creates dentries, which
+are part of the measured memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, living_stat, read_memory, read_rss, tree
+from asyncli.collect.procfs import (
+    TICKS_PER_S,
+    Memory,
+    Stat,
+    living_stat,
+    read_memory,
+    read_rss,
+    tree,
+)
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.model.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -24,29 +33,37 @@ class ProcessesGoneError(Exception):
 class CpuLedger:
     """CPU time of a changing group of processes; it never falls. Pure.
 
-    It sums the living processes' own time and that of the children they waited for (cutime, cstime of proc(5)). When a worker
-    ends and its master waits for it, the worker's whole time moves into the master's. If no process of the group waits for it
-    (its parent ignores SIGCHLD, or init reaps it), its last value is kept; then at most one period of its time is missing.
+    It sums the living processes' own time and that of the children they waited for (cutime, cstime
+    of proc(5)). When a worker ends and its master waits for it, the worker's whole time moves into
+    the master's. If no process of the group waits for it (its parent ignores SIGCHLD, or init reaps
+    it), its last value is kept; then at most one period of its time is missing.
 
-    A process's own time is exact, its waited-for time is in ticks of 10 ms. A part kept only because the tick was late is
-    subtracted when the tick comes.
+    A process's own time is exact, its waited-for time is in ticks of 10 ms. A part kept only
+    because the tick was late is subtracted when the tick comes.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], Stat] = {}
         self._kept_s = 0.0
-        # By the pid of the waiting ancestor: the part of the kept time that may come again with a late tick.
+        # By the pid of the waiting ancestor: the part of the kept time that may come again with a
+        # late tick.
         self._owed_s: dict[int, float] = {}
 
     def update(self, living: Iterable[Stat]) -> float:
         """CPU seconds of the group, given its living processes (zombies included)."""
         now = {(stat.pid, stat.start_ticks): stat for stat in living}
-        known = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
+        known = {
+            stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last
+        }
         ended = {key: stat for key, stat in self._last.items() if key not in now}
         seen = by_ancestor(ended, known)
         self._owed_s = {pid: owed_s for pid, owed_s in self._owed_s.items() if pid in known}
         for pid in seen.keys() | self._owed_s.keys():
-            newly_s = 0.0 if pid is None else known[pid].waited_s - self._last[pid, known[pid].start_ticks].waited_s
+            newly_s = (
+                0.0
+                if pid is None
+                else known[pid].waited_s - self._last[pid, known[pid].start_ticks].waited_s
+            )
             missing_s = seen.get(pid, 0.0) - newly_s
             if pid is not None:
                 owed_s = self._owed_s.pop(pid, 0.0)
@@ -58,8 +75,12 @@ class CpuLedger:
         return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
 
 
-def by_ancestor(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
-    """CPU seconds of the ended processes, by their nearest living ancestor, which may wait for them (None: none lives)."""
+def by_ancestor(
+    ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]
+) -> dict[int | None, float]:
+    """CPU seconds of the ended processes, by their nearest living ancestor, which may wait for them
+    (None: none lives).
+    """
     seen: dict[int | None, float] = {}
     parents_of = {stat.pid: stat.parent for stat in ended.values()}
     for stat in ended.values():
@@ -72,9 +93,12 @@ def by_ancestor(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat
 
 
 class ProcessGroup:
-    """Counts, CPU time and memory of the processes that ``members`` names at each scan. Blocking."""
+    """Counts, CPU time and memory of the processes that ``members`` names at each scan. Blocking.
+    """
 
-    def __init__(self, prefix: str, members: Callable[[], Iterable[Stat]], *, may_be_empty: bool = False) -> None:
+    def __init__(
+        self, prefix: str, members: Callable[[], Iterable[Stat]], *, may_be_empty: bool = False
+    ) -> None:
         self._prefix, self._may_be_empty = prefix, may_be_empty
         self._members = members
         self._ledger = CpuLedger()
@@ -92,7 +116,8 @@ class ProcessGroup:
     def scan(self) -> ProbeReading:
         """``processes``, ``stopped``, ``threads``, ``cpu_s`` of the group as it is now.
 
-        An empty group raises :class:`ProcessesGoneError`, or gives nothing where it ``may_be_empty``.
+        An empty group raises :class:`ProcessesGoneError`, or gives nothing where it
+        ``may_be_empty``.
         """
         self._living = []
         stats = list(self._members())
@@ -110,11 +135,11 @@ class ProcessGroup:
         return ProbeReading(self._named(values))
 
     def memory(self) -> ProbeReading:
-        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``, ``file_rss_bytes``,
-        ``lazyfree_bytes``, ``rss_bytes`` of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``file_bytes``,
+        ``file_rss_bytes``, ``lazyfree_bytes``, ``rss_bytes`` of the processes of the last scan.
 
-        If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
-        the scan has reported.
+        If one of them may not be read, only RSS and a finding: a partial sum would be wrong.
+        Nothing for an empty group, which the scan has reported.
         """
         if not self._living:
             return ProbeReading()
@@ -134,7 +159,13 @@ class ProcessGroup:
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
-        for name in ("anon_shmem_bytes", "shmem_bytes", "file_bytes", "file_rss_bytes", "lazyfree_bytes"):
+        for name in (
+            "anon_shmem_bytes",
+            "shmem_bytes",
+            "file_bytes",
+            "file_rss_bytes",
+            "lazyfree_bytes",
+        ):
             if any(getattr(memory, name) is None for memory in memories):
                 del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
@@ -152,9 +183,10 @@ class ProcessGroup:
 
 
 def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
-    """The pids of ``new`` processes that are workers beside earlier ones: children of ``masters``, which had children when
-    sampling began, and their own new children, as of nginx that is upgraded. A child of a process that had none, such as a
-    helper that a worker or a server of one process starts, takes nobody's place.
+    """The pids of ``new`` processes that are workers beside earlier ones: children of ``masters``,
+    which had children when sampling began, and their own new children, as of nginx that is
+    upgraded. A child of a process that had none, such as a helper that a worker or a server of one
+    process starts, takes nobody's place.
     """
     workers: set[int] = set()
     for stat in sorted(new, key=lambda stat: stat.start_ticks):
@@ -164,13 +196,17 @@ def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
 
 
 class ServerTree:
-    """The server's root processes and all their descendants, found at each call: a reload replaces workers.
+    """The server's root processes and all their descendants, found at each call: a reload replaces
+    workers.
 
-    If a root ends and descendants live on (an nginx upgraded in place), they are the tree. If none does, ``relocate`` finds the
-    roots of a restarted server; it returns none, or raises, while there is none.
+    If a root ends and descendants live on (an nginx upgraded in place), they are the tree. If none
+    does, ``relocate`` finds the roots of a restarted server; it returns none, or raises, while
+    there is none.
     """
 
-    def __init__(self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: ()) -> None:
+    def __init__(
+        self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: ()
+    ) -> None:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0
@@ -181,15 +217,19 @@ class ServerTree:
         #: Those of them that may take the place of earlier workers: see :func:`workers_among`.
         self.joined = 0
         self._masters: frozenset[int] = frozenset()
-        #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a child replaced, as at an
-        #: upgrade in place.
+        #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a
+        #: child replaced, as at an upgrade in place.
         self.orphaned = 0
         self._living: set[tuple[int, int]] | None = None
         self._relocate = relocate
-        self._known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
+        self._known = {
+            pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None
+        }
 
     def __call__(self) -> list[Stat]:
-        """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none lives."""
+        """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none
+        lives.
+        """
         processes = tree(self._survivors())
         if all(stat.ended for stat in processes.values()):
             self._relocate_roots()
@@ -219,13 +259,17 @@ class ServerTree:
         """Known processes that live, roots first."""
         order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
         stats = ((pid, living_stat(pid)) for pid in order if pid in self._known)
-        return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
+        return [
+            stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]
+        ]
 
     def _relocate_roots(self) -> None:
         roots = self._relocate()
         known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
         if not known:
-            raise ProcessesGoneError(f"the server's processes ended (root was {', '.join(map(str, self.roots))})")
+            raise ProcessesGoneError(
+                f"the server's processes ended (root was {', '.join(map(str, self.roots))})"
+            )
         self.roots, self._known = tuple(roots), known
         self.restarts += 1
 

@@ -2,8 +2,8 @@
 
 Sources: proc(5), Documentation/filesystems/proc.rst and Documentation/networking/proc_net_tcp.rst.
 
-Not psutil: it takes six to thirteen times the CPU for what is read each second of 60 processes (2.3 ms against 0.4 ms for stat,
-3.0 ms against 0.2 ms for children, on Linux 6.18).
+Not psutil: it takes six to thirteen times the CPU for what is read each second of 60 processes
+(2.3 ms against 0.4 ms for stat, 3.0 ms against 0.2 ms for children, on Linux 6.18).
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from asyncli.model.places import real_path
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# A larger buffer is mapped and unmapped at each call, and seq_file returns about a page at a time anyway.
+# A larger buffer is mapped and unmapped at each call, and seq_file returns about a page at a time
+# anyway.
 _CHUNK = 16384
 # TCP_LISTEN of include/net/tcp_states.h, as /proc/net/tcp prints it.
 _LISTEN = "0A"
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) distinguishes a process from a later one with its pid.
+    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) distinguishes a process from a
+    later one with its pid.
 
-    ``cpu_s`` of the text is truncated to ticks of 10 ms; :func:`read_stat` makes it exact where it can.
+    ``cpu_s`` of the text is truncated to ticks of 10 ms; :func:`read_stat` makes it exact where it
+    can.
     """
 
     pid: int
@@ -69,12 +72,15 @@ class Memory(msgspec.Struct, frozen=True):
     file_bytes: int | None = None
     #: The same without sharing: what other programs map does not change it.
     file_rss_bytes: int | None = None
-    #: Of anonymous memory, what it has marked as free (MADV_FREE, since 4.12): the kernel takes it when it needs it.
+    #: Of anonymous memory, what it has marked as free (MADV_FREE, since 4.12): the kernel takes it
+    #: when it needs it.
     lazyfree_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """A listening socket: its address (None: any), port, inode and user's number. A Unix socket's: its path, 0, inode, None."""
+    """A listening socket: its address (None: any), port, inode and user's number. A Unix socket's:
+    its path, 0, inode, None.
+    """
 
     address: str | None
     port: int
@@ -83,7 +89,9 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The whole text of a file of /proc. Raises OSError; ProcessLookupError if the process ended meanwhile."""
+    """The whole text of a file of /proc. Raises OSError; ProcessLookupError if the process ended
+    meanwhile.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -95,7 +103,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_stat(text: str) -> Stat:
-    """Parse /proc/PID/stat. The name may contain blanks and parentheses, so fields count from the last ``)``."""
+    """Parse /proc/PID/stat. The name may contain blanks and parentheses, so fields count from the
+    last ``)``.
+    """
     head, paren, tail = text.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()
@@ -117,10 +127,11 @@ _HAS_FILE_RSS = {"Rss", "Anonymous", "Pss_Shmem"}
 
 
 def parse_smaps_rollup(text: str) -> Memory | None:
-    """The sums of /proc/PID/smaps_rollup; USS is all private memory. None for a process without memory.
+    """The sums of /proc/PID/smaps_rollup; USS is all private memory. None for a process without
+    memory.
 
-    Anonymous and shared memory: Pss_Anon, Pss_Shmem, SwapPss for their swapped-out part, and private huge pages, which no PSS
-    includes.
+    Anonymous and shared memory: Pss_Anon, Pss_Shmem, SwapPss for their swapped-out part, and
+    private huge pages, which no PSS includes.
     """
     kib: dict[str, int] = {}
     for line in text.splitlines():
@@ -135,10 +146,14 @@ def parse_smaps_rollup(text: str) -> Memory | None:
         rss_bytes=kib.get("Rss", 0) * 1024,
         pss_bytes=kib["Pss"] * 1024,
         uss_bytes=private * 1024,
-        anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
+        anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024
+        if "Pss_Anon" in kib
+        else None,
         shmem_bytes=kib.get("Pss_Shmem", 0) * 1024 if "Pss_Anon" in kib else None,
         file_bytes=kib["Pss_File"] * 1024 if "Pss_File" in kib else None,
-        file_rss_bytes=max(0, kib["Rss"] - kib["Anonymous"] - kib["Pss_Shmem"]) * 1024 if kib.keys() >= _HAS_FILE_RSS else None,
+        file_rss_bytes=max(0, kib["Rss"] - kib["Anonymous"] - kib["Pss_Shmem"]) * 1024
+        if kib.keys() >= _HAS_FILE_RSS
+        else None,
         lazyfree_bytes=kib["LazyFree"] * 1024 if "LazyFree" in kib else None,
     )
 
@@ -146,7 +161,8 @@ def parse_smaps_rollup(text: str) -> Memory | None:
 def parse_listeners(lines: Iterable[str]) -> Iterator[Listener]:
     """The listening sockets in /proc/net/tcp or tcp6, up to the first row in another state.
 
-    The kernel prints listening ones first (tcp_seq_start), so a million established rows are never read.
+    The kernel prints listening ones first (tcp_seq_start), so a million established rows are never
+    read.
     """
     for line in lines:
         fields = line.split(None, 10)
@@ -159,8 +175,12 @@ def parse_listeners(lines: Iterable[str]) -> Iterator[Listener]:
 
 
 def _address(digits: str) -> str | None:
-    """The address of hexadecimal words in host order; a v4-mapped one as IPv4; None for the wildcard."""
-    packed = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
+    """The address of hexadecimal words in host order; a v4-mapped one as IPv4; None for the
+    wildcard.
+    """
+    packed = b"".join(
+        int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8)
+    )
     address = ip_address(packed)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -170,7 +190,8 @@ def _address(digits: str) -> str | None:
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid.
 
-    CPU time is read from the process's CPU clock: ticks of 10 ms could hide a second of a pool of 100 processes.
+    CPU time is read from the process's CPU clock: ticks of 10 ms could hide a second of a pool of
+    100 processes.
     """
     stat = parse_stat(read_text(f"{proc}/{pid}/stat"))
     if proc is PROC:
@@ -182,16 +203,19 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
 
 
 def cpu_clock_s(pid: int, which: int = 2) -> float:
-    """CPU seconds of the process, ended threads included (clock_getcpuclockid(3)). Raises OSError if it does not exist.
+    """CPU seconds of the process, ended threads included (clock_getcpuclockid(3)). Raises OSError
+    if it does not exist.
 
-    ``which``: 2 is exact; 1 is user time and 0 user and system time by the kernel's accounting. MAKE_PROCESS_CPUCLOCK of
-    include/linux/posix-timers_types.h.
+    ``which``: 2 is exact; 1 is user time and 0 user and system time by the kernel's accounting.
+    MAKE_PROCESS_CPUCLOCK of include/linux/posix-timers_types.h.
     """
     return time.clock_gettime((~pid << 3) | which)
 
 
 def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
-    """The process's memory; None if it has none or has ended. Raises PermissionError without ptrace access to it."""
+    """The process's memory; None if it has none or has ended. Raises PermissionError without ptrace
+    access to it.
+    """
     try:
         return parse_smaps_rollup(read_text(f"{proc}/{pid}/smaps_rollup"))
     except (FileNotFoundError, ProcessLookupError):
@@ -199,8 +223,8 @@ def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
 
 
 def read_rss(pid: int, proc: Path = PROC) -> int:
-    """The process's resident bytes, 0 if it has ended. From statm, exact since Linux 6.17; stat still lacks up to 32 pages a CPU
-    (get_mm_rss in include/linux/mm.h).
+    """The process's resident bytes, 0 if it has ended. From statm, exact since Linux 6.17; stat
+    still lacks up to 32 pages a CPU (get_mm_rss in include/linux/mm.h).
     """
     try:
         return int(read_text(f"{proc}/{pid}/statm").split()[1]) * PAGE_BYTES
@@ -209,7 +233,9 @@ def read_rss(pid: int, proc: Path = PROC) -> int:
 
 
 def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
-    """The listening sockets in /proc/net/unix with a path (symlinks resolved) or a name after ``@``."""
+    """The listening sockets in /proc/net/unix with a path (symlinks resolved) or a name after
+    ``@``.
+    """
     for line in lines:
         fields = line.rstrip("\n").split(None, 7)
         # __SO_ACCEPTCON of include/linux/net.h, and SOCK_STREAM.
@@ -218,8 +244,9 @@ def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
 
 
 def parse_unix_ends(lines: Iterable[str], address: str) -> tuple[int, int]:
-    """The server's ends of connections to the Unix socket ``address`` in /proc/net/unix: how many a program has accepted, and how
-    many wait. A socket has its inode from accept(2) on (unix_seq_show in net/unix/af_unix.c).
+    """The server's ends of connections to the Unix socket ``address`` in /proc/net/unix: how many a
+    program has accepted, and how many wait. A socket has its inode from accept(2) on (unix_seq_show
+    in net/unix/af_unix.c).
     """
     accepted, waiting = 0, 0
     # Resolving a path is slow, and all ends have the listener's.
@@ -247,7 +274,9 @@ def read_unix_ends(address: str, proc: Path = PROC) -> tuple[int, int]:
 
 
 def read_listeners(port: int | None, proc: Path = PROC) -> list[Listener]:
-    """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets, None: TCP ones at any port."""
+    """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets, None: TCP ones
+    at any port.
+    """
     listeners: list[Listener] = []
     if port == 0:
         try:
@@ -284,7 +313,9 @@ def readable_stat(pid: int, proc: Path = PROC) -> Stat | None:
 
 
 def living_stat(pid: int, proc: Path = PROC) -> Stat | None:
-    """The process's stat; None if it has ended. Raises other errors: a process that is only hidden still counts."""
+    """The process's stat; None if it has ended. Raises other errors: a process that is only hidden
+    still counts.
+    """
     try:
         return read_stat(pid, proc)
     except (FileNotFoundError, ProcessLookupError):
@@ -299,7 +330,9 @@ def ancestors(pid: int, proc: Path = PROC) -> Iterator[Stat]:
 
 
 def tree(roots: Iterable[Stat | None], proc: Path = PROC) -> dict[int, Stat]:
-    """The processes ``roots`` and all their descendants by pid, zombies too. Raises OSError if a descendant is hidden."""
+    """The processes ``roots`` and all their descendants by pid, zombies too. Raises OSError if a
+    descendant is hidden.
+    """
     queue = [stat for stat in roots if stat is not None]
     processes = {stat.pid: stat for stat in queue}
     while queue:
@@ -311,9 +344,11 @@ def tree(roots: Iterable[Stat | None], proc: Path = PROC) -> dict[int, Stat]:
 
 
 def children(stat: Stat, proc: Path = PROC) -> list[int]:
-    """Direct children; found by every process's parent if the kernel does not list them (CONFIG_PROC_CHILDREN).
+    """Direct children; found by every process's parent if the kernel does not list them
+    (CONFIG_PROC_CHILDREN).
 
-    A child belongs to the thread that forked it, so each thread's list is read; a single-threaded process costs one read.
+    A child belongs to the thread that forked it, so each thread's list is read; a single-threaded
+    process costs one read.
     """
     tasks = [str(stat.pid)] if stat.threads == 1 else _tasks(stat.pid, proc)
     pids: list[int] = []
@@ -336,7 +371,9 @@ def _tasks(pid: int, proc: Path) -> list[str]:
 
 
 def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
-    """The target of /proc/PID/``name`` (exe, cwd, ns/mnt); None without ptrace access to the process."""
+    """The target of /proc/PID/``name`` (exe, cwd, ns/mnt); None without ptrace access to the
+    process.
+    """
     try:
         return os.readlink(f"{proc}/{pid}/{name}").removesuffix(" (deleted)")
     except OSError:
@@ -344,7 +381,9 @@ def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
 
 
 def shares_namespace(pid: int, name: str, proc: Path = PROC) -> bool | None:
-    """Whether the process is in our namespace ``name`` (mnt, net), as one in a container is not; None if that is hidden."""
+    """Whether the process is in our namespace ``name`` (mnt, net), as one in a container is not;
+    None if that is hidden.
+    """
     own_namespace = link("self", f"ns/{name}", proc)
     namespace = link(pid, f"ns/{name}", proc)
     if own_namespace is None or namespace is None:
@@ -353,7 +392,9 @@ def shares_namespace(pid: int, name: str, proc: Path = PROC) -> bool | None:
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:
-    """Arguments as one line; "" if hidden. nginx writes its title there, followed by its original arguments."""
+    """Arguments as one line; "" if hidden. nginx writes its title there, followed by its original
+    arguments.
+    """
     try:
         return read_text(f"{proc}/{pid}/cmdline").replace("\0", " ").strip()
     except OSError:

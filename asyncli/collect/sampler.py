@@ -1,6 +1,8 @@
-"""The sampling loop of sessions and agents: runs probes once a second without blocking the event loop.
+"""The sampling loop of sessions and agents: runs probes once a second without blocking the event
+loop.
 
-A thread reads /proc, and the loop polls peers. A probe that fails leaves a gap and a finding; it never ends a run.
+A thread reads /proc, and the loop polls peers. A probe that fails leaves a gap and a finding; it
+never ends a run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from asyncli.model.metrics import PROBE
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 
-# A sample waits so long for answers; later ones join the next sample, so that a slow status page delays nothing.
+# A sample waits so long for answers; later ones join the next sample, so that a slow status page
+# delays nothing.
 _ROUND_WAIT_S = 0.5
 # A thread stuck in the kernel for so long is an outage.
 _STALL_S = 2.0
@@ -35,8 +38,9 @@ Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
 class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The run's ``clock`` (s), the generator's pids (host process and workers), and the callbacks for samples and findings, which
-    run in the loop's thread."""
+    """The run's ``clock`` (s), the generator's pids (host process and workers), and the callbacks
+    for samples and findings, which run in the loop's thread.
+    """
 
     on_finding: Callable[[Finding], None]
     on_sample: Callable[[Sample], None] = lambda _: None
@@ -66,7 +70,11 @@ class Sampler:
 
     def __init__(self, plan: Plan, options: SamplerOptions) -> None:
         self._plan = plan
-        self._clock, self._sleep, self._generator_pids = options.clock, options.sleep, options.generator_pids
+        self._clock, self._sleep, self._generator_pids = (
+            options.clock,
+            options.sleep,
+            options.generator_pids,
+        )
         self._on_sample, self._on_finding = options.on_sample, options.on_finding
         #: Cheap ones first: one that stalls delays those after it.
         self._probes: dict[str, Probe] = {}
@@ -112,7 +120,9 @@ class Sampler:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _cancel_polls(self) -> list[asyncio.Future[_Outcome]]:
-        cancelled = [self._pending.pop(name).outcome for name in self._polls if name in self._pending]
+        cancelled = [
+            self._pending.pop(name).outcome for name in self._polls if name in self._pending
+        ]
         for outcome in cancelled:
             outcome.cancel()
         return cancelled
@@ -134,7 +144,9 @@ class Sampler:
     def _ask(self, now_s: float, everything: bool) -> None:
         for name, poll in self._polls.items():
             if name not in self._pending:
-                self._pending[name] = _Pending(now_s, asyncio.ensure_future(_polled(poll, everything, time.perf_counter())))
+                self._pending[name] = _Pending(
+                    now_s, asyncio.ensure_future(_polled(poll, everything, time.perf_counter()))
+                )
         for name, probe in self._probes.items():
             if name not in self._pending and (everything or self._schedule(name).due(now_s)):
                 future = asyncio.get_running_loop().run_in_executor(self._thread, _probed, probe)
@@ -159,12 +171,16 @@ class Sampler:
             why = f"no answer in {now_s - since_s:.0f} s"
             self._report(self._outage(stuck).failed(since_s, why))
 
-    def _take(self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]) -> None:
+    def _take(
+        self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]
+    ) -> None:
         if name in self._probes:
             self._report(self._schedule(name).spent(since_s, outcome.took_s))
         if outcome.reading is None:
             why = _error_text(outcome.error)
-            lost = self._outage(name).failed(since_s, why, untrusted=isinstance(outcome.error, UntrustedPeerError))
+            lost = self._outage(name).failed(
+                since_s, why, untrusted=isinstance(outcome.error, UntrustedPeerError)
+            )
             # The end of the server explains later losses.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
             self._report(server_ended(since_s, why, self._plan.server_pid) if ended else lost)
@@ -224,4 +240,8 @@ def _error_text(error: Exception | None) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return text if text and type(error).__module__.startswith("asyncli.") else f"{type(error).__name__}: {text}"
+    return (
+        text
+        if text and type(error).__module__.startswith("asyncli.")
+        else f"{type(error).__name__}: {text}"
+    )

@@ -1,7 +1,8 @@
 """Counts of a network namespace's TCP sockets by port, from the kernel (sock_diag(7)). Any user may
 ask of our own.
 
-Of a million sockets the kernel writes 110 MB; the port is compared there, so that only the sockets asked for are copied.
+Of a million sockets the kernel writes 110 MB; the port is compared there, so that only the sockets
+asked for are copied.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
 _ATTRIBUTE = struct.Struct("=HH")
-# Code, bytes to the next instruction if it holds, and if not (a jump past the end rejects); the port is in a second one.
+# Code, bytes to the next instruction if it holds, and if not (a jump past the end rejects); the
+# port is in a second one.
 _INSTRUCTION = struct.Struct("=BBHBBH")
 _LENGTH_AND_KIND = struct.Struct("=IH")
 _ERROR_NUMBER = struct.Struct("=i")
 _NUMBER = struct.Struct("=I")
-# struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and inode.
+# struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and
+# inode.
 _WQUEUE_AT = _HEADER.size + 4 + 48 + 2 * 4
 _INODE_AT = _HEADER.size + 4 + 48 + 4 * 4
 # struct inet_diag_sockid: the two ports, the two addresses.
@@ -42,7 +45,8 @@ _PORTS_AT = _HEADER.size + 4
 # linux/unix_diag.h: struct unix_diag_req, and the length of struct unix_diag_msg.
 _UNIX_REQUEST = struct.Struct("=BBxxIIIII")
 _UNIX_ATTRIBUTES_AT = _HEADER.size + 16
-# A dump comes in parts of at most 32 kB (NLMSG_GOODSIZE is less; netlink_dump takes up to 32 kB for a large buffer).
+# A dump comes in parts of at most 32 kB (NLMSG_GOODSIZE is less; netlink_dump takes up to 32 kB for
+# a large buffer).
 _CHUNK = 1 << 16
 _TIMEOUT_S = 5.0
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
@@ -50,8 +54,8 @@ _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 
 
 class ServerSockets(NamedTuple):
-    """Established sockets whose own port is the server's: those that a program has accepted, those that wait for it, and of the
-    accepted ones those that have sent what is not acknowledged.
+    """Established sockets whose own port is the server's: those that a program has accepted, those
+    that wait for it, and of the accepted ones those that have sent what is not acknowledged.
     """
 
     accepted: int
@@ -60,7 +64,9 @@ class ServerSockets(NamedTuple):
 
 
 def server_sockets(ports: Collection[int]) -> ServerSockets:
-    """The server's ends of the connections to ``ports``. A socket has its inode from accept(2) on. Raises OSError."""
+    """The server's ends of the connections to ``ports``. A socket has its inode from accept(2) on.
+    Raises OSError.
+    """
     accepted = 0
     waiting = 0
     unacknowledged = 0
@@ -91,17 +97,23 @@ def listening_inodes(ports: Collection[int], of: int | None = None) -> set[int]:
 
 def server_inodes(ports: Collection[int]) -> set[int]:
     """The inodes of the accepted sockets at ``ports``. Raises OSError."""
-    return {_inode(chunk, at) for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)} - {0}
+    return {
+        _inode(chunk, at) for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)
+    } - {0}
 
 
 def client_inodes(ports: Collection[int]) -> set[int]:
-    """The inodes of the clients' ends of the connections to ``ports``, as far as they are in this namespace. Raises OSError."""
-    return {_inode(chunk, at) for chunk, at in _established(ports, _PEER_AT_LEAST, _PEER_AT_MOST)} - {0}
+    """The inodes of the clients' ends of the connections to ``ports``, as far as they are in this
+    namespace. Raises OSError.
+    """
+    return {
+        _inode(chunk, at) for chunk, at in _established(ports, _PEER_AT_LEAST, _PEER_AT_MOST)
+    } - {0}
 
 
 def tcp_peers(inodes: Collection[int]) -> dict[int, int]:
-    """Of each of ``inodes`` that is a connected TCP socket the inode of its other end, where that is in this namespace. Raises
-    OSError.
+    """Of each of ``inodes`` that is a connected TCP socket the inode of its other end, where that
+    is in this namespace. Raises OSError.
     """
     by_address: dict[bytes, int] = {}
     wanted: dict[bytes, int] = {}
@@ -115,12 +127,19 @@ def tcp_peers(inodes: Collection[int]) -> dict[int, int]:
 
 
 def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
-    """Of each of ``inodes`` that is a connected Unix socket the inode of its other end. Raises OSError."""
+    """Of each of ``inodes`` that is a connected Unix socket the inode of its other end. Raises
+    OSError.
+    """
     peers = {}
     with _netlink() as kernel:
         for inode in inodes:
-            body = _UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0xFFFFFFFF, inode, _SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
-            kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_ONE, 1, 0) + body)
+            body = _UNIX_REQUEST.pack(
+                socket.AF_UNIX, 0, 0xFFFFFFFF, inode, _SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF
+            )
+            kernel.send(
+                _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_ONE, 1, 0)
+                + body
+            )
             answer = kernel.recv(_CHUNK)
             length, kind = _LENGTH_AND_KIND.unpack_from(answer)
             if kind == _ERROR:
@@ -135,9 +154,11 @@ def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
     return peers
 
 
-def _established(ports: Collection[int], at_least: int, at_most: int) -> Iterator[tuple[bytes, int]]:
-    """Answers of the kernel's and where in them an established socket stands whose port, by the comparisons ``at_least`` and
-    ``at_most``, is one of ``ports``.
+def _established(
+    ports: Collection[int], at_least: int, at_most: int
+) -> Iterator[tuple[bytes, int]]:
+    """Answers of the kernel's and where in them an established socket stands whose port, by the
+    comparisons ``at_least`` and ``at_most``, is one of ``ports``.
     """
     for family in _FAMILIES:
         for port in ports:
@@ -145,7 +166,9 @@ def _established(ports: Collection[int], at_least: int, at_most: int) -> Iterato
 
 
 def _port_is(port: int, at_least: int, at_most: int) -> bytes:
-    """The filter of one port. An operation of eight bytes with its operand; to reject is to jump four bytes past the end."""
+    """The filter of one port. An operation of eight bytes with its operand; to reject is to jump
+    four bytes past the end.
+    """
     first = _INSTRUCTION.pack(at_least, 8, 20, 0, 0, port)
     second = _INSTRUCTION.pack(at_most, 8, 12, 0, 0, port)
     return first + second

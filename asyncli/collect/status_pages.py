@@ -15,8 +15,8 @@ from asyncli.model.metrics import METRICS, STATUS_ACCEPTS, STATUS_ACTIVE, STATUS
 from asyncli.model.products import Frontend
 from asyncli.model.text import oneline
 
-# Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
-# time on hostile input.
+# Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive
+# quantifiers (``++``, ``*+``) bound the time on hostile input.
 _STUB_STATUS = re.compile(
     r"\s*+Active connections:\s*+(?P<active>[0-9]{1,20}+)[^\S\n]*+\n"
     r"\s*+server accepts handled requests[^\n]*+\n"
@@ -32,7 +32,9 @@ _MOST_ACCEPTS_PER_S = 1e7
 # Apache's scoreboard, a character for each process or thread (mod_status).
 _READING, _WRITING, _KEPT = "R", "W", "K"
 _CSV_MARK = "# pxname,"
-_METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")}
+_METRIC = {
+    metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")
+}
 
 
 class StatusPage(NamedTuple):
@@ -48,7 +50,9 @@ class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
 
 
 def parse_page(text: str) -> StatusPage:
-    """Parse the page of any known server. Raises :class:`NotStatusPage` with the beginning of the text."""
+    """Parse the page of any known server. Raises :class:`NotStatusPage` with the beginning of the
+    text.
+    """
     text = text.replace("\r\n", "\n")
     for parse in (_stub_status, _apache, _haproxy):
         page = parse(text)
@@ -58,7 +62,8 @@ def parse_page(text: str) -> StatusPage:
 
 
 def impossible_count(page: StatusPage, before: Mapping[str, float] | None, since_s: float) -> str:
-    """Which counts of ``page`` no server can have, as text, or "". ``before``: an earlier page, ``since_s`` before it (s).
+    """Which counts of ``page`` no server can have, as text, or "". ``before``: an earlier page,
+    ``since_s`` before it (s).
 
     A page's numbers divide memory, so one that is impossible would make a cost of nothing.
     """
@@ -89,7 +94,9 @@ def _shown(metric: str) -> str:
 
 
 def _stub_status(text: str) -> StatusPage | None:
-    """nginx's (ngx_http_stub_status_module): all workers; includes the asking connection and request."""
+    """nginx's (ngx_http_stub_status_module): all workers; includes the asking connection and
+    request.
+    """
     match = _STUB_STATUS.fullmatch(text)
     if match is None:
         return None
@@ -100,10 +107,11 @@ def _stub_status(text: str) -> StatusPage | None:
 def _apache(text: str) -> StatusPage | None:
     """Apache's ``server-status?auto`` (mod_status); includes the asking connection.
 
-    Apache counts no accepts, and requests only with ``ExtendedStatus On`` (``Total Accesses``). In prefork and worker a process
-    or thread serves one connection, so the busy ones are the active connections. In event that is ``ConnsTotal``, which each
-    process updates only when a timer of one of its connections expires (KeepAliveTimeout, Timeout): a sum over several processes
-    mixes instants, so it is used only with a single process.
+    Apache counts no accepts, and requests only with ``ExtendedStatus On`` (``Total Accesses``). In
+    prefork and worker a process or thread serves one connection, so the busy ones are the active
+    connections. In event that is ``ConnsTotal``, which each process updates only when a timer of
+    one of its connections expires (KeepAliveTimeout, Timeout): a sum over several processes mixes
+    instants, so it is used only with a single process.
     """
     fields = {}
     for line in text.splitlines():
@@ -136,7 +144,8 @@ def _apache(text: str) -> StatusPage | None:
 def _haproxy(text: str) -> StatusPage | None:
     """HAProxy's statistics as CSV (management.txt, "9.1. CSV format"): the sum of its frontends.
 
-    One of them, by whatever name, serves the page: it counts our poller's connection and requests, the current one included.
+    One of them, by whatever name, serves the page: it counts our poller's connection and requests,
+    the current one included.
     """
     if not text.startswith(_CSV_MARK):
         return None
@@ -147,8 +156,8 @@ def _haproxy(text: str) -> StatusPage | None:
     rows = [row for row in rows if row.get("svname") == "FRONTEND"]
     if not rows:
         return None
-    # A frontend in mode tcp counts no requests, but has a zero there. Which frontend is ours is not known yet, so the sum is
-    # unknown. Before 1.7 there is no column "mode".
+    # A frontend in mode tcp counts no requests, but has a zero there. Which frontend is ours is not
+    # known yet, so the sum is unknown. Before 1.7 there is no column "mode".
     counts_requests = all((row.get("mode") or "http") == "http" for row in rows)
     # conn_tot came with 1.7; stot counts what the rules for connections let through.
     counts = {
@@ -212,7 +221,9 @@ def all_frontends(html: str) -> Frontend | None:
 
 
 class OurFrontend:
-    """Finds the frontend of HAProxy that our connections use: its sessions rose the most since the first page."""
+    """Finds the frontend of HAProxy that our connections use: its sessions rose the most since the
+    first page.
+    """
 
     def __init__(self) -> None:
         self._first: dict[str, int] = {}
@@ -220,10 +231,11 @@ class OurFrontend:
         self._rise = 0
 
     def limit(self, frontends: Mapping[str, Frontend]) -> dict[str, float]:
-        """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours is unknown.
+        """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours
+        is unknown.
 
-        A frontend without a maxconn of its own has the process's, for all together. The page does not tell, but then no other
-        may have more.
+        A frontend without a maxconn of its own has the process's, for all together. The page does
+        not tell, but then no other may have more.
         """
         self._first = self._first or {name: frontend.open for name, frontend in frontends.items()}
         for name, frontend in frontends.items():

@@ -45,10 +45,13 @@ _UNREACHED = "see that the server runs and --status-url names its host and port,
 class StatusReader:
     """Reads a status URL and counts the polls. For one event loop; close it.
 
-    ``options``: for https. Raises :class:`~asyncli.model.errors.HostError` if their files cannot be read.
+    ``options``: for https. Raises :class:`~asyncli.model.errors.HostError` if their files cannot be
+    read.
     """
 
-    def __init__(self, url: str, options: TlsOptions | None = None, headers: Iterable[str] = ()) -> None:
+    def __init__(
+        self, url: str, options: TlsOptions | None = None, headers: Iterable[str] = ()
+    ) -> None:
         place = status_place(url)
         #: For display, without its login; and what is requested.
         self.url = masked_login(url)
@@ -69,7 +72,10 @@ class StatusReader:
         self._before: dict[str, float] | None = None
         self._before_s = 0.0
         tls = client_context(options or TlsOptions()) if parse_url(place.url).secure else None
-        own = {name: value.strip() for name, _, value in (header.partition(":") for header in (*place.headers, *headers))}
+        own = {
+            name: value.strip()
+            for name, _, value in (header.partition(":") for header in (*place.headers, *headers))
+        }
         # An error page may repeat them.
         self._quotation = Quotation(own.values())
         sent = {"User-Agent": "asyncli", "Accept": "text/plain", **own}
@@ -97,11 +103,15 @@ class StatusReader:
         if answer.status != 200:
             if answer.status in (401, 407):
                 wrong = _LOGIN
-            raise self._error(f"answered {answer.status} {self._quotation(answer.reason or '')} {shown}", wrong)
+            raise self._error(
+                f"answered {answer.status} {self._quotation(answer.reason or '')} {shown}", wrong
+            )
         try:
             page = parse_page(text)
         except NotStatusPage:
-            raise self._error(f"answered {answer.content_type} {shown}, no status page", wrong) from None
+            raise self._error(
+                f"answered {answer.content_type} {shown}, no status page", wrong
+            ) from None
         now_s = time.monotonic()
         if why := impossible_count(page, self._before, now_s - self._before_s):
             raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)

@@ -1,5 +1,6 @@
-"""Sums structs of counts, field by field. The type of a field's default says how: counts and dictionaries of counts are summed,
-histograms are merged, floats (longest times) keep the maximum, and optional structs sum those that are present.
+"""Sums structs of counts, field by field. The type of a field's default says how: counts and
+dictionaries of counts are summed, histograms are merged, floats (longest times) keep the maximum,
+and optional structs sum those that are present.
 
 Fields that a struct lists in ``not_added`` (its gauges) keep their default.
 """
@@ -30,7 +31,9 @@ def added_up(first: _Counts, *others: _Counts) -> _Counts:
 def summable(kind: type[msgspec.Struct]) -> dict[str, Callable[[Sequence[Any]], Any]]:
     """The fields of ``kind`` that are summed, each with the function that sums it."""
     empty, left_out = kind(), getattr(kind, "not_added", ())
-    return {name: _how(getattr(empty, name)) for name in kind.__struct_fields__ if name not in left_out}
+    return {
+        name: _how(getattr(empty, name)) for name in kind.__struct_fields__ if name not in left_out
+    }
 
 
 def _how(default: object) -> Callable[[Sequence[Any]], Any]:

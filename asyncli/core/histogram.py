@@ -1,8 +1,9 @@
 """A log-linear histogram of whole numbers: mergeable, sparse, exact to 1/128 of the value.
 
-The layout is HdrHistogram's (64 buckets to each power of two), kept as a dictionary because a tick touches few buckets.
-asyncli has its own because it runs on the hot path, in processes that must not import numpy, and its keys need no encoding:
-adding a value is one ``bit_length``, two shifts and a dictionary add.
+The layout is HdrHistogram's (64 buckets to each power of two), kept as a dictionary because a tick
+touches few buckets. asyncli has its own because it runs on the hot path, in processes that must not
+import numpy, and its keys need no encoding: adding a value is one ``bit_length``, two shifts and a
+dictionary add.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from typing import Annotated
 
 import msgspec
 
-# 7 significant bits: a bucket is at most 1/64 of its value wide, so its middle is within 1/128, below the noise of a clock
-# read across processes, and 5 minutes of latencies in microseconds span fewer than 1,400 keys.
+# 7 significant bits: a bucket is at most 1/64 of its value wide, so its middle is within 1/128,
+# below the noise of a clock read across processes, and 5 minutes of latencies in microseconds span
+# fewer than 1,400 keys.
 _BITS = 7
 
 
 def bucket(value: int) -> int:
     """The key of ``value`` (a whole number from 0); keys sort as values do."""
     shift = value.bit_length() - _BITS
-    return value if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
+    return (
+        value
+        if shift <= 0
+        else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
+    )
 
 
 def bounds(key: int) -> tuple[int, int]:
@@ -35,13 +41,16 @@ def bounds(key: int) -> tuple[int, int]:
     return low, low + (1 << shift) - 1
 
 
-# Histograms are read from run files and pipes; a key beyond 64 bits would create a number of that many bits.
+# Histograms are read from run files and pipes; a key beyond 64 bits would create a number of that
+# many bits.
 _Key = Annotated[int, msgspec.Meta(ge=0, le=bucket(2**63 - 1))]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Histogram(msgspec.Struct, array_like=True):
-    """Counts by bucket, with the exact least and greatest value. ``add`` takes numbers from 0, in any unit, truncated."""
+    """Counts by bucket, with the exact least and greatest value. ``add`` takes numbers from 0, in
+    any unit, truncated.
+    """
 
     counts: dict[_Key, _Count] = msgspec.field(default_factory=dict)
     least: int = -1
@@ -50,7 +59,11 @@ class Histogram(msgspec.Struct, array_like=True):
     def add(self, value: float) -> None:
         whole = int(value) if value > 0 else 0
         shift = whole.bit_length() - _BITS  # bucket(whole), inlined: once or twice per heartbeat
-        key = whole if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((whole >> shift) - (1 << (_BITS - 1)))
+        key = (
+            whole
+            if shift <= 0
+            else ((shift + 1) << (_BITS - 1)) + ((whole >> shift) - (1 << (_BITS - 1)))
+        )
         counts = self.counts
         counts[key] = counts.get(key, 0) + 1
         if whole > self.greatest:
@@ -64,8 +77,14 @@ class Histogram(msgspec.Struct, array_like=True):
             return
         counts = self.counts
         for value, count in values.items():
-            shift = value.bit_length() - _BITS  # bucket(value), inlined: a bench adds tens of thousands of values a second
-            key = value if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
+            shift = (
+                value.bit_length() - _BITS
+            )  # bucket(value), inlined: a bench adds tens of thousands of values a second
+            key = (
+                value
+                if shift <= 0
+                else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
+            )
             counts[key] = counts.get(key, 0) + count
         self.greatest = max(self.greatest, *values)
         least = min(values)
@@ -91,8 +110,9 @@ class Histogram(msgspec.Struct, array_like=True):
         return bool(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """The value at or below which a share ``q`` of the records lies (nearest rank): the middle of its bucket :meth:`within`
-        the extremes, so p99 never exceeds the maximum. None when empty.
+        """The value at or below which a share ``q`` of the records lies (nearest rank): the middle
+        of its bucket :meth:`within` the extremes, so p99 never exceeds the maximum. None when
+        empty.
         """
         return self.quantiles((q,))[0]
 
@@ -114,7 +134,9 @@ class Histogram(msgspec.Struct, array_like=True):
         return found
 
     def within(self, key: int) -> tuple[int, int]:
-        """The smallest and the largest value that a record of the bucket ``key`` may have, by the exact least and greatest."""
+        """The smallest and the largest value that a record of the bucket ``key`` may have, by the
+        exact least and greatest.
+        """
         low, high = bounds(key)
         return max(low, self.least), min(high, self.greatest)
 
@@ -129,7 +151,9 @@ class Histogram(msgspec.Struct, array_like=True):
 
 
 def summed(histograms: Iterable[Histogram]) -> Histogram:
-    """The sum of ``histograms``, which are not changed. Fast enough for a night of ticks: some ten million buckets."""
+    """The sum of ``histograms``, which are not changed. Fast enough for a night of ticks: some ten
+    million buckets.
+    """
     whole = Histogram()
     waiting: list[dict[int, int]] = []
     waits = 0
@@ -150,8 +174,8 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
     return whole
 
 
-# Buckets from which numpy pays: loading it takes as long as the loop takes for a million buckets. And the buckets that are
-# summed at once: more cost memory and gain nothing.
+# Buckets from which numpy pays: loading it takes as long as the loop takes for a million buckets.
+# And the buckets that are summed at once: more cost memory and gain nothing.
 _WORTH_LOADING, _WORTH_NUMPY, _AT_ONCE = 200_000, 1_000, 250_000
 
 

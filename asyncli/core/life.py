@@ -1,12 +1,13 @@
-"""The life cycle of a connection, as one table of states and events. The hot path (idle -> awaiting -> idle) writes states
-directly; every end of a connection calls :func:`cause`."""
+"""The life cycle of a connection, as one table of states and events. The hot path (idle -> awaiting
+-> idle) writes states directly; every end of a connection calls :func:`cause`.
+"""
 
 from __future__ import annotations
 
 import errno
 
-# States. UNOPENED: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, for example an upgrade. CLOSING: at the end
-# of the drain the goodbye is sent. DEAD: closed, and not reopened.
+# States. UNOPENED: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, for example an
+# upgrade. CLOSING: at the end of the drain the goodbye is sent. DEAD: closed, and not reopened.
 UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING = range(8)
 
 # Events that end a connection: what the peer did, what the kernel reported, or a deadline of ours.
@@ -25,11 +26,13 @@ OTHER_ERROR = "another error"
 #: After these the peer may not answer our FIN, and the port would stay in use: close by RST.
 ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
 
-#: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established), later a death.
-#: Any other pair is "other": OTHER_ERROR stands for kernel errors without a name here.
+#: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established),
+#: later a death. Any other pair is "other": OTHER_ERROR stands for kernel errors without a name
+#: here.
 CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, REFUSED): "refused",
-    # Granted by the kernel of the other end, and then reset: something listened there. A refusal of the kernel is REFUSED.
+    # Granted by the kernel of the other end, and then reset: something listened there. A refusal of
+    # the kernel is REFUSED.
     (CONNECTING, RESET): "reset",
     (CONNECTING, EOF): "refused",
     (CONNECTING, UNREACHABLE): "unreachable",
@@ -61,7 +64,8 @@ CAUSES: dict[tuple[int, str], str] = {
     (AWAITING, TLS_FAILED): "tls_failed",
 }
 
-#: Causes of attempts that never established, and of established connections that ended: the contract's names.
+#: Causes of attempts that never established, and of established connections that ended: the
+#: contract's names.
 FAILURES = (
     "refused", "reset", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "handshake_refused", "handshake_timeout",
     "no_ports", "no_descriptors", "other",

@@ -1,7 +1,8 @@
-"""The pace of opening and reopening connections, and of missed heartbeats. Pure: instants are arguments.
+"""The pace of opening and reopening connections, and of missed heartbeats. Pure: instants are
+arguments.
 
-After a stall nothing goes out in a burst: a late ramp catches up at twice its pace, connections are reopened no faster than the
-ramp opened them, and missed heartbeats go out at twice their pace.
+After a stall nothing goes out in a burst: a late ramp catches up at twice its pace, connections are
+reopened no faster than the ramp opened them, and missed heartbeats go out at twice their pace.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class RampPacer:
         self._go_to(self._batch)
 
     def replace_worker(self, now: float, reopen: bool) -> None:
-        """Replace a lost worker: open again what it had opened by ``now``; without ``reopen``, skip it."""
+        """Replace a lost worker: open again what it had opened by ``now``; without ``reopen``, skip
+        it.
+        """
         self._again_before = max(self._again_before, now)
         while not reopen and self._due < now:
             self._go_to(self._batch + self._workers)
@@ -67,16 +70,20 @@ class RampPacer:
         begin = self._batch // self._workers * ramp.batch + opened
         self._opened += count
         if self._opened == size:
-            # Catching up is at twice the pace; what was open before comes no faster than the ramp. Counted from a moment ago,
-            # because no timer keeps a pace below its own resolution.
+            # Catching up is at twice the pace; what was open before comes no faster than the ramp.
+            # Counted from a moment ago, because no timer keeps a pace below its own resolution.
             pace_s = self._workers * ramp.interval_s
-            self._not_before = max(self._not_before, now - _BURST_S) + (pace_s if again else pace_s / 2)
+            self._not_before = max(self._not_before, now - _BURST_S) + (
+                pace_s if again else pace_s / 2
+            )
             self._go_to(self._batch + self._workers)
         return Opening(range(begin, begin + count), due, again, opened == 0)
 
 
 class ReopenPacer:
-    """Reopens lost connections as fast as the ramp: a row that may not open yet reserves the next instant."""
+    """Reopens lost connections as fast as the ramp: a row that may not open yet reserves the next
+    instant.
+    """
 
     def __init__(self, ramp: Ramp, workers: int) -> None:
         self._every_s = ramp.interval_s / ramp.batch * workers
@@ -86,8 +93,9 @@ class ReopenPacer:
         self._reserved: set[int] = set()
 
     def wait_until(self, row: int, now: float, *, room: bool, continues: bool) -> float | None:
-        """When to try again to open ``row``; None: open it now. ``room``: one more connect may be pending. ``continues``: the
-        attempt was paced already, at another address of its name; an unreachable address must not stretch the ramp.
+        """When to try again to open ``row``; None: open it now. ``room``: one more connect may be
+        pending. ``continues``: the attempt was paced already, at another address of its name; an
+        unreachable address must not stretch the ramp.
         """
         reserved = row in self._reserved
         following = max(self._next, now - self._burst_s) + self._every_s
@@ -107,9 +115,11 @@ class ReopenPacer:
 
 
 class BeatPacer:
-    """Up to which due instant heartbeats may go out: now; after a stall, from the first missed one on, at twice their pace.
+    """Up to which due instant heartbeats may go out: now; after a stall, from the first missed one
+    on, at twice their pace.
 
-    So missed heartbeats keep half their distances, while a process that is merely busy sends all that are due.
+    So missed heartbeats keep half their distances, while a process that is merely busy sends all
+    that are due.
     """
 
     def __init__(self) -> None:
@@ -129,4 +139,8 @@ class BeatPacer:
 
     def instant(self, due: float) -> float:
         """When a heartbeat that is ``due`` may go out, as of the last call of :meth:`until`."""
-        return due if self._until >= self._asked else max(due, self._asked + (due - self._until) / 2 + _GRAIN_S)
+        return (
+            due
+            if self._until >= self._asked
+            else max(due, self._asked + (due - self._until) / 2 + _GRAIN_S)
+        )

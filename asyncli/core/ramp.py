@@ -1,4 +1,6 @@
-"""The schedule of the ramp, as arithmetic: which batch is due when, and which connections are in it."""
+"""The schedule of the ramp, as arithmetic: which batch is due when, and which connections are in
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ import msgspec
 
 
 class Ramp(msgspec.Struct, frozen=True):
-    """``connections`` in batches of ``batch`` every ``interval_s``; with ``plateaus`` K, a rest of ``plateau_s`` after each K-th.
+    """``connections`` in batches of ``batch`` every ``interval_s``; with ``plateaus`` K, a rest of
+    ``plateau_s`` after each K-th.
 
-    Batch j is due ``due_s(j)`` seconds after T0 and is opened whole by worker j mod n: the schedule does not depend on n.
+    Batch j is due ``due_s(j)`` seconds after T0 and is opened whole by worker j mod n: the schedule
+    does not depend on n.
     """
 
     connections: int
@@ -25,7 +29,9 @@ class Ramp(msgspec.Struct, frozen=True):
         return math.ceil(self.connections / self.batch)
 
     def step(self, j: int) -> int:
-        """The plateau, from 0, that batch j belongs to: each has as many batches as the others, or one more."""
+        """The plateau, from 0, that batch j belongs to: each has as many batches as the others, or
+        one more.
+        """
         return j * self.plateaus // self.batches if self.plateaus > 1 else 0
 
     def due_s(self, j: int) -> float:
@@ -34,7 +40,10 @@ class Ramp(msgspec.Struct, frozen=True):
 
     def opened_by(self, t_s: float) -> int:
         """The number of connections due before ``t_s`` seconds after T0."""
-        return min(self.connections, self.batch * bisect.bisect_left(range(self.batches), t_s, key=self.due_s))
+        return min(
+            self.connections,
+            self.batch * bisect.bisect_left(range(self.batches), t_s, key=self.due_s),
+        )
 
     def size(self, j: int) -> int:
         """The number of connections that batch j opens: ``batch``, or fewer in the last one."""

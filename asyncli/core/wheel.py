@@ -1,8 +1,8 @@
 """A timing wheel: one for a process, 12 bytes a row, no object per entry.
 
-Each slot of time has a singly linked list of rows (arrays of row numbers); the current slot is sorted once into a run. Adding
-costs four array stores, taking costs a share of one small sort, and order is exact to the float, not to the slot. A row is in
-the wheel at most once.
+Each slot of time has a singly linked list of rows (arrays of row numbers); the current slot is
+sorted once into a run. Adding costs four array stores, taking costs a share of one small sort, and
+order is exact to the float, not to the slot. A row is in the wheel at most once.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-# A slot holds a few hundred rows at most (20,000 rows with a heartbeat every 10 s): sorted in well under a millisecond.
+# A slot holds a few hundred rows at most (20,000 rows with a heartbeat every 10 s): sorted in well
+# under a millisecond.
 SLOT_S = 0.1
-# 128 KiB, nearly an hour. A row due later is in the slot of its instant modulo the wheel, and is skipped once a round until then:
-# a microsecond an hour.
+# 128 KiB, nearly an hour. A row due later is in the slot of its instant modulo the wheel, and is
+# skipped once a round until then: a microsecond an hour.
 MOST_SLOTS = 32_768
 # How many slots next_due searches: a second's worth, so an idle wheel costs one wake-up a second.
 _LOOK_AHEAD = 10
@@ -24,7 +25,8 @@ _LOOK_AHEAD = 10
 class Wheel:
     """Rows 0..rows-1, each due at most once, mostly within ``horizon_s`` from now.
 
-    Times are seconds on the caller's clock. The caller may read ``due``: the instant for which each row was last added.
+    Times are seconds on the caller's clock. The caller may read ``due``: the instant for which each
+    row was last added.
     """
 
     def __init__(self, rows: int, horizon_s: float, start: float) -> None:
@@ -42,7 +44,9 @@ class Wheel:
         return self._count
 
     def add(self, row: int, due: float) -> None:
-        """Add ``row``, which must not be in the wheel, for the instant ``due``; a past instant is due at once."""
+        """Add ``row``, which must not be in the wheel, for the instant ``due``; a past instant is
+        due at once.
+        """
         self.due[row] = due
         self._count += 1
         slot = int((due - self._start) / SLOT_S)
@@ -54,7 +58,9 @@ class Wheel:
         self._heads[index] = row
 
     def remove(self, row: int) -> None:
-        """Remove ``row``, which must be in the wheel. Walks along one slot: for lost connections, not for heartbeats."""
+        """Remove ``row``, which must be in the wheel. Walks along one slot: for lost connections,
+        not for heartbeats.
+        """
         due = self.due[row]
         self._count -= 1
         slot = int((due - self._start) / SLOT_S)
@@ -76,14 +82,17 @@ class Wheel:
         return False
 
     def first_due(self, now: float) -> float:
-        """The earliest instant in the wheel; where nothing is due at ``now``, some later instant."""
+        """The earliest instant in the wheel; where nothing is due at ``now``, some later instant.
+        """
         while self._at >= len(self._run):
             if not self._advance(now):
                 return math.inf
         return self._run[self._at][0]
 
     def pop_due(self, now: float, most: int) -> Iterator[int]:
-        """Up to ``most`` rows due at ``now``, in the order of their instants; each is removed as it is yielded."""
+        """Up to ``most`` rows due at ``now``, in the order of their instants; each is removed as it
+        is yielded.
+        """
         while most:
             run = self._run
             if self._at < len(run):
@@ -98,26 +107,34 @@ class Wheel:
                 return
 
     def next_due(self) -> float | None:
-        """The earliest instant in the wheel; when nothing is due soon, an earlier one at which to call again; None when empty."""
+        """The earliest instant in the wheel; when nothing is due soon, an earlier one at which to
+        call again; None when empty.
+        """
         if not self._count:
             return None
         if self._at < len(self._run):
             return self._run[self._at][0]
-        for slot in range(self._now_slot + 1, self._now_slot + 1 + min(_LOOK_AHEAD, self._slots - 1)):
+        for slot in range(
+            self._now_slot + 1, self._now_slot + 1 + min(_LOOK_AHEAD, self._slots - 1)
+        ):
             row = self._heads[slot % self._slots]
             if row >= 0:
                 earliest = self.due[row]
                 while (row := self._next[row]) >= 0:
                     earliest = min(earliest, self.due[row])
-                # A row due a round later may be alone in this slot: do not let earlier rows wait for it.
+                # A row due a round later may be alone in this slot: do not let earlier rows wait
+                # for it.
                 return min(earliest, self._start + (slot + 1) * SLOT_S)
         return self._start + (self._now_slot + _LOOK_AHEAD) * SLOT_S
 
     def _advance(self, now: float) -> bool:
-        """Move on to the next slot that has rows and has begun by ``now``. False when there is none."""
+        """Move on to the next slot that has rows and has begun by ``now``. False when there is
+        none.
+        """
         present = int((now - self._start) / SLOT_S)
         if not self._count:
-            # The wheel is empty: jump, so that one that was idle for hours is not walked slot by slot.
+            # The wheel is empty: jump, so that one that was idle for hours is not walked slot by
+            # slot.
             self._now_slot = max(self._now_slot, present)
             self._run, self._at = [], 0
             return False
@@ -132,8 +149,12 @@ class Wheel:
         return False
 
     def _sort_run(self, row: int) -> bool:
-        """Make the list that begins with ``row`` the current run; rows due a round or more later are added again."""
-        end = self._start + (self._now_slot + 1) * SLOT_S + 1e-6  # rounding must not delay a row by a round
+        """Make the list that begins with ``row`` the current run; rows due a round or more later
+        are added again.
+        """
+        end = (
+            self._start + (self._now_slot + 1) * SLOT_S + 1e-6
+        )  # rounding must not delay a row by a round
         run: list[tuple[float, int]] = []
         later: list[int] = []
         while row >= 0:

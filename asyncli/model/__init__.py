@@ -1,1 +1,3 @@
-"""What all parts share: plans and their values, records and metrics, errors, units. It imports nothing else of asyncli."""
+"""What all parts share: plans and their values, records and metrics, errors, units. It imports
+nothing else of asyncli.
+"""

@@ -35,10 +35,12 @@ _LEAST_REQUEST = 256
 
 
 class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A closed loop of requests on ``connections``, or an open loop at ``rate`` a second. Times in seconds.
+    """A closed loop of requests on ``connections``, or an open loop at ``rate`` a second. Times in
+    seconds.
 
-    It ends after ``requests`` or ``duration_s``, whichever comes first; None: no such limit. ``pipeline``: how many requests are
-    written at once; ``short``: a connection for each request. ``workers`` None: asyncli chooses.
+    It ends after ``requests`` or ``duration_s``, whichever comes first; None: no such limit.
+    ``pipeline``: how many requests are written at once; ``short``: a connection for each request.
+    ``workers`` None: asyncli chooses.
     """
 
     urls: tuple[str, ...]
@@ -77,11 +79,13 @@ class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class BenchRun(msgspec.Struct):
-    """The records of a bench. ``elapsed_s``: from the first connect to the last answer, or the end of ``duration_s``.
+    """The records of a bench. ``elapsed_s``: from the first connect to the last answer, or the end
+    of ``duration_s``.
 
-    ``total`` is the sum of ``ticks``, each (seconds since the start, tick); ``cpu_s``: user and system seconds of the workers;
-    ``ended``: the worst reason; ``complete``: it reached its planned end. ``cpus_before``, ``cpus``: use of this host's CPUs
-    before and since the first connect; None: unreadable.
+    ``total`` is the sum of ``ticks``, each (seconds since the start, tick); ``cpu_s``: user and
+    system seconds of the workers; ``ended``: the worst reason; ``complete``: it reached its planned
+    end. ``cpus_before``, ``cpus``: use of this host's CPUs before and since the first connect;
+    None: unreadable.
     """
 
     plan: BenchPlan

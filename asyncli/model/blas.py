@@ -1,5 +1,6 @@
-"""NumPy's library of linear algebra, OpenBLAS, has a thread and a buffer for each CPU unless the environment says otherwise when
-it is loaded. asyncli's matrices are small."""
+"""NumPy's library of linear algebra, OpenBLAS, has a thread and a buffer for each CPU unless the
+environment says otherwise when it is loaded. asyncli's matrices are small.
+"""
 
 from __future__ import annotations
 

@@ -14,13 +14,17 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def client_context(options: TlsOptions, offered: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
-    """The TLS context of a process's connections; ``offered``: protocols by ALPN. Raises :class:`HostError`."""
+    """The TLS context of a process's connections; ``offered``: protocols by ALPN. Raises
+    :class:`HostError`.
+    """
     context = trusting("--ca", options.ca)
     if options.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if options.client_cert is not None:
-        identify(context, ("--client-cert", "--client-key"), options.client_cert, options.client_key)
+        identify(
+            context, ("--client-cert", "--client-key"), options.client_cert, options.client_key
+        )
     context.minimum_version = _VERSIONS.get(options.tls_min or "1.2", ssl.TLSVersion.TLSv1_2)
     if options.tls_max is not None:
         context.maximum_version = _VERSIONS[options.tls_max]
@@ -48,7 +52,9 @@ def not_http2(chosen: str | None) -> str:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """OpenSSL's reason for an error: "certificate has expired", "alert handshake failure", "wrong version number"."""
+    """OpenSSL's reason for an error: "certificate has expired", "alert handshake failure", "wrong
+    version number".
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     reason = (error.reason or str(error)).lower().replace("_", " ")
@@ -58,7 +64,9 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
-    """A client's context that trusts this file's authority (None: the system's). Raises :class:`HostError`."""
+    """A client's context that trusts this file's authority (None: the system's). Raises
+    :class:`HostError`.
+    """
     try:
         context = ssl.create_default_context(cafile=authority)
         # Ignore $SSLKEYLOGFILE: no secret goes into a file.
@@ -74,8 +82,12 @@ def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
         ) from None
 
 
-def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None) -> ssl.SSLContext:
-    """Load this certificate and key, which ``flags`` name, into ``context`` and return it. Raises :class:`HostError`."""
+def identify(
+    context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None
+) -> ssl.SSLContext:
+    """Load this certificate and key, which ``flags`` name, into ``context`` and return it. Raises
+    :class:`HostError`.
+    """
     named = {flags[0]: certificate}
     if key is not None:
         named[flags[1]] = key

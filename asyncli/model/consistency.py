@@ -13,8 +13,15 @@ from asyncli.model.template import FIELDS, NONCE, OpenTemplate, Template, unknow
 from asyncli.model.units import shown
 from asyncli.model.values import AGENT_PORT, TlsOptions, parse_target
 
-#: Plan fields that are open templates, and whether they may be secret; and fields that are templates.
-_OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
+#: Plan fields that are open templates, and whether they may be secret; and fields that are
+#: templates.
+_OPEN_TEXTS = {
+    "urls": False,
+    "headers": True,
+    "send": False,
+    "ws_message": False,
+    "mqtt_login": True,
+}
 _TEMPLATES = ("mqtt_id", "subscribe")
 # What heartbeats send where an answer may repeat it.
 _HEARTBEATS = ("send", "ws_message")
@@ -22,7 +29,9 @@ _FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Raise :class:`PlanError` if ``fields`` of a plan contradict each other; ``located``: each field's source."""
+    """Raise :class:`PlanError` if ``fields`` of a plan contradict each other; ``located``: each
+    field's source.
+    """
     _require_one_server(fields, located)
     _require_one_destination(fields, located)
     require_tls(fields, located)

@@ -11,7 +11,9 @@ from asyncli.model.exit_status import INVALID, REFUSED
 
 
 class AsyncliError(Exception):
-    """Base of all errors for the user. ``str(error)`` is one line: what is wrong, where, and the remedy."""
+    """Base of all errors for the user. ``str(error)`` is one line: what is wrong, where, and the
+    remedy.
+    """
 
     exit_status: ClassVar[int] = REFUSED
 

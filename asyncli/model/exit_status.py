@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-#: REFUSED: wrong usage or plan, refused by the preflight, or a result that could not be written. INTERRUPTED: twice.
-#: NOT_GOING_ON: of ``watch --once``, for a run that was killed, hangs or was moved.
+#: REFUSED: wrong usage or plan, refused by the preflight, or a result that could not be written.
+#: INTERRUPTED: twice. NOT_GOING_ON: of ``watch --once``, for a run that was killed, hangs or was
+#: moved.
 PASSED, NOT_GOING_ON, REFUSED, UNTESTED, INVALID, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 99, 130
 #: For ``--help``.
 LISTED = (

@@ -1,7 +1,8 @@
 """The registry of metrics in samples: each one's name, kind and meaning.
 
-A name begins with its side and ends with its unit: ``_bytes``, ``_s`` (seconds), nothing for a count. A family's name ends with a
-dot, and its members are named by the kernel or by us. To add a metric: a line here, and the probe that reads it.
+A name begins with its side and ends with its unit: ``_bytes``, ``_s`` (seconds), nothing for a
+count. A family's name ends with a dot, and its members are named by the kernel or by us. To add a
+metric: a line here, and the probe that reads it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """``exposed``: its name for Prometheus, without our prefix; ``label``: the label that distinguishes a family's members
-    there."""
+    """``exposed``: its name for Prometheus, without our prefix; ``label``: the label that
+    distinguishes a family's members there.
+    """
 
     kind: Literal["gauge", "counter"]
     about: str
@@ -45,7 +47,8 @@ def _exposed(name: str) -> str:
     return re.sub(r"_s\Z", "_seconds", name.replace(".", "_"))
 
 
-# An int numbers descriptors, processes and threads, and no host has the memory for more sockets: 4 kB each make 8.8 TB.
+# An int numbers descriptors, processes and threads, and no host has the memory for more sockets:
+# 4 kB each make 8.8 TB.
 _MOST_OPEN = 2.0**31
 # Physical addresses have at most 52 bits (x86-64, arm64).
 _MOST_BYTES = 2.0**52
@@ -54,7 +57,9 @@ _MOST_COUNTED = 2.0**53
 
 
 def greatest(name: str) -> float:
-    """The greatest value that a metric can physically have; infinite for limits, which may be none, and for unknown ones."""
+    """The greatest value that a metric can physically have; infinite for limits, which may be none,
+    and for unknown ones.
+    """
     known = METRICS.get(name) or METRICS.get(name.removeprefix(CLIENT))
     if known is None or "limit" in name:
         return math.inf
@@ -68,7 +73,8 @@ def greatest(name: str) -> float:
 
 
 def meaning(name: str) -> str:
-    """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an unknown one."""
+    """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an unknown one.
+    """
     metric = METRICS.get(name) or METRICS.get(family_of(name))
     if metric is None:
         return ""
@@ -83,58 +89,123 @@ def family_of(name: str) -> str:
     return ""
 
 
-STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")
+STATUS_ACTIVE = _gauge(
+    "status.active", "open connections by the server's count, our poller's included"
+)
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
-STATUS_REQUESTS = _counter("status.requests", "requests since the server's start, our polls included")
+STATUS_REQUESTS = _counter(
+    "status.requests", "requests since the server's start, our polls included"
+)
 STATUS_READING = _gauge("status.reading", "connections on which the server reads a request")
 STATUS_WRITING = _gauge("status.writing", "connections on which the server writes an answer")
 STATUS_WAITING = _gauge("status.waiting", "idle keep-alive connections")
-STATUS_BUSY = _gauge("status.busy", "Apache's processes or threads that serve a connection or a request")
+STATUS_BUSY = _gauge(
+    "status.busy", "Apache's processes or threads that serve a connection or a request"
+)
 STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
-STATUS_LIMIT = _gauge("status.limit", "open connections at which the frontend of HAProxy that we use is full (slim)")
+STATUS_LIMIT = _gauge(
+    "status.limit", "open connections at which the frontend of HAProxy that we use is full (slim)"
+)
 STATUS_LIMIT_IN_ALL = _gauge(
     "status.limit_in_all",
     "connections that all frontends of HAProxy may have together (global maxconn, by its HTML page)",
 )
-STATUS_POLLS = _counter("status.polls", "status requests sent since our start; the server counts them as requests")
-STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
-STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
+STATUS_POLLS = _counter(
+    "status.polls", "status requests sent since our start; the server counts them as requests"
+)
+STATUS_UNANSWERED = _counter(
+    "status.unanswered",
+    "status requests without an answer, which the server may have counted or not",
+)
+STATUS_CONNECTS = _counter(
+    "status.connects", "connections of our polls; the server counts each as one accept"
+)
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
-SERVER_STOPPED = _gauge("server.stopped", "of these, how many a signal or a debugger has stopped (state T of /proc/PID/stat)")
+SERVER_STOPPED = _gauge(
+    "server.stopped",
+    "of these, how many a signal or a debugger has stopped (state T of /proc/PID/stat)",
+)
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
-SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
-SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
+SERVER_ENDED = _counter(
+    "server.ended",
+    "server processes that ended since our start: a reload ends all workers, a crash one",
+)
+SERVER_STARTED = _counter(
+    "server.started",
+    "server processes that appeared since our start: by a reload, or for connections",
+)
 SERVER_JOINED = _counter(
-    "server.joined", "of these, workers: processes whose parent had children when sampling began, and their children"
+    "server.joined",
+    "of these, workers: processes whose parent had children when sampling began, and their children",
 )
-SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
-SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
+SERVER_SOCKETS = _gauge(
+    "server.sockets",
+    "established connections at the server's ports that a program has accepted (sock_diag)",
+)
+SERVER_SOCKETS_WAITING = _gauge(
+    "server.sockets_waiting", "established connections at those ports that nobody has accepted yet"
+)
 SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
-    "server.sockets_unacknowledged", "accepted connections at those ports on which the server sent what is not acknowledged"
+    "server.sockets_unacknowledged",
+    "accepted connections at those ports on which the server sent what is not acknowledged",
 )
-SERVER_SOCKETS_ELSEWHERE = _gauge("server.sockets_elsewhere", "accepted connections at other ports at which the server listens")
+SERVER_SOCKETS_ELSEWHERE = _gauge(
+    "server.sockets_elsewhere", "accepted connections at other ports at which the server listens"
+)
 SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
 SERVER_LISTENERS_OPENED = _counter(
     "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
 )
-SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
+SERVER_PSS_BYTES = _gauge(
+    "server.pss_bytes", "proportional set size, summed over the server's processes"
+)
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
-SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
-SERVER_SHMEM_BYTES = _gauge("server.shmem_bytes", "the shared part of these: shared memory and mapped files in memory (tmpfs)")
-SERVER_FILE_BYTES = _gauge("server.file_bytes", "PSS of pages of files, summed: the kernel writes them back and takes them")
-SERVER_FILE_RSS_BYTES = _gauge("server.file_rss_bytes", "resident pages of files, summed (counts shared pages many times)")
-SERVER_LAZYFREE_BYTES = _gauge("server.lazyfree_bytes", "memory that the server has marked as free (MADV_FREE) and still has")
-SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
-SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
-SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
-SERVER_DESCRIPTORS_OPEN = _gauge("server.descriptors_open", "descriptors of all processes of the server")
+SERVER_ANON_SHMEM_BYTES = _gauge(
+    "server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files"
+)
+SERVER_SHMEM_BYTES = _gauge(
+    "server.shmem_bytes",
+    "the shared part of these: shared memory and mapped files in memory (tmpfs)",
+)
+SERVER_FILE_BYTES = _gauge(
+    "server.file_bytes", "PSS of pages of files, summed: the kernel writes them back and takes them"
+)
+SERVER_FILE_RSS_BYTES = _gauge(
+    "server.file_rss_bytes", "resident pages of files, summed (counts shared pages many times)"
+)
+SERVER_LAZYFREE_BYTES = _gauge(
+    "server.lazyfree_bytes", "memory that the server has marked as free (MADV_FREE) and still has"
+)
+SERVER_RSS_BYTES = _gauge(
+    "server.rss_bytes", "resident set size, summed (counts shared pages many times)"
+)
+SERVER_CPU_S = _counter(
+    "server.cpu_s", "user and system time of the server's processes since their start"
+)
+SERVER_DESCRIPTORS = _gauge(
+    "server.descriptors", "descriptors of the server's process that is closest to its limit"
+)
+SERVER_DESCRIPTORS_OPEN = _gauge(
+    "server.descriptors_open", "descriptors of all processes of the server"
+)
 SERVER_DESCRIPTORS_LIMIT = _gauge("server.descriptors_limit", "the limit of that process")
-SERVER_DESCRIPTORS_CLOSED = _gauge("server.descriptors_closed", "descriptors it had open and closed before we saw it, at most")
-SERVER_DESCRIPTORS_TABLE = _gauge("server.descriptors_table", "the most that it ever had open, by its processes' tables (FDSize)")
-SERVER_GROUP_BYTES = _gauge("server.group_bytes", "memory of the server's control group without page cache, if it has a limit")
-SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the lowest limit of that group and those above it")
-SERVER_GROUP_KILLED = _counter("server.group_killed", "processes of that group killed for lack of memory since it was made")
+SERVER_DESCRIPTORS_CLOSED = _gauge(
+    "server.descriptors_closed", "descriptors it had open and closed before we saw it, at most"
+)
+SERVER_DESCRIPTORS_TABLE = _gauge(
+    "server.descriptors_table", "the most that it ever had open, by its processes' tables (FDSize)"
+)
+SERVER_GROUP_BYTES = _gauge(
+    "server.group_bytes",
+    "memory of the server's control group without page cache, if it has a limit",
+)
+SERVER_GROUP_LIMIT_BYTES = _gauge(
+    "server.group_limit_bytes", "the lowest limit of that group and those above it"
+)
+SERVER_GROUP_KILLED = _counter(
+    "server.group_killed", "processes of that group killed for lack of memory since it was made"
+)
 SERVER_GROUP_TASKS = _gauge(
     "server.group_tasks",
     "threads of the server's control group, or of the one above it with the least room",
@@ -164,54 +235,100 @@ GENERATOR_PROCESSES = _gauge("generator.processes", "processes of asyncli: host 
 GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")
 GENERATOR_PSS_BYTES = _gauge("generator.pss_bytes", "proportional set size of host and workers")
 GENERATOR_CPU_S = _counter("generator.cpu_s", "user and system time of host and workers")
-SESSION_USS_BYTES = _gauge("session.uss_bytes", "private memory of the session process (collector, run file, screen)")
+SESSION_USS_BYTES = _gauge(
+    "session.uss_bytes", "private memory of the session process (collector, run file, screen)"
+)
 SESSION_CPU_S = _counter("session.cpu_s", "user and system time of the session process")
-KERNEL_SOCKET_BYTES = _gauge("kernel.socket_bytes", "slab objects in use for sockets (TCP, sock_inode_cache, filp, dentry...)")
-KERNEL_SOCKET_SLAB_BYTES = _gauge("kernel.socket_slab_bytes", "pages held by those slabs: the upper bound")
-KERNEL_SLAB_FREE_BYTES = _gauge("kernel.slab_free_bytes", "free objects of those slabs and of /proc's: free, but not in MemFree")
-KERNEL_FILES_BYTES = _gauge("kernel.files_bytes", "the part of kernel.socket_bytes of open files that are no sockets")
-KERNEL_LISTING_BYTES = _gauge("kernel.listing_bytes", "/proc inodes and dentries, one for each descriptor listed in /proc/PID/fd")
-KERNEL_SLAB = _family("kernel.slab.", "bytes in use of one slab cache for sockets, by its name", "kernel_slab_bytes", "cache")
-KERNEL_SOCKETS = _gauge("kernel.sockets", "sockets of every family in this network namespace (sockstat)")
+KERNEL_SOCKET_BYTES = _gauge(
+    "kernel.socket_bytes",
+    "slab objects in use for sockets (TCP, sock_inode_cache, filp, dentry...)",
+)
+KERNEL_SOCKET_SLAB_BYTES = _gauge(
+    "kernel.socket_slab_bytes", "pages held by those slabs: the upper bound"
+)
+KERNEL_SLAB_FREE_BYTES = _gauge(
+    "kernel.slab_free_bytes", "free objects of those slabs and of /proc's: free, but not in MemFree"
+)
+KERNEL_FILES_BYTES = _gauge(
+    "kernel.files_bytes", "the part of kernel.socket_bytes of open files that are no sockets"
+)
+KERNEL_LISTING_BYTES = _gauge(
+    "kernel.listing_bytes",
+    "/proc inodes and dentries, one for each descriptor listed in /proc/PID/fd",
+)
+KERNEL_SLAB = _family(
+    "kernel.slab.",
+    "bytes in use of one slab cache for sockets, by its name",
+    "kernel_slab_bytes",
+    "cache",
+)
+KERNEL_SOCKETS = _gauge(
+    "kernel.sockets", "sockets of every family in this network namespace (sockstat)"
+)
 KERNEL_TCP_INUSE = _gauge("kernel.tcp_inuse", "TCP sockets in use (sockstat)")
 KERNEL_TCP_ORPHAN = _gauge("kernel.tcp_orphan", "orphaned TCP sockets")
 KERNEL_TCP_TW = _gauge("kernel.tcp_tw", "sockets in TIME_WAIT")
 KERNEL_TCP_ALLOC = _gauge("kernel.tcp_alloc", "allocated TCP sockets")
-KERNEL_TCP_MEM_BYTES = _gauge("kernel.tcp_mem_bytes", "pages of queued TCP buffers on the host; noisy, and already in slab")
-HOST_USED_BYTES = _gauge(
-    "host.used_bytes", "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes - kernel.slab_free_bytes"
+KERNEL_TCP_MEM_BYTES = _gauge(
+    "kernel.tcp_mem_bytes", "pages of queued TCP buffers on the host; noisy, and already in slab"
 )
-HOST_CPU_LISTS_BYTES = _gauge("host.cpu_lists_bytes", "free pages on per-CPU lists, which MemFree does not count (zoneinfo)")
+HOST_USED_BYTES = _gauge(
+    "host.used_bytes",
+    "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes - kernel.slab_free_bytes",
+)
+HOST_CPU_LISTS_BYTES = _gauge(
+    "host.cpu_lists_bytes", "free pages on per-CPU lists, which MemFree does not count (zoneinfo)"
+)
 HOST_FREE_BYTES = _gauge("host.free_bytes", "MemFree")
 HOST_AVAILABLE_BYTES = _gauge("host.available_bytes", "MemAvailable")
 HOST_SLAB_BYTES = _gauge("host.slab_bytes", "Slab of meminfo")
 HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
-HOST_PROCESSES_BYTES = _gauge("host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files")
-HOST_SHMEM_BYTES = _gauge("host.shmem_bytes", "Shmem of meminfo: shared memory and files in memory (tmpfs), mapped or not")
-HOST_OTHER_PROCESSES = _gauge("host.other_processes", "processes of the host that are neither the server's nor asyncli's")
+HOST_PROCESSES_BYTES = _gauge(
+    "host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files"
+)
+HOST_SHMEM_BYTES = _gauge(
+    "host.shmem_bytes", "Shmem of meminfo: shared memory and files in memory (tmpfs), mapped or not"
+)
+HOST_OTHER_PROCESSES = _gauge(
+    "host.other_processes", "processes of the host that are neither the server's nor asyncli's"
+)
 HOST_TASKS = _gauge("host.tasks", "threads of all processes of the host (loadavg)")
 HOST_TASKS_LIMIT = _gauge(
     "host.tasks_limit",
     "how many these may be: kernel.threads-max, or kernel.pid_max if that is lower",
 )
 HOST_KILLED = _counter("host.killed", "processes of the host killed for lack of memory since boot")
-HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
+HOST_CPU_BUSY_S = _counter(
+    "host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores"
+)
 BESIDE_DESCRIPTORS = _family(
     "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",
     "beside_descriptors", "program",
 )  # fmt: skip
-BESIDE_PROCESSES = _family("beside.processes.", "processes that this program started", "beside_processes", "program")
+BESIDE_PROCESSES = _family(
+    "beside.processes.", "processes that this program started", "beside_processes", "program"
+)
 BESIDE_HOLDERS = _family(
     "beside.holders.", "processes of this program that hold connections at the server's ports", "beside_holders", "program"
 )  # fmt: skip
 BESIDE_BYTES = _family(
     "beside.bytes.", "anonymous and shared memory by which those of its processes rose", "beside_bytes", "program"
 )  # fmt: skip
-AGENT_USS_BYTES = _gauge("agent.uss_bytes", "private memory of the agent that samples the server's host")
+AGENT_USS_BYTES = _gauge(
+    "agent.uss_bytes", "private memory of the agent that samples the server's host"
+)
 AGENT_CPU_S = _counter("agent.cpu_s", "user and system time of that agent")
-CLIENT = _family("client.", "the same for asyncli's host, if an agent samples the server's: client.host..., client.tcp...")
-CLOCK_SUSPENDED_S = _gauge("clock.suspended_s", "seconds that this machine was suspended; a value at each wake-up")
-SILENT = _family("silent.", "seconds without a message from this client host of a cluster; a value when messages resume")
+CLIENT = _family(
+    "client.",
+    "the same for asyncli's host, if an agent samples the server's: client.host..., client.tcp...",
+)
+CLOCK_SUSPENDED_S = _gauge(
+    "clock.suspended_s", "seconds that this machine was suspended; a value at each wake-up"
+)
+SILENT = _family(
+    "silent.",
+    "seconds without a message from this client host of a cluster; a value when messages resume",
+)
 TCP = _family(
     "tcp.", "a TCP extension counter since boot: ListenOverflows, ListenDrops, RetransSegs...", "tcp_events_total",
     "counter",
@@ -221,7 +338,8 @@ PROBE = _family("probe.", "seconds that one round of this probe took", "probe_se
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
-#: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
+#: Counters that begin at zero when an agent starts: a run adds up what they count before and after
+#: its restart.
 SINCE_AGENT_START = (
     STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED,
     SERVER_LISTENERS_OPENED, AGENT_CPU_S,

@@ -1,4 +1,6 @@
-"""Parsers of a plan's MQTT values: client ids, topics, a login. Each raises ``ValueError`` with what to write."""
+"""Parsers of a plan's MQTT values: client ids, topics, a login. Each raises ``ValueError`` with
+what to write.
+"""
 
 from __future__ import annotations
 
@@ -104,5 +106,7 @@ def _short(value: object) -> str:
         columns = dict.fromkeys(template.names, "")
         longest = template.fill({**columns, "n": MOST_CONNECTIONS, "random": "f" * 6})
     if len(longest.encode()) > _LONGEST_TEXT:
-        raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
+        raise ValueError(
+            f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one"
+        )
     return text

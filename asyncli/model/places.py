@@ -1,4 +1,6 @@
-"""Parses --connect-to and --resolve: connections go to another host, a Unix socket, or given addresses of a name."""
+"""Parses --connect-to and --resolve: connections go to another host, a Unix socket, or given
+addresses of a name.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
 def aimed(
     target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()
 ) -> Target:
-    """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if given."""
+    """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if given.
+    """
     addresses = resolved(resolve).get((target.host, target.port))
     if addresses:
         target = msgspec.structs.replace(target, addresses=addresses)
@@ -114,7 +117,8 @@ def look_up(target: Target) -> list[tuple[int, str]]:
         return [(socket.AF_UNIX, target.host)]
     if target.addresses:
         return [(_family_of(address), address) for address in target.addresses]
-    # Without AI_ADDRCONFIG: it ignores a family that only loopback has, and refuses even "::1" then.
+    # Without AI_ADDRCONFIG: it ignores a family that only loopback has, and refuses even "::1"
+    # then.
     answers = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     addresses: dict[tuple[int, str], None] = {}
     for family, _, _, _, address in answers:

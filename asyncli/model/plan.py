@@ -1,7 +1,7 @@
 """The plan of a soak, immutable and complete.
 
-Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` parses into one :class:`Plan`. A
-:class:`PlanError` says where, what, and the remedy.
+Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` parses into one
+:class:`Plan`. A :class:`PlanError` says where, what, and the remedy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from asyncli.core.ramp import Ramp
 from asyncli.model import values
 from asyncli.model.consistency import require_consistent
 from asyncli.model.errors import PlanError
-from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
+from asyncli.model.mqtt_values import (
+    parse_client_id,
+    parse_login_file,
+    parse_subscription,
+    parse_version,
+)
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
@@ -25,7 +30,8 @@ from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0
-# Longer than the minute after which proxies close silent connections (WHATWG's specification), so that the close is seen.
+# Longer than the minute after which proxies close silent connections (WHATWG's specification), so
+# that the close is seen.
 _STREAM_SILENCE_S = 90.0
 
 
@@ -48,7 +54,9 @@ class RedactedPlan(values.TlsOptions, frozen=True):
 
 
 class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a soak does. Times in seconds; ``None`` means that asyncli chooses, unless the field says otherwise."""
+    """What a soak does. Times in seconds; ``None`` means that asyncli chooses, unless the field
+    says otherwise.
+    """
 
     urls: tuple[str, ...]
     connections: int = 1000
@@ -57,7 +65,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     interval_s: float = 0.010
     #: None: hold until stopped, or until ``hold_until``.
     hold_s: float | None = 60.0
-    #: A time of day or a date, as of ``units.parse_until``: ``hold_s`` is computed when the hold begins.
+    #: A time of day or a date, as of ``units.parse_until``: ``hold_s`` is computed when the hold
+    #: begins.
     hold_until: str | None = None
     baseline_s: float = 5.0
     residue_s: float = 5.0
@@ -68,7 +77,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sources: tuple[str, ...] = ()
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
-    #: ``HOST:PORT``, or ``unix:/path``, to connect to instead of the URLs' hosts; requests are unchanged.
+    #: ``HOST:PORT``, or ``unix:/path``, to connect to instead of the URLs' hosts; requests are
+    #: unchanged.
     connect_to: str | None = None
     #: ``HOST:PORT:ADDRESS[,ADDRESS]``, used instead of a name server.
     resolve: tuple[str, ...] = ()
@@ -104,20 +114,24 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     streams: int = 0
     #: HTTP/2: later requests of a connection refer to the server's dynamic table.
     h2_table: bool = False
-    #: Raw TCP (tcp_values.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
+    #: Raw TCP (tcp_values.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the
+    #: server's expected greeting.
     send: str | None = None
     expect: str | None = None
     greeting: str | None = None
-    #: Connections that listen: how long without data until one counts as lost. None: the protocol's default.
+    #: Connections that listen: how long without data until one counts as lost. None: the protocol's
+    #: default.
     silence_s: float | None = None
-    #: MQTT: the version, None is 3.1.1; a template of client ids; ``user:password``; topics, each with its QoS.
+    #: MQTT: the version, None is 3.1.1; a template of client ids; ``user:password``; topics, each
+    #: with its QoS.
     mqtt_version: str | None = None
     mqtt_id: str | None = None
     mqtt_login: str | None = None
     subscribe: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
-    #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
+    #: Limits on the run's numbers, as expressions; a crossed one fails the run
+    #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
     #: End the run at the first crossed limit that can only get worse.
     abort: bool = False
@@ -128,13 +142,12 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def targets(self) -> tuple[values.Target, ...]:
         """The parsed URLs, in order, as connections use them."""
         targets = map(values.parse_target, self.urls)
-        return tuple(
-            aimed(target, self.connect_to, self.sni, self.resolve) for target in targets
-        )
+        return tuple(aimed(target, self.connect_to, self.sni, self.resolve) for target in targets)
 
     @property
     def has_ports(self) -> bool:
-        """Whether its connections are TCP: a Unix socket has no ports, packets or kernel counters."""
+        """Whether its connections are TCP: a Unix socket has no ports, packets or kernel counters.
+        """
         return not (self.connect_to or "").startswith(UNIX)
 
     @property
@@ -158,7 +171,9 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def upgrades(self) -> bool:
-        """Whether a connection sends at most one HTTP request: heartbeats are not requests, and HTTP timeouts do not apply."""
+        """Whether a connection sends at most one HTTP request: heartbeats are not requests, and
+        HTTP timeouts do not apply.
+        """
         return self.protocol not in ("http", "http2")
 
     @property
@@ -184,7 +199,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def patience_s(self) -> float:
-        """How long an expected answer or message may be late until the connection counts as lost."""
+        """How long an expected answer or message may be late until the connection counts as lost.
+        """
         if self.listens:
             return self.longest_silence_s
         return self.timeout_s
@@ -204,11 +220,14 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def offered_alpn(self) -> tuple[str, ...]:
-        """The protocols that its connections offer by ALPN; without one they send no such extension."""
+        """The protocols that its connections offer by ALPN; without one they send no such
+        extension.
+        """
         if self.alpn is not None:
             return tuple(self.alpn.split(","))
         if self.http2:
-            # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
+            # http/1.1 too, so that a server without h2 says what it speaks: some would abort the
+            # handshake.
             return ("h2", "http/1.1")
         if PROTOCOLS[self.protocol].asks_by_http:
             return ("http/1.1",)
@@ -250,7 +269,10 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "connect_to": ("connect_to", parse_place),
     "resolve": ("resolve", values.each_of(parse_resolve)),
     "sni": ("sni", values.parse_text),
-    "proxy_protocol": ("proxy_protocol", values.one_of("v1", "v2", what="a version of the PROXY protocol")),
+    "proxy_protocol": (
+        "proxy_protocol",
+        values.one_of("v1", "v2", what="a version of the PROXY protocol"),
+    ),
     "status_url": ("status_url", parse_status_url),
     "status_header": ("status_headers", values.each_of(values.parse_header)),
     "server_pid": ("server_pid", values.whole_number(1, 2**22, "a process id")),
@@ -295,13 +317,17 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 
 
 #: A file of headers, added to "header"; it is read when the plan is made.
-HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", values.parse_header_file)}
+HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {
+    "header_file": ("headers", values.parse_header_file)
+}
 #: All files with secrets.
 SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Raw values from one source. ``where``: a format for their names in errors: ``"--{key}"``, ``"a.toml: {key}"``."""
+    """Raw values from one source. ``where``: a format for their names in errors: ``"--{key}"``,
+    ``"a.toml: {key}"``.
+    """
 
     where: str
     values: dict[str, Any]
@@ -390,7 +416,9 @@ def read_layers(
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
-    """Merge the layers, weakest first, into one plan. A missing seed is drawn; the run file keeps it."""
+    """Merge the layers, weakest first, into one plan. A missing seed is drawn; the run file keeps
+    it.
+    """
     known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", values.parse_hold_until)}
     fields, located = read_layers(map(_split_combined_keys, layers), known)
     plan = Plan(**fields)
@@ -414,16 +442,18 @@ def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
 
 
 #: Fields that are shown only if they are set.
-_OPTIONAL = frozenset({
-    *values.TlsOptions.__struct_fields__,
-    *OWN_KEYS[1:],
-    "connect_to",
-    "resolve",
-    "proxy_protocol",
-    "sni",
-    "data",
-    "status_headers",
-})
+_OPTIONAL = frozenset(
+    {
+        *values.TlsOptions.__struct_fields__,
+        *OWN_KEYS[1:],
+        "connect_to",
+        "resolve",
+        "proxy_protocol",
+        "sni",
+        "data",
+        "status_headers",
+    }
+)
 
 
 def _is_shown(field: str, value: object) -> bool:
@@ -431,7 +461,9 @@ def _is_shown(field: str, value: object) -> bool:
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The whole plan as plain data; :func:`load_plan` reads it. A run file keeps it without its secrets (store/writer.py)."""
+    """The whole plan as plain data; :func:`load_plan` reads it. A run file keeps it without its
+    secrets (store/writer.py).
+    """
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 

@@ -53,7 +53,7 @@ def read_plan_file(
         repeated = _repeated_key(text) if why.startswith("Cannot overwrite a value") else ""
         if repeated:
             raise PlanError(f"{path}: {repeated}; leave one out") from None
-        raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
+        raise PlanError(f'{path}: is not TOML ({why}); write lines like hold = "10m"') from None
     for key, value in values.items():
         if key not in known:
             remedy = _instead(key, value, known, flags)

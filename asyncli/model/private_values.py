@@ -1,8 +1,8 @@
-"""The values of a plan that stay on the host that runs it: what it sends to the server, which may be secret, and the names of
-files whose content it sends. Pure.
+"""The values of a plan that stay on the host that runs it: what it sends to the server, which may
+be secret, and the names of files whose content it sends. Pure.
 
-A run file has ``***`` in place of the first (see store/private_file.py for where they are kept), and no plan from elsewhere,
-such as a stranger's run file, has the second opened.
+A run file has ``***`` in place of the first (see store/private_file.py for where they are kept),
+and no plan from elsewhere, such as a stranger's run file, has the second opened.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ SECRETS = (*_HEADERS, "urls", "status_url", *_WHOLE)
 _LOGIN = re.compile(r"(?<=://)[^/?#@]*@")
 _SEPARATORS = {"headers": ":", "status_headers": ":", "urls": "?"}
 #: Keys of a plan that name a file whose content leaves this host, for the server or an agent.
-SENT_FILES = ("header_file", "mqtt_login_file", "agent_token_file", "data", "client_cert", "client_key")
-#: Those that a plan keeps by name: a resumed run opens the file again. That of ``data`` must be unchanged (app/resume.py).
+SENT_FILES = (
+    "header_file",
+    "mqtt_login_file",
+    "agent_token_file",
+    "data",
+    "client_cert",
+    "client_key",
+)
+#: Those that a plan keeps by name: a resumed run opens the file again. That of ``data`` must be
+#: unchanged (app/resume.py).
 REOPENED = ("agent_token_file", "client_cert", "client_key")
 #: The flags that give a field again.
 _FLAGS = {
@@ -172,7 +180,9 @@ def secret_texts(document: Mapping[str, Any]) -> list[str]:
 
 
 class PrivateValues(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of the file beside a run file: the run that it belongs to, a digest of its recorded plan, and the values."""
+    """The content of the file beside a run file: the run that it belongs to, a digest of its
+    recorded plan, and the values.
+    """
 
     run: str
     plan: str

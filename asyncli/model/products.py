@@ -1,4 +1,6 @@
-"""Server products that asyncli knows by name: how their programs and Server headers call them, and their status pages."""
+"""Server products that asyncli knows by name: how their programs and Server headers call them, and
+their status pages.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ _CALLED = {
 }  # fmt: skip
 #: Programs that are nginx.
 NGINXES = frozenset(name for name, product in _CALLED.items() if product == "nginx")
-#: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
+#: Servers whose status page is read, each with what ``--status-url`` must name there
+#: (collect/status_pages.py parses them).
 STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
 
 
@@ -25,5 +28,7 @@ class Frontend(msgspec.Struct, frozen=True):
 
 
 def product_of(name: str) -> str:
-    """The product of a program (``apache2``) or of a label (``openresty/1.25``); "" for one that is not known."""
+    """The product of a program (``apache2``) or of a label (``openresty/1.25``); "" for one that is
+    not known.
+    """
     return _CALLED.get(name.partition("/")[0].lower(), "")

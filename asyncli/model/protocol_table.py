@@ -10,10 +10,11 @@ Requests = Literal["heartbeats", "connections", "none"]
 
 
 class ProtocolTraits(msgspec.Struct, frozen=True):
-    """``title``: in reports. ``schemes``: in the clear and over TLS, with their usual ``ports`` (None: none). ``keys``: fields of
-    a plan that only this protocol has. ``asks_by_http``: its requests have HTTP headers. ``requests``: what an HTTP server
-    counts as requests; None: unknown. ``flag``: the flag that selects it, where its schemes belong to another protocol.
-    ``reserved``: headers that a plan may not set, because asyncli sets them or the protocol forbids them.
+    """``title``: in reports. ``schemes``: in the clear and over TLS, with their usual ``ports``
+    (None: none). ``keys``: fields of a plan that only this protocol has. ``asks_by_http``: its
+    requests have HTTP headers. ``requests``: what an HTTP server counts as requests; None: unknown.
+    ``flag``: the flag that selects it, where its schemes belong to another protocol. ``reserved``:
+    headers that a plan may not set, because asyncli sets them or the protocol forbids them.
     """
 
     title: str
@@ -58,7 +59,8 @@ for _name, _protocol in PROTOCOLS.items():
 #: What a server was found to speak in place of HTTP/1.1.
 SPEAKS_HTTP2 = "it speaks HTTP/2"
 SPEAKS_TLS = "it speaks TLS"
-#: How a server breaks a protocol that has no echo, so that nothing but the order shows that it read a heartbeat.
+#: How a server breaks a protocol that has no echo, so that nothing but the order shows that it read
+#: a heartbeat.
 UNASKED = "the heartbeat's answer, though no heartbeat was unanswered"
 #: How a server breaks HTTP that answers a HEAD with the body of a GET (RFC 9110, section 9.3.2),
 #: of HTTP/1.1 and of HTTP/2.
@@ -68,7 +70,8 @@ DATA_OF_HEAD = "data in the answer to a HEAD"
 NOT_HTTP = "not a status line: "
 #: How a reason begins where a server sent more than asyncli reads, which no specification forbids.
 UNREAD = "more than asyncli reads: "
-#: How a reason begins where a server reset the stream of a heartbeat, with a code that follows (RFC 9113, section 5.4.2).
+#: How a reason begins where a server reset the stream of a heartbeat, with a code that follows (RFC
+#: 9113, section 5.4.2).
 STREAM_RESET = "RST_STREAM "
 #: In place of the reasons beyond those that are counted one by one.
 OTHER_REASONS = "other reasons"
@@ -78,12 +81,11 @@ SECOND_ANSWER = "a second answer to one request"
 CUT_ANSWER = "closed in the middle of its answer"
 #: How a server of events refuses a stream for good.
 NO_MORE_EVENTS = "HTTP 204: no more events, so clients must not reconnect"
-#: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
+#: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not
+#: so.
 NOT_OFFERED = "an extension that was not offered"
 #: Fields of a plan that some protocols alone have.
-OWN_KEYS = tuple(
-    dict.fromkeys(key for protocol in PROTOCOLS.values() for key in protocol.keys)
-)
+OWN_KEYS = tuple(dict.fromkeys(key for protocol in PROTOCOLS.values() for key in protocol.keys))
 
 
 def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:

@@ -1,8 +1,10 @@
-"""Texts of a peer, without what they repeat of the secrets that asyncli sent: an echo, or "no user hunter2". Pure.
+"""Texts of a peer, without what they repeat of the secrets that asyncli sent: an echo, or "no user
+hunter2". Pure.
 
-A peer may repeat a secret in another form. These are looked for, in any case of letters: as it was sent, percent-encoded, in
-base64, the text that a base64 has in it, and hexadecimal. A form is hidden wherever at least six of its characters stand
-together, or all of a shorter one, because a peer's text may be cut.
+A peer may repeat a secret in another form. These are looked for, in any case of letters: as it was
+sent, percent-encoded, in base64, the text that a base64 has in it, and hexadecimal. A form is
+hidden wherever at least six of its characters stand together, or all of a shorter one, because a
+peer's text may be cut.
 """
 
 from __future__ import annotations

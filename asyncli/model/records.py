@@ -14,7 +14,8 @@ from asyncli.core.adding import added_up, summable
 from asyncli.core.histogram import Histogram
 from asyncli.model.text import plain, tidy
 
-#: The schema number of run file and JSON summary. Increased when older readers would misread new files.
+#: The schema number of run file and JSON summary. Increased when older readers would misread new
+#: files.
 SCHEMA = 1
 
 PhaseName = Literal["baseline", "ramp", "hold", "drain", "residue"]
@@ -27,8 +28,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something the user should know. ``evidence``: the observation, in numbers; ``remedy``: what to do ("": nothing).
-    ``fields``: the evidence as plain data; empty in older files. See :mod:`asyncli.findings`."""
+    """Something the user should know. ``evidence``: the observation, in numbers; ``remedy``: what
+    to do ("": nothing). ``fields``: the evidence as plain data; empty in older files. See
+    :mod:`asyncli.findings`.
+    """
 
     code: str
     severity: Severity
@@ -49,7 +52,8 @@ class Finding(msgspec.Struct, frozen=True):
 STOPPED, CUT = "stopped_by_user", "cut_off"
 #: The run was resumed.
 RESUMED = "resumed"
-#: In the environment of a run resumed against another server: the last instant of the previous one (s).
+#: In the environment of a run resumed against another server: the last instant of the previous one
+#: (s).
 SERVER_CHANGED = "server_changed_s"
 #: A client host was lost.
 HOST_LOST = "host_lost"
@@ -70,7 +74,9 @@ class Phase(msgspec.Struct):
 
 
 class Gap(msgspec.Struct):
-    """An interruption of a resumed run: from its last record until all connections are held again; ``end_s`` None until then."""
+    """An interruption of a resumed run: from its last record until all connections are held again;
+    ``end_s`` None until then.
+    """
 
     start_s: float
     end_s: float | None = None
@@ -109,10 +115,12 @@ Ended = Literal["asked", "time", "stopped", "gave up"]
 
 
 class Asked(msgspec.Struct):
-    """What a second of ``asyncli bench`` counts in addition to :class:`Tick`. Times in microseconds. Mergeable.
+    """What a second of ``asyncli bench`` counts in addition to :class:`Tick`. Times in
+    microseconds. Mergeable.
 
-    A tick's ``latency_us`` is then a whole request's (with its connect, from its due time), its ``sent`` and ``answered`` count
-    requests, ``failures`` connects, and its ``deaths`` connections that ended while requests remained.
+    A tick's ``latency_us`` is then a whole request's (with its connect, from its due time), its
+    ``sent`` and ``answered`` count requests, ``failures`` connects, and its ``deaths`` connections
+    that ended while requests remained.
     """
 
     #: Answered on a connection that stays open.
@@ -141,7 +149,8 @@ class Asked(msgspec.Struct):
     failed: dict[str, int] = msgspec.field(default_factory=dict)
     #: Answers by the URL's number.
     by_target: dict[int, int] = msgspec.field(default_factory=dict)
-    #: From the write of a request on an open connection to the first byte of its answer, and to the last byte.
+    #: From the write of a request on an open connection to the first byte of its answer, and to the
+    #: last byte.
     waiting_us: Histogram = msgspec.field(default_factory=Histogram)
     processing_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Requests answered per connection, counted when it ends.
@@ -150,24 +159,26 @@ class Asked(msgspec.Struct):
     last_s: float = 0.0
 
 
-#: What took less (s) cannot have been sent again: Linux waits for an acknowledgement for 0.2 s (TCP_RTO_MIN, timers are some ms
-#: early), for that of a SYN for a second.
+#: What took less (s) cannot have been sent again: Linux waits for an acknowledgement for 0.2 s
+#: (TCP_RTO_MIN, timers are some ms early), for that of a SYN for a second.
 SENT_AGAIN_S = 0.19
 
 
 class TcpCounts(msgspec.Struct):
-    """Retransmissions of asyncli's own TCP sockets in a second, as the kernel reports them for each socket (TCP_INFO). Mergeable.
+    """Retransmissions of asyncli's own TCP sockets in a second, as the kernel reports them for each
+    socket (TCP_INFO). Mergeable.
 
-    A socket is read when a connect or an answer took long enough for a retransmission, and when a connection ends. Counters of a
-    host include other programs: they are evidence of a fault only as far as these sockets show it.
+    A socket is read when a connect or an answer took long enough for a retransmission, and when a
+    connection ends. Counters of a host include other programs: they are evidence of a fault only as
+    far as these sockets show it.
     """
 
     #: Segments that were sent again.
     segments: Count = 0
     #: Connects of which the SYN or the first request was sent again, and that succeeded.
     connects: Count = 0
-    #: Connects that succeeded by TCP, whose first request was sent again and got no answer in time. A connect without any answer
-    #: is a failure.
+    #: Connects that succeeded by TCP, whose first request was sent again and got no answer in time.
+    #: A connect without any answer is a failure.
     unanswered: Count = 0
     #: Later heartbeats that were answered after a part of them was sent again.
     heartbeats: Count = 0
@@ -176,7 +187,8 @@ class TcpCounts(msgspec.Struct):
 class TlsCounts(msgspec.Struct):
     """What TLS connections count in a second; times in microseconds. Mergeable.
 
-    A :class:`Tick`'s ``connect_us`` is then the time until a heartbeat may be sent: ``tcp_us``, then ``handshake_us``.
+    A :class:`Tick`'s ``connect_us`` is then the time until a heartbeat may be sent: ``tcp_us``,
+    then ``handshake_us``.
     """
 
     not_added: ClassVar[tuple[str, ...]] = ("objects",)
@@ -192,7 +204,8 @@ class TlsCounts(msgspec.Struct):
     ended: dict[str, Count] = msgspec.field(default_factory=dict)
     tcp_us: Histogram = msgspec.field(default_factory=Histogram)
     handshake_us: Histogram = msgspec.field(default_factory=Histogram)
-    #: Connections that keep an OpenSSL object, at the end of the second. A gauge, summed over workers.
+    #: Connections that keep an OpenSSL object, at the end of the second. A gauge, summed over
+    #: workers.
     objects: int = 0
 
 
@@ -201,7 +214,8 @@ class ProtocolCounts(msgspec.Struct):
 
     not_added: ClassVar[tuple[str, ...]] = ("streams_open",)
 
-    #: From our first bytes to the peer's acceptance (us); a :class:`Tick`'s ``connect_us`` includes the TCP connect.
+    #: From our first bytes to the peer's acceptance (us); a :class:`Tick`'s ``connect_us`` includes
+    #: the TCP connect.
     handshake_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Why handshakes were refused -> how many.
     refused: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -209,24 +223,28 @@ class ProtocolCounts(msgspec.Struct):
     broken: dict[str, Count] = msgspec.field(default_factory=dict)
     #: The peer's close code, 0 without one -> how many.
     goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
-    #: The peer's text for the reason, if it sends one -> how many. "HTTP/1.0": that version ended them.
+    #: The peer's text for the reason, if it sends one -> how many. "HTTP/1.0": that version ended
+    #: them.
     farewells: dict[str, Count] = msgspec.field(default_factory=dict)
-    #: If every answer is accepted: how the first one of each worker begins -> how many. Of HTTP: :data:`EVENTS`, if it is.
+    #: If every answer is accepted: how the first one of each worker begins -> how many. Of HTTP:
+    #: :data:`EVENTS`, if it is.
     first_answers: dict[str, Count] = msgspec.field(default_factory=dict)
-    #: If every answer is accepted: of those that begin otherwise than the first one of the worker, how the first of each kind
-    #: begins -> how many.
+    #: If every answer is accepted: of those that begin otherwise than the first one of the worker,
+    #: how the first of each kind begins -> how many.
     other_answers: dict[str, Count] = msgspec.field(default_factory=dict)
     #: Complete messages that the server sent by itself, and their bytes without framing.
     messages: Count = 0
     message_bytes: Count = 0
     #: Messages of them that would have answered a heartbeat, had one been unanswered.
     unasked: Count = 0
-    #: HTTP/2 streams whose responses are held: those opened; why they ended while their connection was open -> how many; and
-    #: those open at the end of the second, a gauge that is summed over workers.
+    #: HTTP/2 streams whose responses are held: those opened; why they ended while their connection
+    #: was open -> how many; and those open at the end of the second, a gauge that is summed over
+    #: workers.
     streams_opened: Count = 0
     streams_lost: dict[str, Count] = msgspec.field(default_factory=dict)
     streams_open: int = 0
-    #: HTTP/2 connections that a GOAWAY without error announced the end of, and that were kept for their held streams.
+    #: HTTP/2 connections that a GOAWAY without error announced the end of, and that were kept for
+    #: their held streams.
     draining: Count = 0
     #: HTTP/2 connections whose requests use the server's dynamic table.
     tables: Count = 0
@@ -247,8 +265,9 @@ GAUGES = (
 class Tick(msgspec.Struct):
     """One second of the generator: counts since the last tick, and gauges at its end. Mergeable.
 
-    Times are in microseconds. ``latency_us`` counts from a heartbeat's due time, so that a late generator shows; an unanswered
-    heartbeat counts with the time it has waited. ``lateness_us``: from due to sent.
+    Times are in microseconds. ``latency_us`` counts from a heartbeat's due time, so that a late
+    generator shows; an unanswered heartbeat counts with the time it has waited. ``lateness_us``:
+    from due to sent.
     """
 
     not_added: ClassVar[tuple[str, ...]] = ("second", "longest_wait_s", *GAUGES)
@@ -282,7 +301,8 @@ class Tick(msgspec.Struct):
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
     deaths: dict[str, Deaths] = msgspec.field(default_factory=dict)
     by_status: dict[int, Count] = msgspec.field(default_factory=dict)
-    #: Destinations dropped, because they refused while others answered: number -> workers that dropped it.
+    #: Destinations dropped, because they refused while others answered: number -> workers that
+    #: dropped it.
     dropped: dict[int, Count] = msgspec.field(default_factory=dict)
     latency_us: Histogram = msgspec.field(default_factory=Histogram)
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
@@ -342,19 +362,23 @@ MOST = 1e30
 
 
 class Sample(msgspec.Struct):
-    """The collector's reading at one instant: metric (see METRICS) -> number, without those not read."""
+    """The collector's reading at one instant: metric (see METRICS) -> number, without those not
+    read.
+    """
 
     t_s: float
     values: dict[str, float]
 
 
-#: In :class:`CpuShares.others`: time that the hypervisor gave to other machines (proc_stat(5), steal).
+#: In :class:`CpuShares.others`: time that the hypervisor gave to other machines (proc_stat(5),
+#: steal).
 STOLEN = "the hypervisor (steal)"
 
 
 class CpuShares(msgspec.Struct, frozen=True):
-    """Use of a host's CPUs, in cores: ``busy`` in all, ``others`` by program without asyncli and the server; ``pids``: the
-    process ids of those programs, the busiest first."""
+    """Use of a host's CPUs, in cores: ``busy`` in all, ``others`` by program without asyncli and
+    the server; ``pids``: the process ids of those programs, the busiest first.
+    """
 
     cpus: int
     busy: float
@@ -365,8 +389,9 @@ class CpuShares(msgspec.Struct, frozen=True):
 class Check(msgspec.Struct, frozen=True):
     """A limit compared with the plan, and the command that raises it.
 
-    ``have`` and ``need`` are in ``unit``; None: unknown. ``verdict``: "ok", "short" (the run is refused), "warn" (a finding),
-    "unknown" (unreadable, or it cannot be told what the plan needs; ``detail`` says why).
+    ``have`` and ``need`` are in ``unit``; None: unknown. ``verdict``: "ok", "short" (the run is
+    refused), "warn" (a finding), "unknown" (unreadable, or it cannot be told what the plan needs;
+    ``detail`` says why).
     """
 
     code: str

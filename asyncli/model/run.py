@@ -1,4 +1,6 @@
-"""The view of a run's records: phases, hold, connections held over time, and where it took place. Pure."""
+"""The view of a run's records: phases, hold, connections held over time, and where it took place.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Ticks = Sequence[tuple[float, Tick]]
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """The hold of a run: start, end (s; the last record's instant for a run without a drain), and ticks."""
+    """The hold of a run: start, end (s; the last record's instant for a run without a drain), and
+    ticks.
+    """
 
     start_s: float
     end_s: float
@@ -49,9 +53,11 @@ class Run(msgspec.Struct, dict=True):
     samples: Sequence[Sample]
     findings: list[Finding]
     checks: list[Check]
-    #: The writer closed the file at the end of the run. False while the run lasts, and if it was killed.
+    #: The writer closed the file at the end of the run. False while the run lasts, and if it was
+    #: killed.
     complete: bool
-    #: Whether a process wrote the file when it was read; None if unknown: in the writer's process, looking would end its locks.
+    #: Whether a process wrote the file when it was read; None if unknown: in the writer's process,
+    #: looking would end its locks.
     written: bool | None = None
     #: Records that the writer had to drop because writing failed for too long.
     dropped: int = 0
@@ -73,7 +79,9 @@ class Run(msgspec.Struct, dict=True):
 
     @cached_property
     def first_connect_s(self) -> float:
-        """When the ramp began: nothing was connected before. Infinite for a run that did not reach it."""
+        """When the ramp began: nothing was connected before. Infinite for a run that did not reach
+        it.
+        """
         ramp = self.phase("ramp")
         if ramp is not None:
             return ramp.start_s
@@ -139,7 +147,8 @@ class Run(msgspec.Struct, dict=True):
     def held(self) -> Series:
         """Connections held over time: 0 until the ramp begins, then the gauge of each tick.
 
-        At the start of the drain it is the count taken then: the gauge of that second is of its end, when they are closed.
+        At the start of the drain it is the count taken then: the gauge of that second is of its
+        end, when they are closed.
         """
         drain = self.phase("drain")
         at_drain = self._held_at_drain
@@ -173,11 +182,15 @@ class Run(msgspec.Struct, dict=True):
         return self.place.sides
 
     def of_ours(self, metric: str) -> str:
-        """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
+        """The name under which ``metric`` of asyncli's host, or of its network namespace, was
+        sampled.
+        """
         return self.place.of_ours(metric)
 
     def within(self, *spans: tuple[float, float]) -> Run:
-        """The run with only the records in ``spans`` (start, end; s, both included; in order, not overlapping)."""
+        """The run with only the records in ``spans`` (start, end; s, both included; in order, not
+        overlapping).
+        """
         ticks = []
         for t_s, tick in self.ticks:
             if any(start_s <= t_s <= end_s for start_s, end_s in spans):
@@ -191,7 +204,8 @@ class Run(msgspec.Struct, dict=True):
             return self
         return self._outside_gaps
 
-    # Separate, since a cached reference to itself would be a cycle that only the garbage collector frees.
+    # Separate, since a cached reference to itself would be a cycle that only the garbage collector
+    # frees.
     @cached_property
     def _outside_gaps(self) -> Run:
         return self.within(*self.spans_outside_gaps(-math.inf, math.inf))

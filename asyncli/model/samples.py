@@ -1,4 +1,6 @@
-"""The samples of a run, stored by metric (a night has some million numbers), and series of one metric over time."""
+"""The samples of a run, stored by metric (a night has some million numbers), and series of one
+metric over time.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from asyncli.model.records import Sample
 
 
 class Samples(Sequence[Sample]):
-    """A sequence of :class:`Sample` that is stored by metric; read-only, as are its samples, which are created on access.
+    """A sequence of :class:`Sample` that is stored by metric; read-only, as are its samples, which
+    are created on access.
 
-    ``t_s``: the instants (s). ``columns``: metric -> (ascending indexes into ``t_s``, the value at each).
+    ``t_s``: the instants (s). ``columns``: metric -> (ascending indexes into ``t_s``, the value at
+    each).
     """
 
     def __init__(self, t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> None:
@@ -49,7 +53,9 @@ class Samples(Sequence[Sample]):
     def within(self, *spans: tuple[float, float]) -> Samples:
         """The samples in ``spans`` (start, end; s, both included; in order, not overlapping)."""
         t_s: list[float] = []
-        columns: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in self._columns}
+        columns: dict[str, tuple[list[int], list[float]]] = {
+            name: ([], []) for name in self._columns
+        }
         for start_s, end_s in spans:
             first = bisect_left(self._t_s, start_s)
             beyond = bisect_right(self._t_s, end_s)
@@ -155,7 +161,8 @@ class Series(msgspec.Struct):
         return self.values[place]
 
     def at(self, t_s: float) -> float | None:
-        """The value at ``t_s``, interpolated; the first or last value beyond an end; None if empty."""
+        """The value at ``t_s``, interpolated; the first or last value beyond an end; None if empty.
+        """
         if not self.t_s:
             return None
         after = bisect_left(self.t_s, t_s)
@@ -166,20 +173,26 @@ class Series(msgspec.Struct):
         return self._interpolated(t_s, after)
 
     def _interpolated(self, t_s: float, after: int) -> float:
-        """The value at ``t_s``, on the line between the value before index ``after`` and the one at it."""
+        """The value at ``t_s``, on the line between the value before index ``after`` and the one at
+        it.
+        """
         t0, t1 = self.t_s[after - 1], self.t_s[after]
         share = (t_s - t0) / (t1 - t0)
         return self.values[after - 1] * (1 - share) + self.values[after] * share
 
     def per_second(self, start_s: float, stop_s: float, least_s: float) -> float | None:
-        """A counter's growth per second between two instants; None if its readings there span less than ``least_s``."""
+        """A counter's growth per second between two instants; None if its readings there span less
+        than ``least_s``.
+        """
         part = self.between(start_s, stop_s)
         if len(part) < 2 or part.t_s[-1] - part.t_s[0] < least_s:
             return None
         return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
 
     def near(self, t_s: float, gap_s: float) -> float | None:
-        """Like :meth:`at`, but None unless there is a value at ``t_s``, or one within ``gap_s`` on each side."""
+        """Like :meth:`at`, but None unless there is a value at ``t_s``, or one within ``gap_s`` on
+        each side.
+        """
         after = bisect_left(self.t_s, t_s)
         if after == len(self.t_s):
             return None
@@ -191,8 +204,9 @@ class Series(msgspec.Struct):
 
 
 def parts(start_s: float, stop_s: float, part_s: float, readings: int) -> list[tuple[float, float]]:
-    """Equal parts (from, to) of a span: of at least ``part_s``, and no more than there are readings, however long the span. The
-    instants may be those of a stranger's run file."""
+    """Equal parts (from, to) of a span: of at least ``part_s``, and no more than there are
+    readings, however long the span. The instants may be those of a stranger's run file.
+    """
     length_s = stop_s - start_s
     count = max(1, min(int(length_s / part_s), readings))
     borders = [start_s + length_s * place / count for place in range(count + 1)]
@@ -201,7 +215,11 @@ def parts(start_s: float, stop_s: float, part_s: float, readings: int) -> list[t
 
 def counter_resets(counter: Sequence[float]) -> list[int]:
     """The indexes at which a counter is less than before: its process restarted."""
-    return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
+    return [
+        place
+        for place, (before, after) in enumerate(itertools.pairwise(counter), 1)
+        if after < before
+    ]
 
 
 def series(samples: Iterable[Sample], name: str) -> Series:

@@ -19,8 +19,8 @@ _HTTP_UNIX = re.compile(r"http://(?=unix:)", re.IGNORECASE)
 
 
 class StatusPlace(msgspec.Struct, frozen=True):
-    """``url``: what is requested, without a login; ``socket``: the path of a Unix socket, or ``@`` and its abstract name; ""
-    for TCP. ``headers``: the login's.
+    """``url``: what is requested, without a login; ``socket``: the path of a Unix socket, or ``@``
+    and its abstract name; "" for TCP. ``headers``: the login's.
     """
 
     url: str
@@ -29,7 +29,9 @@ class StatusPlace(msgspec.Struct, frozen=True):
 
 
 def status_place(text: str) -> StatusPlace:
-    """Parse ``http://user:password@host/page`` or ``unix:/path:/page``. ``ValueError`` says what is wrong; it shows no login."""
+    """Parse ``http://user:password@host/page`` or ``unix:/path:/page``. ``ValueError`` says what is
+    wrong; it shows no login.
+    """
     if text.startswith(UNIX):
         path, _, page = text.removeprefix(UNIX).partition(":")
         parse_place(f"{UNIX}{path}")
@@ -43,7 +45,9 @@ def status_place(text: str) -> StatusPlace:
         return StatusPlace(url)
     name, colon, password = login["login"].partition(":")
     if not colon or not name:
-        raise ValueError(f"{shown(masked_login(text))} has no password; write http://USER:PASSWORD@HOST/")
+        raise ValueError(
+            f"{shown(masked_login(text))} has no password; write http://USER:PASSWORD@HOST/"
+        )
     credentials = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
     return StatusPlace(url, headers=(f"Authorization: Basic {credentials}",))
 

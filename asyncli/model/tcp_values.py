@@ -1,4 +1,6 @@
-"""Parses the bytes that a plan sends on raw TCP connections, and the answers that it expects: texts with escapes."""
+"""Parses the bytes that a plan sends on raw TCP connections, and the answers that it expects: texts
+with escapes.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,18 @@ def parse_sent(value: object) -> str:
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """The expected answer: ``exact`` bytes, a line that matches ``line``, ``size`` bytes, or else any bytes."""
+    """The expected answer: ``exact`` bytes, a line that matches ``line``, ``size`` bytes, or else
+    any bytes.
+    """
 
     exact: bytes = b""
     line: re.Pattern[bytes] | None = None
     size: int = 0
 
     def end_in(self, received: bytes) -> int | None:
-        """The offset at which the answer ends in ``received``; None: incomplete. Raises ``ValueError`` for another answer."""
+        """The offset at which the answer ends in ``received``; None: incomplete. Raises
+        ``ValueError`` for another answer.
+        """
         if self.exact:
             return self._end_of_exact(received)
         if self.line is not None:
@@ -100,8 +106,7 @@ def parse_expected(value: object) -> Expected:
         size = int(match[1])
         if not 1 <= size <= _LONGEST_ANSWER:
             raise ValueError(
-                f"{shown(value)} is not the size of an answer; "
-                f"write 1 to {_LONGEST_ANSWER:,} bytes"
+                f"{shown(value)} is not the size of an answer; write 1 to {_LONGEST_ANSWER:,} bytes"
             )
         return Expected(size=size)
     if len(text) > 1 and text[0] == text[-1] == "/":

@@ -15,15 +15,17 @@ _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
 NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
 # In single or double braces.
 _FIELD = re.compile(rf"\{{(\{{)?({NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
-#: The built-in fields, and one of heartbeats whose answer repeats it: eight hex digits, other ones in each heartbeat.
+#: The built-in fields, and one of heartbeats whose answer repeats it: eight hex digits, other ones
+#: in each heartbeat.
 FIELDS = ("n", "random")
 NONCE = "nonce"
 
 
 class Template:
-    """A template. ``{n}``: the connection's number in the whole run, from 0; ``{n:06d}``: in six digits; ``{random}``: six hex
-    digits, the same for all connections of a run; ``{{``: a brace. Other names are columns of the run's data. Raises
-    ``ValueError``."""
+    """A template. ``{n}``: the connection's number in the whole run, from 0; ``{n:06d}``: in six
+    digits; ``{random}``: six hex digits, the same for all connections of a run; ``{{``: a brace.
+    Other names are columns of the run's data. Raises ``ValueError``.
+    """
 
     def __init__(self, text: str) -> None:
         self.names = _field_names(text)
@@ -111,8 +113,10 @@ def _escape_braces(text: str) -> str:
 
 
 class Data(msgspec.Struct, frozen=True):
-    """The columns of a data file, in memory that a host's workers share: ``texts`` has the rows one after the other, in UTF-8,
-    with NUL between values; ``ends`` the offset of each row's end (64 bits, this machine's byte order)."""
+    """The columns of a data file, in memory that a host's workers share: ``texts`` has the rows one
+    after the other, in UTF-8, with NUL between values; ``ends`` the offset of each row's end (64
+    bits, this machine's byte order).
+    """
 
     columns: tuple[str, ...]
     texts: bytes
@@ -124,9 +128,13 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Fields:
-    """The fields' values for each row of a connection table. ``number``: a row -> its connection's number in the whole run."""
+    """The fields' values for each row of a connection table. ``number``: a row -> its connection's
+    number in the whole run.
+    """
 
-    def __init__(self, number: Callable[[int], int] = int, random: str = "", data: Data | None = None) -> None:
+    def __init__(
+        self, number: Callable[[int], int] = int, random: str = "", data: Data | None = None
+    ) -> None:
         self._number = number
         self._random = random
         if data is None:
@@ -140,7 +148,9 @@ class Fields:
         n = self._number(row)
         values: dict[str, object] = {"n": n, "random": self._random}
         if self.columns:
-            values.update(zip(self.columns, self._row(n).decode("latin-1").split("\0"), strict=True))
+            values.update(
+                zip(self.columns, self._row(n).decode("latin-1").split("\0"), strict=True)
+            )
         return values
 
     def of_data(self, row: int) -> list[str]:
@@ -155,8 +165,10 @@ class Fields:
 
 
 class Filled:
-    """Bytes from a template (an open one by default) for each row of a connection table. They are made on demand; nothing is
-    cached if rows differ. ``nonce``: gives the bytes of a row's ``{nonce}``, if that is a field."""
+    """Bytes from a template (an open one by default) for each row of a connection table. They are
+    made on demand; nothing is cached if rows differ. ``nonce``: gives the bytes of a row's
+    ``{nonce}``, if that is a field.
+    """
 
     def __init__(
         self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None,

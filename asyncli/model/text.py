@@ -1,7 +1,8 @@
-"""Makes untrusted texts printable: a server's, names of processes and hosts, another user's run file. Pure.
+"""Makes untrusted texts printable: a server's, names of processes and hosts, another user's run
+file. Pure.
 
-This is done where a text becomes a record (records.Finding and Check, collect.locate.ServerFacts, the environment, a run file),
-and again where a line is printed.
+This is done where a text becomes a record (records.Finding and Check, collect.locate.ServerFacts,
+the environment, a run file), and again where a line is printed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _SIGNS = {"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", 
 
 
 def printable(text: str) -> str:
-    """``text`` with blanks for white space, and "?" for other control characters and invalid Unicode."""
+    """``text`` with blanks for white space, and "?" for other control characters and invalid
+    Unicode.
+    """
     if text.isprintable():
         return text
     return "".join(map(_printable_character, text))
@@ -44,7 +47,14 @@ def ascii_only(text: str) -> str:
     return "".join(sign if sign.isascii() else _SIGNS.get(sign, "?") for sign in text)
 
 
-codecs.register_error(AS_ASCII, lambda error: (ascii_only(error.object[error.start : error.end]), error.end))  # type: ignore[attr-defined]
+def _replace_by_ascii(error: UnicodeError) -> tuple[str, int]:
+    """A handler of ``codecs``: what replaces the text that cannot be encoded, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return ascii_only(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(AS_ASCII, _replace_by_ascii)
 
 
 def shortened(text: str, most: int = MOST_SHOWN) -> str:

@@ -1,7 +1,7 @@
 """Where a run took place: facts from its environment, and what is on the sampled host. Pure.
 
-Without an agent samples are of asyncli's host. With one (``environment["agent"]``) they are of the server's host, and those of
-ours begin with ``client.``, unless both are the same host.
+Without an agent samples are of asyncli's host. With one (``environment["agent"]``) they are of the
+server's host, and those of ours begin with ``client.``, unless both are the same host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from asyncli.model.records import MOST, SERVER_CHANGED, Environment
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Facts about a host or a run's environment; None: unknown. Its input is untrusted: the run file may be another user's."""
+    """Facts about a host or a run's environment; None: unknown. Its input is untrusted: the run
+    file may be another user's.
+    """
 
     #: Server and asyncli are on one host.
     local: bool | None = None
@@ -55,10 +57,18 @@ class Place(msgspec.Struct, frozen=True):
         if self.server_apart:
             return Sides(ends=2, server=True, generator=True, one_network=False, far=None)
         # A cluster's session may be on the server's host, and opens no connections.
-        return Sides(ends=1, server=self.server_here, generator=not self.server_here, one_network=False, far=None)
+        return Sides(
+            ends=1,
+            server=self.server_here,
+            generator=not self.server_here,
+            one_network=False,
+            far=None,
+        )
 
     def of_ours(self, metric: str) -> str:
-        """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
+        """The name under which ``metric`` of asyncli's host, or of its network namespace, was
+        sampled.
+        """
         if self.agent is None:
             return metric
         is_of_network = metric.startswith((TCP, KERNEL_SOCKETS))
@@ -115,7 +125,8 @@ def _number(value: object) -> float | None:
 
 
 class Sides(NamedTuple):
-    """What is on the sampled host: the number of ``ends`` of each connection, the server, the generator.
+    """What is on the sampled host: the number of ``ends`` of each connection, the server, the
+    generator.
 
     ``one_network``: both use one network namespace. ``far``: the server's host, if it is not ours.
     """

@@ -1,7 +1,8 @@
 """Safe use of other users' programs and files by a process that may be root.
 
-A program is run only if only root or we could have written it. A file that another user's process names is read only if that user
-may read it, if it is a regular file, and up to a limit: asyncli must not show root's files, block on a FIFO, or read endlessly.
+A program is run only if only root or we could have written it. A file that another user's process
+names is read only if that user may read it, if it is a regular file, and up to a limit: asyncli
+must not show root's files, block on a FIFO, or read endlessly.
 
 Both are used through the checked descriptor, so a later rename has no effect.
 """
@@ -43,7 +44,9 @@ NOBODY = User(-1)
 
 
 class ProgramOutput(NamedTuple):
-    """A program's output, or ``why_not``: the reason why it was not run. ``distrusted``: others could change its file."""
+    """A program's output, or ``why_not``: the reason why it was not run. ``distrusted``: others
+    could change its file.
+    """
 
     text: str = ""
     why_not: str = ""
@@ -87,8 +90,9 @@ def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Pro
 def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     """A program's output for ``flag``, stdout and stderr, at most 64 KiB; "" if it cannot be run.
 
-    ``fd``: the open file with the name ``path``. The program gets a minimal environment, no terminal and 5 s, and its children
-    are killed with it. It must be trusted; use :func:`ask_server` for others.
+    ``fd``: the open file with the name ``path``. The program gets a minimal environment, no
+    terminal and 5 s, and its children are killed with it. It must be trusted; use
+    :func:`ask_server` for others.
     """
     path = os.path.abspath(path)
     until_s = time.monotonic() + _TIMEOUT_S
@@ -113,7 +117,9 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     poll = select.poll()
     with process.stdout as pipe:
         poll.register(pipe, select.POLLIN)
-        while len(output) < _LONGEST_ANSWER and poll.poll(max(0.0, until_s - time.monotonic()) * 1e3):
+        while len(output) < _LONGEST_ANSWER and poll.poll(
+            max(0.0, until_s - time.monotonic()) * 1e3
+        ):
             part = os.read(pipe.fileno(), _LONGEST_ANSWER - len(output))
             if not part:
                 break
@@ -129,7 +135,8 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
 def read_regular(path: str | os.PathLike[str], most: int, user: User | None = None) -> bytes:
     """The content of a regular file of at most ``most`` bytes that ``user`` (None: we) may read.
 
-    Raises OSError: EACCES if ``user`` may not read it, EINVAL if it is not a regular file, EFBIG if it is longer.
+    Raises OSError: EACCES if ``user`` may not read it, EINVAL if it is not a regular file, EFBIG if
+    it is longer.
     """
     name = os.fspath(path)
     fd = _open_for(name, user)
@@ -179,7 +186,9 @@ def _open_for(path: str, user: User | None) -> int:
 
 
 def _open_path(path: str) -> _PathFile:
-    """Open the file at ``path``, walking from the root with one descriptor after the other. Raises OSError."""
+    """Open the file at ``path``, walking from the root with one descriptor after the other. Raises
+    OSError.
+    """
     fd = os.open("/", _PATH_FLAGS | os.O_DIRECTORY)
     place = ""
     steps = [("/", os.fstat(fd))]

@@ -1,6 +1,7 @@
 """Parses and formats numbers with units: "100k", "10/10ms", "8h", "1h30m", "until 07:00".
 
-Every parser raises ``ValueError`` with what is wrong and what to write instead; the caller adds where.
+Every parser raises ``ValueError`` with what is wrong and what to write instead; the caller adds
+where.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def shown(value: object) -> str:
     try:
         # TOML has dates and times.
         text = str(value) if isinstance(value, datetime.date | datetime.time) else repr(value)
-    except (ValueError, RecursionError):  # an integer of more than 4,300 digits; endlessly nested lists
+    except (
+        ValueError,
+        RecursionError,
+    ):  # an integer of more than 4,300 digits; endlessly nested lists
         return f"this {type(value).__name__}"
     if len(text) <= _MOST_SHOWN:
         return text
@@ -44,7 +48,8 @@ def shown(value: object) -> str:
 
 
 def parse_count(value: object) -> int:
-    """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``."""
+    """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``.
+    """
     try:
         number = _number_of(value)
     except OverflowError:  # an integer of hundreds of digits, which a TOML file may hold
@@ -75,7 +80,9 @@ def _number_of(value: object) -> float | None:
 
 
 def parse_memory(value: str) -> float:
-    """Parse an amount of memory in bytes: ``64G`` and ``64GB`` (10**9), ``64GiB`` (2**30), ``512M``, ``1.5T``."""
+    """Parse an amount of memory in bytes: ``64G`` and ``64GB`` (10**9), ``64GiB`` (2**30),
+    ``512M``, ``1.5T``.
+    """
     match = _MEMORY.fullmatch(value.strip())
     if match is None:
         raise ValueError(
@@ -104,18 +111,23 @@ def exact(text: str) -> Fraction:
 
 
 def parse_duration(value: object) -> float:
-    """Parse a duration to seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never
-    negative."""
+    """Parse a duration to seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare
+    number is seconds; never negative.
+    """
     return float(exact_duration(value))
 
 
 def exact_duration(value: object) -> Fraction:
     """:func:`parse_duration` without rounding."""
-    wrong = f"{shown(value)} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
+    wrong = (
+        f"{shown(value)} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
+    )
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
     try:
-        seconds = _sum_of_parts(value.strip().lower()) if isinstance(value, str) else Fraction(value)
+        seconds = (
+            _sum_of_parts(value.strip().lower()) if isinstance(value, str) else Fraction(value)
+        )
     except (OverflowError, ValueError):
         raise ValueError(wrong) from None
     if seconds < 0:
@@ -140,7 +152,9 @@ def _sum_of_parts(text: str) -> Fraction:
 
 
 def parse_until(value: str) -> str:
-    """Normalize the time of ``until 07:00`` or ``until 2026-11-22T07:00``, in this machine's time zone."""
+    """Normalize the time of ``until 07:00`` or ``until 2026-11-22T07:00``, in this machine's time
+    zone.
+    """
     match = _UNTIL.fullmatch(value.strip())
     try:
         if match is None:
@@ -187,14 +201,16 @@ def format_instant(instant_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant_s))
 
 
-# A rate is opened in batches this far apart, or single connections further apart: precise for the loop's clock, no bursts.
+# A rate is opened in batches this far apart, or single connections further apart: precise for the
+# loop's clock, no bursts.
 _BATCH_S = 0.010
 
 
 def parse_pace(value: object) -> tuple[int, float]:
     """Parse a ramp's pace to (connections, seconds).
 
-    ``"10/10ms"``: ten connections every 10 ms. ``"100/s"``, without a number after the slash, is a rate: one every 10 ms.
+    ``"10/10ms"``: ten connections every 10 ms. ``"100/s"``, without a number after the slash, is a
+    rate: one every 10 ms.
     """
     parts = value.split("/") if isinstance(value, str) else []
     if len(parts) != 2 or not all(map(str.strip, parts)):
@@ -226,7 +242,9 @@ def format_rate(per_s: float) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """Format bytes with decimal units: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
+    """Format bytes with decimal units: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes,
+    ``"1,234 B"``.
+    """
     if abs(number) < 10_000:
         return f"{number:z,.0f} B"
     for unit, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
@@ -271,7 +289,9 @@ def format_share(share: float, decimals: int = 0) -> str:
 
 
 def tenth_more(count: float) -> int:
-    """``count`` and a tenth of it, rounded up: 1.1 is no binary number, so 1.1 * 100,000 alone would become 110,001."""
+    """``count`` and a tenth of it, rounded up: 1.1 is no binary number, so 1.1 * 100,000 alone
+    would become 110,001.
+    """
     return math.ceil(round(1.1 * count, 6))
 
 

@@ -1,4 +1,6 @@
-"""Parsers of a plan's values: URLs, headers, counts and times. Each raises ``ValueError`` with what to write."""
+"""Parsers of a plan's values: URLs, headers, counts and times. Each raises ``ValueError`` with what
+to write.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import msgspec
 
 from asyncli.model.private_values import MASK
 from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
-from asyncli.model.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
+from asyncli.model.units import (
+    LONGEST_S,
+    instant_of,
+    parse_count,
+    parse_duration,
+    parse_until,
+    shown,
+)
 
 # Heartbeats come after 1 to keepalive/2 seconds, so below 2 s there would be no interval.
 SHORTEST_KEEPALIVE_S = 2.0
@@ -46,7 +55,8 @@ class Target(msgspec.Struct, frozen=True):
     path: str
     secure: bool = False
     protocol: str = "http"
-    #: With --connect-to or --sni: the name for TLS, and the authority for requests; "": those of ``host``.
+    #: With --connect-to or --sni: the name for TLS, and the authority for requests; "": those of
+    #: ``host``.
     called: str = ""
     asked: str = ""
     #: The plan's addresses for ``host``, used instead of a name server.
@@ -168,9 +178,7 @@ def _split(value: str) -> tuple[SplitResult, str]:
         parts = urlsplit(value)
         host = parts.hostname
     except ValueError as error:
-        raise ValueError(
-            f"{shown(value)} is not a URL ({str(error)[:100]}); {_EXAMPLE}"
-        ) from None
+        raise ValueError(f"{shown(value)} is not a URL ({str(error)[:100]}); {_EXAMPLE}") from None
     if not host:
         raise ValueError(f"{shown(value)} has no host; {_EXAMPLE}")
     return parts, host
@@ -235,7 +243,9 @@ def checked_target(value: object) -> str:
 def parse_agent(value: object) -> str:
     """Parse an agent's address, ``http://host[:port]`` or https; the default port is added."""
     if "://" not in str(value) and not _USERINFO.match(str(value)):
-        raise ValueError(f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}")
+        raise ValueError(
+            f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}"
+        )
     try:
         target = parse_url(value)
     except ValueError as error:
@@ -429,9 +439,7 @@ def parse_hold_until(value: object) -> str | None:
     now_s = time.time()
     left_s = instant_of(until, now_s) - now_s
     if left_s <= 0:
-        raise ValueError(
-            f"{shown(text)} has passed; write a future time, or a time of day alone"
-        )
+        raise ValueError(f"{shown(text)} has passed; write a future time, or a time of day alone")
     if left_s > LONGEST_S:
         raise ValueError(
             f"{shown(text)} is more than ten years away; write for example until 07:00"

@@ -200,9 +200,7 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
         verdict = "ok"
         remedy = ""
     subject = "nginx's connection slots (workers x worker_connections)"
-    return Check(
-        "nginx_worker_connections", subject, verdict, have, need, "slots", detail, remedy
-    )
+    return Check("nginx_worker_connections", subject, verdict, have, need, "slots", detail, remedy)
 
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, inherited: int | None) -> Check:
@@ -274,9 +272,7 @@ def _backlog(listen: Listen, workers: int, plan: Plan, limits: Limits) -> Check:
     )
 
 
-def _of_backlog(
-    listen: Listen, workers: int, plan: Plan, asked: int, queue: int
-) -> Iterator[str]:
+def _of_backlog(listen: Listen, workers: int, plan: Plan, asked: int, queue: int) -> Iterator[str]:
     """What makes the backlog, in words. ``asked``: for a ``queue``, which the kernel may cut."""
     text = f"no backlog=, so {_DEFAULT_BACKLOG}"
     if listen.backlog is not None:

@@ -189,9 +189,7 @@ def location_for(locations: Sequence[Location], path: str) -> Location | Undecid
     return location
 
 
-def _find(
-    locations: Sequence[Location], path: str
-) -> tuple[Location | Undecided | None, bool]:
+def _find(locations: Sequence[Location], path: str) -> tuple[Location | Undecided | None, bool]:
     """The location of a level and of those nested in it, and whether it ends the search: patterns
     of outer levels come after prefixes of inner ones.
     """
@@ -337,9 +335,7 @@ def _in_url(name: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-def _host_for(
-    config: NginxConfig, server: ServerBlock, address: str, port: int, asked: str
-) -> str:
+def _host_for(config: NginxConfig, server: ServerBlock, address: str, port: int, asked: str) -> str:
     """The Host by which nginx chooses ``server``, if it does not without."""
     if server_for(config, address, port, asked) == server:
         return ""

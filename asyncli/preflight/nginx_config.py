@@ -27,7 +27,8 @@ from asyncli.preflight.nginx_blocks import (
 )
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 
-# A process's beginning is known to a hundredth of a second since the boot, whose own instant may move.
+# A process's beginning is known to a hundredth of a second since the boot, whose own instant may
+# move.
 _CLOCKS_APART_S = 1.0
 # In this version keepalive_requests rose from 100 to 1000 and keepalive_time was added.
 _MODERN = (1, 19, 10)
@@ -119,8 +120,8 @@ def read_nginx(
 
 
 def _began_s(pid: int) -> float:
-    """When the first of the processes that serve began (s since 1970): the workers of the master ``pid``, which a reload
-    replaces, else itself. Infinite if it has ended, or is none of nginx's.
+    """When the first of the processes that serve began (s since 1970): the workers of the master
+    ``pid``, which a reload replaces, else itself. Infinite if it has ended, or is none of nginx's.
     """
     import psutil
 

@@ -65,8 +65,7 @@ def _sessions(plan: Plan, frontends: Mapping[str, Frontend]) -> Check:
         detail += "; its status page does not tell whether the URL leads to this one"
     detail += "; beyond it connects wait in its listen queue"
     remedy = (
-        f"maxconn {need} in the frontend {tightest} of haproxy.cfg, "
-        "and at least as much in global"
+        f"maxconn {need} in the frontend {tightest} of haproxy.cfg, and at least as much in global"
     )
     # More URLs may lead to more frontends, and a page may be another server's: no certain failure.
     return Check(code, subject, "warn", frontend.limit, need, "sessions", detail, remedy)

@@ -1,7 +1,7 @@
 """Follows a run file while it is written.
 
-The first read of a long file skips what a status does not need: it sums ticks without their histograms, and reads samples only
-of the baseline's end and the last seconds.
+The first read of a long file skips what a status does not need: it sums ticks without their
+histograms, and reads samples only of the baseline's end and the last seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class News(msgspec.Struct):
 
 
 class Follower:
-    """Follows the run in ``path``. Between two reads nothing is open, so the writer's checkpoints never wait."""
+    """Follows the run in ``path``. Between two reads nothing is open, so the writer's checkpoints
+    never wait.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -60,8 +62,9 @@ class Follower:
         self._last: News | None = None
 
     def news(self) -> News:
-        """What changed since the last call; nothing for a missing file. Raises :class:`~asyncli.model.errors.StoreError` as
-        ``read_run`` does."""
+        """What changed since the last call; nothing for a missing file. Raises
+        :class:`~asyncli.model.errors.StoreError` as ``read_run`` does.
+        """
         seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
         # A file being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
@@ -95,14 +98,27 @@ class Follower:
         samples: list[Sample] = []
         if self._last is None:
             ticks, samples = self._catch_up(connection, frame)
-        ticks += [(t_s, decode_tick(payload)) for t_s, payload in self._new_rows(connection, "ticks", "t_s, payload")]
+        ticks += [
+            (t_s, decode_tick(payload))
+            for t_s, payload in self._new_rows(connection, "ticks", "t_s, payload")
+        ]
         samples += _samples(connection, self._new_rows(connection, "samples", "t_s, metric, value"))
         reader.require_plausible([t_s for t_s, _ in ticks])
         findings = [decode_finding(row) for row in self._new_rows(connection, "findings", "*")]
         reader.require_plausible([t_s for t_s, _ in findings])
-        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, frame.started_wall_s)
+        return News(
+            _with_gaps(frame, connection),
+            phases,
+            ticks,
+            samples,
+            findings,
+            frame.complete,
+            frame.started_wall_s,
+        )
 
-    def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
+    def _catch_up(
+        self, connection: sqlite3.Connection, frame: Run
+    ) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """A summary of all rows older than the last seconds."""
         last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
         if last is None:
@@ -112,14 +128,23 @@ class Follower:
         self._rows["samples"] = reader.row_at(connection, "samples", recent_s)
         ramp = frame.phase("ramp")
         ramp_s = recent_s if ramp is None else ramp.start_s
-        bounds = [reader.row_at(connection, "samples", at) for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))]
-        rows = connection.execute("SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid", bounds)
+        bounds = [
+            reader.row_at(connection, "samples", at)
+            for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))
+        ]
+        rows = connection.execute(
+            "SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
+            bounds,
+        )
         history = sum_ticks(connection, self._rows["ticks"], frame.plan.connections)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
 
-    def _new_rows(self, connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
+    def _new_rows(
+        self, connection: sqlite3.Connection, table: str, columns: str
+    ) -> list[tuple[Any, ...]]:
         rows = connection.execute(
-            f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._rows[table],)
+            f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid",
+            (self._rows[table],),
         ).fetchall()
         if rows:
             self._rows[table] = rows[-1][0]
@@ -132,14 +157,20 @@ def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
     if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
         return plan
     last = [
-        connection.execute(f"SELECT t_s FROM {table} ORDER BY rowid DESC LIMIT 1").fetchone() for table in ("ticks", "samples")
+        connection.execute(f"SELECT t_s FROM {table} ORDER BY rowid DESC LIMIT 1").fetchone()
+        for table in ("ticks", "samples")
     ]
     until_s = max([hold.start_s, *(row[0] for row in last if row is not None)])
-    return msgspec.structs.replace(plan, hold_s=plan.hold_s + left_out_s(frame.gaps, hold.start_s, until_s))
+    return msgspec.structs.replace(
+        plan, hold_s=plan.hold_s + left_out_s(frame.gaps, hold.start_s, until_s)
+    )
 
 
-def sum_ticks(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
-    """The sum of the counts of the ticks up to a row, with the last one's gauges; without histograms.
+def sum_ticks(
+    connection: sqlite3.Connection, until_row: int, connections: int
+) -> tuple[float, Tick] | None:
+    """The sum of the counts of the ticks up to a row, with the last one's gauges; without
+    histograms.
 
     Seconds in which all were held and nothing changed are skipped.
     """
@@ -149,7 +180,9 @@ def sum_ticks(connection: sqlite3.Connection, until_row: int, connections: int) 
     if last is None:
         return None
     gauges = decode_tick(last[1])
-    whole = Tick(second=gauges.second, workers=gauges.workers, held=gauges.held, connecting=gauges.connecting)
+    whole = Tick(
+        second=gauges.second, workers=gauges.workers, held=gauges.held, connecting=gauges.connecting
+    )
     query = "SELECT payload FROM ticks WHERE rowid <= ? AND (opened <> 0 OR lost <> 0 OR held < ?)"
     for (payload,) in connection.execute(query, (until_row, connections)):
         tick = decode_tick(payload)
@@ -163,8 +196,15 @@ def sum_ticks(connection: sqlite3.Connection, until_row: int, connections: int) 
 
 
 def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:
-    names = {number: reader.text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics")}
-    rows = [row for row in rows if row[1] in names and reader.plausible(row[0]) and reader.plausible(row[2])]
+    names = {
+        number: reader.text_of(name)
+        for number, name in connection.execute("SELECT id, name FROM metrics")
+    }
+    rows = [
+        row
+        for row in rows
+        if row[1] in names and reader.plausible(row[0]) and reader.plausible(row[2])
+    ]
     return [
         Sample(t_s, {names[metric]: value for _, metric, value in of_one})
         for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])
@@ -172,7 +212,9 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 
 
 def last_written_s(path: Path) -> float:
-    """When the run in ``path`` or its WAL was last written (s since 1970); 0 for no file. A reader leaves an empty WAL."""
+    """When the run in ``path`` or its WAL was last written (s since 1970); 0 for no file. A reader
+    leaves an empty WAL.
+    """
     stamps = (_stamp(path), _stamp(beside(path, "-wal")))
     return max((stamp[0] for stamp in stamps if stamp is not None and stamp[1]), default=0.0)
 

@@ -1,6 +1,7 @@
 """Decodes ticks and findings of a run file; a tick's histograms only when they are used.
 
-After a night at 6,450 heartbeats a second histograms are nine tenths of the file: all decoded they would take gigabytes.
+After a night at 6,450 heartbeats a second histograms are nine tenths of the file: all decoded they
+would take gigabytes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ _NONE = msgspec.msgpack.encode(Histogram())
 
 
 class StoredHistogram:
-    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` if they are damaged."""
+    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` if
+    they are damaged.
+    """
 
     __slots__ = ("_packed",)
-    # The last decoded one: its counts, least and greatest are used together. Replaced as a whole, for threads.
+    # The last decoded one: its counts, least and greatest are used together. Replaced as a whole,
+    # for threads.
     _last: ClassVar[tuple[object, Histogram]] = (None, Histogram())
 
     def __init__(self, packed: bytes) -> None:
@@ -36,7 +40,9 @@ class StoredHistogram:
                 histogram = _decode_histogram(self._packed)
             except msgspec.MsgspecError as error:
                 why = str(error)[:200]
-                raise StoreError(f"the run file is damaged: invalid histogram ({why}); use another copy") from None
+                raise StoreError(
+                    f"the run file is damaged: invalid histogram ({why}); use another copy"
+                ) from None
             StoredHistogram._last = (self._packed, histogram)
         return histogram
 
@@ -64,7 +70,9 @@ def _outline() -> type[msgspec.Struct]:
         if field.name in HISTOGRAMS:
             fields.append((field.name, msgspec.Raw, msgspec.Raw(_NONE)))
         elif field.default_factory is not msgspec.NODEFAULT:
-            fields.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
+            fields.append(
+                (field.name, field.type, msgspec.field(default_factory=field.default_factory))
+            )
         else:
             fields.append((field.name, field.type, field.default))
     return msgspec.defstruct("TickOutline", fields)
@@ -96,7 +104,8 @@ _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def decode_finding(row: Sequence[Any]) -> tuple[float, Finding]:
-    """Decode a row of the findings table: its instant (s) and the finding; an older file has no fields.
+    """Decode a row of the findings table: its instant (s) and the finding; an older file has no
+    fields.
 
     Raises :class:`msgspec.MsgspecError` if it is none.
     """

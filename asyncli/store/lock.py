@@ -1,6 +1,7 @@
 """The lock of a run file's writer; it ends with the process.
 
-It is flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which works across containers.
+It is flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which works
+across containers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _TRIES, _AGAIN_S = 20, 0.01
 def lock(path: Path) -> int | None:
     """Take the lock: a descriptor that holds it while open; None if the file cannot be opened.
 
-    Raises BlockingIOError if another process writes the file. Close it after SQLite has closed the file: closing a descriptor
-    releases all fcntl(2) locks of the process on that file. No effect on a file system without flock.
+    Raises BlockingIOError if another process writes the file. Close it after SQLite has closed the
+    file: closing a descriptor releases all fcntl(2) locks of the process on that file. No effect on
+    a file system without flock.
     """
     try:
         held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

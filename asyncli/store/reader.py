@@ -38,8 +38,8 @@ _ROUND, _SPARE = 100_000, 1_000_000
 _MAGIC = b"SQLite format 3\0"
 
 
-# Errors of reading damaged files: SQLite's and msgspec's, missing rows or keys, wrong types, impossible instants (OverflowError,
-# OSError), endless nesting, lengths beyond any memory.
+# Errors of reading damaged files: SQLite's and msgspec's, missing rows or keys, wrong types,
+# impossible instants (OverflowError, OSError), endless nesting, lengths beyond any memory.
 _DAMAGE = (
     sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
     MemoryError,
@@ -49,8 +49,8 @@ _DAMAGE = (
 def read_run(path: str | os.PathLike[str]) -> Run:
     """The run in ``path``; never writes to it.
 
-    Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a newer
-    asyncli, or damaged.
+    Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of
+    another program, of a newer asyncli, or damaged.
     """
     return read_with(path, _load)
 
@@ -73,7 +73,9 @@ def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection],
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector: with a night's half a million objects it takes a fifth of the time."""
+    """Pause the garbage collector: with a night's half a million objects it takes a fifth of the
+    time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -84,21 +86,28 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _require_run_file(path: Path) -> None:
-    """Refuse what is no run file, without opening it: in the writing process (a notebook) closing any descriptor of the file
-    would release SQLite's locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2)."""
+    """Refuse what is no run file, without opening it: in the writing process (a notebook) closing
+    any descriptor of the file would release SQLite's locks on it
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotBegunError(f"{path}: no such file; name a run file that asyncli wrote (see --out)") from None
+        raise NotBegunError(
+            f"{path}: no such file; name a run file that asyncli wrote (see --out)"
+        ) from None
     except OSError as error:
         raise _unreadable(path, error.strerror) from None
     if stat.S_ISDIR(status.st_mode):
-        raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
+        raise StoreError(
+            f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
     if not os.access(path, os.R_OK):
         raise _unreadable(path, os.strerror(errno.EACCES))
-    # A writer killed before its first commit leaves an empty file, which SQLite takes for an empty database.
+    # A writer killed before its first commit leaves an empty file, which SQLite takes for an empty
+    # database.
     if not status.st_size:
         raise _empty(path)
 
@@ -111,8 +120,8 @@ def _unreadable(path: Path, why: str | None) -> StoreError:
 def _open_file(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection.
 
-    A WAL needs its index, the file ``-shm``. From a read-only folder the file and its WAL are copied: ``immutable=1`` would
-    ignore the WAL.
+    A WAL needs its index, the file ``-shm``. From a read-only folder the file and its WAL are
+    copied: ``immutable=1`` would ignore the WAL.
     """
     with contextlib.ExitStack() as stack:
         connection = _connect(path)
@@ -129,7 +138,9 @@ def _open_file(path: Path) -> Iterator[sqlite3.Connection]:
                 ) from None
             connection = _connect(folder / path.name)
         if connection is None:
-            raise StoreError(f"{path}: SQLite cannot open it; copy it and its -wal file to a writable folder")
+            raise StoreError(
+                f"{path}: SQLite cannot open it; copy it and its -wal file to a writable folder"
+            )
         stack.callback(connection.close)
         yield connection
 
@@ -157,8 +168,10 @@ def _code(error: Exception) -> int | None:
 
 
 def _limit_reading(path: Path, connection: sqlite3.Connection) -> None:
-    """Bound the reading of a hostile file, with circular pages or an endless view (https://www.sqlite.org/security.html). One of
-    our rows has at least ten bytes and takes about ten SQLite instructions."""
+    """Bound the reading of a hostile file, with circular pages or an endless view
+    (https://www.sqlite.org/security.html). One of our rows has at least ten bytes and takes about
+    ten SQLite instructions.
+    """
     with contextlib.suppress(OSError):
         files = [file for file in (path, beside(path, "-wal")) if file.exists()]
         size = sum(file.stat().st_size for file in files)
@@ -171,22 +184,30 @@ def _limit_reading(path: Path, connection: sqlite3.Connection) -> None:
 
 def _read_error(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_BUSY:
-        return StoreError(f"{path}: another program has locked it; end its transaction and try again")
+        return StoreError(
+            f"{path}: another program has locked it; end its transaction and try again"
+        )
     if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
-        return StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
+        return StoreError(
+            f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote"
+        )
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save the rest")
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether it starts with SQLite's magic bytes. Not for a file that this process writes: see :func:`_require_run_file`."""
+    """Whether it starts with SQLite's magic bytes. Not for a file that this process writes: see
+    :func:`_require_run_file`.
+    """
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
     return False
 
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
-    return NotBegunError(f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file")
+    return NotBegunError(
+        f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file"
+    )
 
 
 def _identify(path: Path, connection: sqlite3.Connection) -> None:
@@ -194,7 +215,9 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _empty(path, ", or it was copied without its -wal file: copy both")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise StoreError(f"{path}: is a SQLite file of another program; name a run file that asyncli wrote")
+        raise StoreError(
+            f"{path}: is a SQLite file of another program; name a run file that asyncli wrote"
+        )
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > RESUMED_SCHEMA:
         raise StoreError(
@@ -222,7 +245,9 @@ def read_frame(connection: sqlite3.Connection) -> Run:
     started = datetime.fromtimestamp(started_wall_s, UTC)
     phases = [
         msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
-        for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
+        for name, start_s, end_s in connection.execute(
+            "SELECT name, start_s, end_s FROM phases ORDER BY start_s"
+        )
     ]
     require_plausible([phase.start_s for phase in phases])
     require_plausible([phase.end_s for phase in phases if phase.end_s is not None])
@@ -244,7 +269,9 @@ def read_frame(connection: sqlite3.Connection) -> Run:
 
 
 def _gaps(connection: sqlite3.Connection) -> list[Gap]:
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaps'").fetchone():
+    if not connection.execute(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaps'"
+    ).fetchone():
         return []
     rows = connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s").fetchall()
     require_plausible([number for row in rows for number in row if number is not None])
@@ -252,37 +279,61 @@ def _gaps(connection: sqlite3.Connection) -> list[Gap]:
 
 
 def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
-    """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none. By bisection, so an agent's late samples may shift
-    it a little."""
-    low, high = 0, int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
+    """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none. By bisection, so an
+    agent's late samples may shift it a little.
+    """
+    low, high = (
+        0,
+        int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0]),
+    )
     query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
     while low < high:
         middle = (low + high + 1) // 2
         row = connection.execute(query, (middle,)).fetchone()
-        low, high = (middle, high) if row is None or not plausible(row[0]) or row[0] <= until_s else (low, middle - 1)
+        low, high = (
+            (middle, high)
+            if row is None or not plausible(row[0]) or row[0] <= until_s
+            else (low, middle - 1)
+        )
     return low
 
 
-def read_ticks(connection: sqlite3.Connection, decode: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
+def read_ticks(
+    connection: sqlite3.Connection, decode: Callable[[bytes], Tick]
+) -> list[tuple[float, Tick]]:
     """Every tick with its instant; ``decode`` converts its payload."""
-    ticks = [(t_s, decode(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
+    ticks = [
+        (t_s, decode(blob))
+        for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")
+    ]
     require_plausible([t_s for t_s, _ in ticks])
     return ticks
 
 
 def read_findings(connection: sqlite3.Connection) -> list[Finding]:
     """The findings made during the run, in order."""
-    return [finding for _, finding in map(decode_finding, connection.execute("SELECT * FROM findings ORDER BY rowid"))]
+    return [
+        finding
+        for _, finding in map(
+            decode_finding, connection.execute("SELECT * FROM findings ORDER BY rowid")
+        )
+    ]
 
 
 def _load(connection: sqlite3.Connection) -> Run:
     check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
     run.ticks = read_ticks(connection, decode_tick)
-    names = {number: text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
+    names = {
+        number: text_of(name)
+        for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")
+    }
     run.samples, skipped = read_samples(connection, names)
     run.findings = [*read_findings(connection), *skipped]
-    run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
+    run.checks = [
+        check(payload)
+        for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")
+    ]
     return run
 
 
@@ -291,7 +342,8 @@ Column = tuple[list[int], list[float]]
 
 
 class Columns(dict[int, Column]):
-    """Metric's number -> its column. A number without a metric has one too, which is skipped later."""
+    """Metric's number -> its column. A number without a metric has one too, which is skipped later.
+    """
 
     def __missing__(self, number: int) -> Column:
         column: Column = ([], [])
@@ -299,14 +351,18 @@ class Columns(dict[int, Column]):
         return column
 
 
-def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where: str = "") -> tuple[Samples, list[Finding]]:
+def read_samples(
+    connection: sqlite3.Connection, names: Mapping[int, str], where: str = ""
+) -> tuple[Samples, list[Finding]]:
     """The rows of the metrics ``names`` as columns, and a finding about skipped rows."""
     # Create the columns first, to fix their order.
     columns = Columns({number: ([], []) for number in names})
     t_s: list[float] = []
     instant, place = None, -1
     # Runs some million times.
-    for at, metric, value in connection.execute(f"SELECT t_s, metric, value FROM samples {where} ORDER BY rowid"):
+    for at, metric, value in connection.execute(
+        f"SELECT t_s, metric, value FROM samples {where} ORDER BY rowid"
+    ):
         if at != instant:
             instant = at
             t_s.append(at)
@@ -317,9 +373,12 @@ def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where
     return _as_samples(t_s, columns, names)
 
 
-def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
-    """The columns in order of time (an agent's samples may be written minutes late), and a finding about skipped rows: of an
-    unknown metric, or with an impossible number."""
+def _as_samples(
+    t_s: list[float], columns: Columns, names: Mapping[int, str]
+) -> tuple[Samples, list[Finding]]:
+    """The columns in order of time (an agent's samples may be written minutes late), and a finding
+    about skipped rows: of an unknown metric, or with an impossible number.
+    """
     unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
     known = {names[number]: column for number, column in columns.items() if column[0]}
     odd = 0
@@ -337,7 +396,9 @@ def plausible(value: object, most: float = MOST) -> bool:
     return isinstance(value, int | float) and -MOST <= value <= most
 
 
-def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], dict[str, Column], int]:
+def _usable(
+    t_s: list[float], columns: dict[str, Column]
+) -> tuple[list[float], dict[str, Column], int]:
     """Drop impossible instants and values; returns the rest and the number of dropped values."""
     kept_places = [place for place, at in enumerate(t_s) if plausible(at)]
     moved = {place: number for number, place in enumerate(kept_places)}
@@ -345,7 +406,11 @@ def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], 
     for name, (places, values) in columns.items():
         most = min(MOST, greatest(name))
         rows = zip(places, values, strict=True)
-        kept = [(moved[place], value) for place, value in rows if place in moved and plausible(value, most)]
+        kept = [
+            (moved[place], value)
+            for place, value in rows
+            if place in moved and plausible(value, most)
+        ]
         skipped += len(places) - len(kept)
         if kept:
             usable[name] = [place for place, _ in kept], [value for _, value in kept]

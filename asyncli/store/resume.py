@@ -13,7 +13,19 @@ import msgspec
 from asyncli.findings.run import where
 from asyncli.model.errors import StoreError
 from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
-from asyncli.model.records import ABORTED, CUT, GAVE_UP, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.model.records import (
+    ABORTED,
+    CUT,
+    GAVE_UP,
+    NOTHING_LISTENS,
+    RESUMED,
+    STOPPED,
+    Finding,
+    Gap,
+    Phase,
+    Tick,
+    left_out_s,
+)
 from asyncli.model.run import Run
 from asyncli.model.units import format_instant, instant_of
 from asyncli.store.follow import sum_ticks
@@ -46,7 +58,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     so_far: Tick
     #: Why its session ended it; "" if it was killed.
     ended_by: str
-    #: The value of ``schema.RECORDED``: a greater one later means that another process resumed the run.
+    #: The value of ``schema.RECORDED``: a greater one later means that another process resumed the
+    #: run.
     recorded: int
 
     @property
@@ -59,7 +72,12 @@ class Interrupted(msgspec.Struct, frozen=True):
         """Seconds of the hold that were measured."""
         if self.hold is None:
             return 0.0
-        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.run.gaps, self.hold.start_s, self.last_s))
+        return max(
+            0.0,
+            self.last_s
+            - self.hold.start_s
+            - left_out_s(self.run.gaps, self.hold.start_s, self.last_s),
+        )
 
     @property
     def ends_s(self) -> float | None:
@@ -77,24 +95,34 @@ class Interrupted(msgspec.Struct, frozen=True):
         """Seconds left of the hold at ``now_s`` (s since 1970); None: until stopped."""
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
-        return None if self.run.plan.hold_s is None else max(0.0, self.run.plan.hold_s - self.held_s)
+        return (
+            None if self.run.plan.hold_s is None else max(0.0, self.run.plan.hold_s - self.held_s)
+        )
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
-    """The run in ``path``. Raises :class:`StoreError` as ``read_run`` does, and if its hold is over or would be by now."""
+    """The run in ``path``. Raises :class:`StoreError` as ``read_run`` does, and if its hold is over
+    or would be by now.
+    """
     return read_with(path, lambda connection: _require_hold_left(_read(Path(path), connection)))
 
 
 def _require_hold_left(before: Interrupted) -> Interrupted:
     ends_s = before.ends_s
     if before.left_s(time.time()) == 0 and (before.hold is not None or ends_s is not None):
-        when = "was complete" if ends_s is None else f"was to end at {format_instant(ends_s)}, which has passed"
+        when = (
+            "was complete"
+            if ends_s is None
+            else f"was to end at {format_instant(ends_s)}, which has passed"
+        )
         raise _nothing_left(before.path, f"its hold {when}")
     return before
 
 
 def _nothing_left(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path}: {why}, so there is nothing to resume; start it again, or see 'asyncli report {path}'")
+    return StoreError(
+        f"{path}: {why}, so there is nothing to resume; start it again, or see 'asyncli report {path}'"
+    )
 
 
 class _Ended(msgspec.Struct):
@@ -128,7 +156,9 @@ def _end_reason(finding: Finding | None) -> str:
     ended = msgspec.convert(finding.fields, _Ended)
     by = "" if ended.because else " by the user (Ctrl-C or a signal)"
     because = f", because {ended.because}" if ended.because else ""
-    return f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)} and drained{because}"
+    return (
+        f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)} and drained{because}"
+    )
 
 
 _ALL_ROWS = 2**62
@@ -141,7 +171,9 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     if frame.complete or any(phase.name in ("drain", "residue") for phase in frame.phases):
         end = _last_finding((STOPPED, ABORTED, GAVE_UP, NOTHING_LISTENS), connection)
         raise _nothing_left(path, _end_reason(end))
-    row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
+    row = connection.execute(
+        "SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1"
+    ).fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
     last = decode_tick(row[1]) if row is not None else Tick()
@@ -150,7 +182,9 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     instants = [span.start_s if span.end_s is None else span.end_s for span in spans]
     ended = _last_finding(_ENDINGS, connection)
     newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
-    counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}
+    counted = {
+        name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))
+    }
     return Interrupted(
         path=path,
         run=frame,

@@ -6,22 +6,24 @@ from pathlib import Path
 
 from asyncli.model.records import SCHEMA
 
-#: The schema of a resumed run file. Higher, so that an older asyncli, which knows no gaps, refuses it instead of fitting across
-#: them.
+#: The schema of a resumed run file. Higher, so that an older asyncli, which knows no gaps, refuses
+#: it instead of fitting across them.
 RESUMED_SCHEMA = SCHEMA + 1
-#: Columns that old files lack, as (table, column, definition), added when one is resumed. A new column goes to the end of its
-#: table, and here with a default.
+#: Columns that old files lack, as (table, column, definition), added when one is resumed. A new
+#: column goes to the end of its table, and here with a default.
 ADDED_COLUMNS = (("findings", "fields", "TEXT NOT NULL DEFAULT '{}'"),)
 #: Added on resuming.
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
 #: The number of recorded ticks and findings; it only grows.
 RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"
 
-#: SQLite's application_id of a run file: "asnc" in ASCII. It distinguishes a run from other databases, also for ``file``.
+#: SQLite's application_id of a run file: "asnc" in ASCII. It distinguishes a run from other
+#: databases, also for ``file``.
 APPLICATION_ID = 0x61736E63
 
-# A tick has its main counts in columns, for people with sqlite3, and is stored whole as msgpack. Samples are a narrow table: a
-# missing number is a missing row. No index: rows are written and read in order of time.
+# A tick has its main counts in columns, for people with sqlite3, and is stored whole as msgpack.
+# Samples are a narrow table: a missing number is a missing row. No index: rows are written and read
+# in order of time.
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE phases (name TEXT PRIMARY KEY, start_s REAL NOT NULL, end_s REAL);

@@ -1,7 +1,7 @@
 """Writes a run file during the run: one connection, one thread, a commit a second.
 
-The plan and the environment are on the disk before :meth:`RunWriter.create` returns, so even a run that is killed at once has
-them. Later records reach the disk within about a second.
+The plan and the environment are on the disk before :meth:`RunWriter.create` returns, so even a run
+that is killed at once has them. Later records reach the disk within about a second.
 """
 
 from __future__ import annotations
@@ -24,17 +24,27 @@ from asyncli.model.private_values import private_values, recorded_document
 from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.model.text import plain
 from asyncli.store.lock import lock
-from asyncli.store.schema import ADDED_COLUMNS, APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
+from asyncli.store.schema import (
+    ADDED_COLUMNS,
+    APPLICATION_ID,
+    GAPS,
+    RECORDED,
+    RESUMED_SCHEMA,
+    TABLES,
+    beside,
+)
 
 COMMIT_EVERY_S = 1.0
-# While the disk refuses writes, records wait in memory: two a second, about 5 kB each, so this is more than an hour and less than
-# 50 MB. Beyond it ticks and samples are dropped and counted. Findings are few and explain what happened: they have as much room
-# again, so a flood of them (an agent with a new one each second) is bounded too.
+# While the disk refuses writes, records wait in memory: two a second, about 5 kB each, so this is
+# more than an hour and less than 50 MB. Beyond it ticks and samples are dropped and counted.
+# Findings are few and explain what happened: they have as much room again, so a flood of them (an
+# agent with a new one each second) is bounded too.
 MOST_WAITING = 10_000
 # At the end there is no next second to retry in; a disk that is still full after this stays full.
 _LAST_TRIES = 4
 _LAST_WAIT_S = 0.5
-# Another process may hold SQLite's lock for a moment (a shell with an open transaction); only the writer's thread waits for it.
+# Another process may hold SQLite's lock for a moment (a shell with an open transaction); only the
+# writer's thread waits for it.
 _BUSY_S = 1.0
 
 _Row = tuple[Any, ...]
@@ -42,14 +52,17 @@ _Statement = tuple[str, list[_Row]]
 
 _META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 _METRIC = "INSERT OR IGNORE INTO metrics VALUES (?, ?)"
-_PHASE = "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET start_s = ?2, end_s = ?3"
+_PHASE = (
+    "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET start_s = ?2, end_s = ?3"
+)
 _TICK = "INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SAMPLE = "INSERT INTO samples VALUES (?, ?, ?)"
 _FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)"
 _GAP = "INSERT INTO gaps VALUES (?, ?) ON CONFLICT (start_s) DO UPDATE SET end_s = ?2"
 _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
-# sqlite3's errors about the data rather than the disk: a text that is not UTF-8, a number beyond 64 bits.
+# sqlite3's errors about the data rather than the disk: a text that is not UTF-8, a number beyond 64
+# bits.
 _UNFIT = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -69,12 +82,18 @@ def _json(value: object) -> str:
 class RunWriter:
     """The writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
-    While the disk refuses writes, records wait in memory and are retried each second; ``trouble`` is the error (None: none), and
-    ``dropped`` counts lost records. ``lost``: the file was moved or deleted; a moved one is complete once closed. :meth:`news`
-    has findings about both.
+    While the disk refuses writes, records wait in memory and are retried each second; ``trouble``
+    is the error (None: none), and ``dropped`` counts lost records. ``lost``: the file was moved or
+    deleted; a moved one is complete once closed. :meth:`news` has findings about both.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], lock_fd: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        environment: Mapping[str, Any],
+        lock_fd: int | None,
+    ) -> None:
         self.path = path
         self.trouble: str | None = None
         self.dropped = 0
@@ -107,7 +126,8 @@ class RunWriter:
         plan_document: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """Create a run file with environment and plan, without its secrets. ``started_wall_s``: Unix time of the run's start.
+        """Create a run file with environment and plan, without its secrets. ``started_wall_s``:
+        Unix time of the run's start.
 
         Raises :class:`StoreError` if the file exists or cannot be written.
         """
@@ -119,7 +139,8 @@ class RunWriter:
             "environment": _json(plain(environment)),
             "complete": "false",
         }
-        # It has no secret, but texts of the server that may quote one. SQLite gives -wal and -shm the mode of the file.
+        # It has no secret, but texts of the server that may quote one. SQLite gives -wal and -shm
+        # the mode of the file.
         _make(path, 0o600 if private_values(plan_document) else 0o644)
         lock_fd = _acquire_lock(path)
         connection = None
@@ -143,10 +164,19 @@ class RunWriter:
         return cls(path, connection, environment, lock_fd)
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, recorded: int, restart: bool) -> Self:
-        """Open the run file ``path`` to resume it; ``restart`` deletes its phases, for a run interrupted before its hold.
-        ``recorded``: the value of ``schema.RECORDED`` when it was read. Raises :class:`StoreError` if another process writes or
-        wrote it, or it cannot be written."""
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        environment: Mapping[str, Any],
+        *,
+        recorded: int,
+        restart: bool,
+    ) -> Self:
+        """Open the run file ``path`` to resume it; ``restart`` deletes its phases, for a run
+        interrupted before its hold. ``recorded``: the value of ``schema.RECORDED`` when it was
+        read. Raises :class:`StoreError` if another process writes or wrote it, or it cannot be
+        written.
+        """
         path = Path(path)
         lock_fd = _acquire_lock(path)
         connection = None
@@ -190,7 +220,16 @@ class RunWriter:
     def tick(self, t_s: float, tick: Tick) -> None:
         """Record a tick, received at ``t_s`` on the run's clock."""
         self._now_s = t_s
-        row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
+        row = (
+            t_s,
+            tick.second,
+            tick.held,
+            tick.opened,
+            tick.lost,
+            tick.sent,
+            tick.answered,
+            _pack(tick),
+        )
         self._put(_TICK, [row], room=MOST_WAITING)
 
     def sample(self, sample: Sample) -> None:
@@ -212,7 +251,14 @@ class RunWriter:
 
     def finding(self, t_s: float, finding: Finding) -> None:
         """Record a finding, made at ``t_s`` on the run's clock."""
-        row = (t_s, finding.code, finding.severity, finding.evidence, finding.remedy, _json(finding.fields))
+        row = (
+            t_s,
+            finding.code,
+            finding.severity,
+            finding.evidence,
+            finding.remedy,
+            _json(finding.fields),
+        )
         self._put(_FINDING, [row], room=2 * MOST_WAITING)
 
     def checks(self, checks: Iterable[Check]) -> None:
@@ -236,7 +282,9 @@ class RunWriter:
         return news
 
     def close(self, complete: bool) -> None:
-        """Write what waits, mark a ``complete`` run, close the file. Blocks; may be repeated; never raises: see ``trouble``."""
+        """Write what waits, mark a ``complete`` run, close the file. Blocks; may be repeated; never
+        raises: see ``trouble``.
+        """
         if self._closing is None:
             self._closing = complete
         self._wake.set()
@@ -255,7 +303,10 @@ class RunWriter:
     def _run(self) -> None:
         while not self._wake.wait(COMMIT_EVERY_S):
             self._commit()
-        last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
+        last: _Statement = (
+            _META,
+            [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))],
+        )
         self._put(*last)
         for attempt in range(_LAST_TRIES):
             # The second commit writes the findings of the first.
@@ -264,11 +315,15 @@ class RunWriter:
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
         else:
-            self.trouble = f"{self.path}: the last records could not be written; the end of the run is missing"
+            self.trouble = (
+                f"{self.path}: the last records could not be written; the end of the run is missing"
+            )
         with contextlib.suppress(sqlite3.Error):
-            # Back to a rollback journal, so that the file alone can be opened in a read-only folder. If a reader or a new name
-            # prevents that, move the WAL into the file.
-            if self.lost or self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+            # Back to a rollback journal, so that the file alone can be opened in a read-only
+            # folder. If a reader or a new name prevents that, move the WAL into the file.
+            if self.lost or self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != (
+                "delete",
+            ):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
@@ -279,7 +334,8 @@ class RunWriter:
         _release_lock(self._lock_fd)
 
     def _commit(self) -> bool:
-        """Write all in one transaction; after a failure the records wait. True if nothing is left."""
+        """Write all in one transaction; after a failure the records wait. True if nothing is left.
+        """
         batch: list[_Statement] = []
         try:
             self._check_file()
@@ -313,7 +369,9 @@ class RunWriter:
             self._troubled_s = None
             self._report(run_file_back(str(self.path), waited_s, self.dropped))
         if self.dropped:
-            self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
+            self.trouble = (
+                f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
+            )
         return True
 
     def _write(self, sql: str, rows: list[_Row]) -> bool:
@@ -338,10 +396,13 @@ class RunWriter:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: a commit has reached the disk when it returns, so a power cut costs one second at most.
+        # FULL: a commit has reached the disk when it returns, so a power cut costs one second at
+        # most.
         connection.execute("PRAGMA synchronous = FULL")
     except sqlite3.Error:
         connection.close()
@@ -366,7 +427,9 @@ def _acquire_lock(path: Path) -> int | None:
     try:
         return lock(path)
     except BlockingIOError:
-        raise StoreError(f"{path}: another process is writing its run; follow it with 'asyncli watch {path}'") from None
+        raise StoreError(
+            f"{path}: another process is writing its run; follow it with 'asyncli watch {path}'"
+        ) from None
 
 
 def _release_lock(lock_fd: int | None) -> None:
@@ -375,11 +438,17 @@ def _release_lock(lock_fd: int | None) -> None:
 
 
 def require_free(path: Path) -> None:
-    """Raise :class:`StoreError` if ``path`` exists or its folder does not: before a server is started for the run."""
+    """Raise :class:`StoreError` if ``path`` exists or its folder does not: before a server is
+    started for the run.
+    """
     if os.path.lexists(path):
-        raise StoreError(f"{path}: exists already and is never overwritten; name another file with --out")
+        raise StoreError(
+            f"{path}: exists already and is never overwritten; name another file with --out"
+        )
     if not os.path.isdir(path.parent):
-        raise StoreError(f"{path}: there is no folder {path.parent}; create it, or name another file with --out")
+        raise StoreError(
+            f"{path}: there is no folder {path.parent}; create it, or name another file with --out"
+        )
 
 
 def _make(path: Path, mode: int) -> None:
@@ -388,7 +457,9 @@ def _make(path: Path, mode: int) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode))
     except OSError as error:
-        raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
+        raise StoreError(
+            f"{path}: cannot be created ({error.strerror}); name another file with --out"
+        ) from None
 
 
 def _error_text(error: Exception) -> str:

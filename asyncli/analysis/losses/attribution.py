@@ -13,7 +13,8 @@ from asyncli.analysis.totals import Totals
 from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.model.run import Run
 
-# First what the run or the server confirms, then single numbers of the lost connections, then when they ended.
+# First what the run or the server confirms, then single numbers of the lost connections, then when
+# they ended.
 _MECHANISMS = (
     recorded.generator_lost,
     recorded.unreadable,
@@ -43,10 +44,12 @@ _MECHANISMS = (
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """``count`` losses of one cause with one explanation; code "unexplained" or "too_few" without one.
+    """``count`` losses of one cause with one explanation; code "unexplained" or "too_few" without
+    one.
 
-    ``certain``: confirmed by the server's configuration, counts or processes; else likely. ``from_s``, ``to_s``: the seconds of
-    the first and the last loss. ``incident``: the same number for all losses of one event, which may have several causes.
+    ``certain``: confirmed by the server's configuration, counts or processes; else likely.
+    ``from_s``, ``to_s``: the seconds of the first and the last loss. ``incident``: the same number
+    for all losses of one event, which may have several causes.
     """
 
     cause: str
@@ -61,7 +64,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
-    """The diagnoses of a run's losses, most frequent first; the counts of a cause add up to its deaths."""
+    """The diagnoses of a run's losses, most frequent first; the counts of a cause add up to its
+    deaths.
+    """
     if not totals.whole.deaths:
         return []
     table = LossTable(run, totals)
@@ -72,16 +77,30 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     incidents: dict[Reason, int] = {}
     for (cause, why), claimed in table.attributions.items():
         incident = incidents.setdefault(why, len(incidents) + 1)
-        evidence, remedy, _ = claimed.words(why, listens=run.plan.listens, protocol=run.plan.protocol)
+        evidence, remedy, _ = claimed.words(
+            why, listens=run.plan.listens, protocol=run.plan.protocol
+        )
         found.append(
-            Diagnosis(cause, why.code, claimed.count, evidence, remedy, why.certain, claimed.from_s, claimed.to_s, incident)
+            Diagnosis(
+                cause,
+                why.code,
+                claimed.count,
+                evidence,
+                remedy,
+                why.certain,
+                claimed.from_s,
+                claimed.to_s,
+                incident,
+            )
         )
         of_cause[cause] = of_cause.get(cause, 0) + claimed.count
     return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s))
 
 
 def _unexplained(table: LossTable) -> None:
-    for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)):
+    for event, cause in enumerate(
+        dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)
+    ):
         cells = table.of(cause)
         code = "too_few" if unclaimed(cells) < FEWEST else "unexplained"
         remedy = remedy_of_unexplained(table.plan.protocol, cause, table.server.name)

@@ -1,7 +1,9 @@
-"""Many connections that end at one moment, or for lack of slots: by the instants, the status page and the server's processes.
+"""Many connections that end at one moment, or for lack of slots: by the instants, the status page
+and the server's processes.
 
-Sources in nginx 1.22: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down), the shared
-counters of ngx_event_core_module (a killed worker never counts its connections down).
+Sources in nginx 1.22: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that
+shuts down), the shared counters of ngx_event_core_module (a killed worker never counts its
+connections down).
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
-from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
+from asyncli.analysis.losses.table import (
+    ENDED,
+    LossCell,
+    LossTable,
+    Reason,
+    reason,
+    share_awaiting,
+    unclaimed,
+)
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.analysis.shared_host import is_proxy
 from asyncli.findings.loss_causes import SEE_ITS_LOG, at_moments, remedy_of_unexplained
@@ -34,7 +44,8 @@ def idle_reuse(table: LossTable) -> None:
     """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
     cells = _closed_as_others_opened(table)
-    # A moment that closes half of all is no reuse, but seconds that do are: each new connection takes the slot of another.
+    # A moment that closes half of all is no reuse, but seconds that do are: each new connection
+    # takes the slot of another.
     sudden = [one for one in cells if 0 < table.server.held(one.from_s) < 2 * one.unclaimed]
     if len(sudden) < FEWEST:
         cells = [one for one in cells if one not in sudden]
@@ -42,21 +53,30 @@ def idle_reuse(table: LossTable) -> None:
         return
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
-    share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
+    share = (
+        max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
+    )
     if share + DEVIATIONS * math.sqrt(share) < (1 - REUSE_BELOW) * slots / workers:
         return
-    # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
+    # A worker needs four itself: two listeners, the channel to its master, our status connection
+    # (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
     found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
     instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
     table.claim(cells, found)
-    crossed = [one for one in table.of("closed_awaiting", "reset") if one.to_s in instants and one.unclaimed <= count]
+    crossed = [
+        one
+        for one in table.of("closed_awaiting", "reset")
+        if one.to_s in instants and one.unclaimed <= count
+    ]
     table.claim(crossed, found)
 
 
 def rest_of_reuse(table: LossTable) -> None:
-    """Claim what else closed while idle, and by no certain event, as slots certainly lacked: in a sudden second, or beside."""
+    """Claim what else closed while idle, and by no certain event, as slots certainly lacked: in a
+    sudden second, or beside.
+    """
     reuse = [one for one in table.attributions if one[1].code == "idle_reuse" and one[1].certain]
     instants = {to_s for one in reuse for to_s in table.attributions[one].instants}
 
@@ -73,7 +93,9 @@ def rest_of_reuse(table: LossTable) -> None:
 
 
 def likely_reuse(table: LossTable) -> None:
-    """Claim the same if the slots are unknown: the server never held all that were asked for, and closed as it accepted."""
+    """Claim the same if the slots are unknown: the server never held all that were asked for, and
+    closed as it accepted.
+    """
     cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
     if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
@@ -81,9 +103,18 @@ def likely_reuse(table: LossTable) -> None:
     # It closes one for another, so those that it has stay; a timer ends the last ones too.
     if 2 * table.totals.open < most:
         return
-    meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
-    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(cells):
-        table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name))
+    meanwhile = table.run.ticks_between(
+        min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
+    )
+    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(
+        cells
+    ):
+        table.claim(
+            cells,
+            reason(
+                "idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name
+            ),
+        )
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
@@ -92,7 +123,9 @@ def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
 
 
 class Burst(msgspec.Struct):
-    """Many losses within seconds; ``held``: before them, less those that ended by other causes meanwhile."""
+    """Many losses within seconds; ``held``: before them, less those that ended by other causes
+    meanwhile.
+    """
 
     cells: list[LossCell]
     from_s: float
@@ -109,7 +142,8 @@ class Burst(msgspec.Struct):
 
 
 def bursts(table: LossTable, *, only_certain: bool) -> None:
-    """Claim bursts that the server's counts or processes explain (certain), or the share of the losses (likely).
+    """Claim bursts that the server's counts or processes explain (certain), or the share of the
+    losses (likely).
 
     Bursts of one kind share the reason of the largest.
     """
@@ -123,13 +157,17 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
     for moments in alike.values():
         largest, found = max(moments, key=lambda moment: moment[0].count)
         instants = [burst.from_s for burst, _ in moments]
-        words = at_moments(found.words, instants, largest.to_s - largest.from_s, largest.count, largest.held)
+        words = at_moments(
+            found.words, instants, largest.to_s - largest.from_s, largest.count, largest.held
+        )
         for burst, _ in moments:
             table.claim(burst.cells, msgspec.structs.replace(found, words=words))
 
 
 def _find(table: LossTable) -> list[Burst]:
-    """Bursts among the unclaimed cells, in order of time: seconds with far more losses than at an even rate."""
+    """Bursts among the unclaimed cells, in order of time: seconds with far more losses than at an
+    even rate.
+    """
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
         by_second.setdefault(cell.to_s, []).append(cell)
@@ -137,10 +175,16 @@ def _find(table: LossTable) -> list[Burst]:
     dead = {t_s: unclaimed(cells) for t_s, cells in by_second.items()}
 
     def near(peak: float, reach_s: float) -> list[float]:
-        return instants[bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(instants, peak + reach_s)]
+        return instants[
+            bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(
+                instants, peak + reach_s
+            )
+        ]
 
     found = []
-    for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
+    for peak in sorted(
+        (t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]
+    ):
         if peak in taken:
             continue
         # It lasts as long as closing its connections takes.
@@ -153,13 +197,18 @@ def _find(table: LossTable) -> list[Burst]:
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
         # With more than a few losses at both borders it is no burst.
-        lasting = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        lasting = (
+            to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S
+            and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        )
         if lasting or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
-        found.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
+        found.append(
+            Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held)
+        )
     return sorted(found, key=lambda burst: burst.from_s)
 
 
@@ -194,11 +243,15 @@ class _Case(NamedTuple):
     @property
     def were_closed(self) -> bool:
         """Whether the server closed most while idle, or announced some ends."""
-        return 2 * self.count("closed_idle") >= self.burst.count or self.count("closed_announced") > 0
+        return (
+            2 * self.count("closed_idle") >= self.burst.count or self.count("closed_announced") > 0
+        )
 
 
 def _explain(table: LossTable, burst: Burst, evidence: Evidence) -> Reason:
-    """The reason by the first rule that applies: by evidence of the server, else by the share of the losses."""
+    """The reason by the first rule that applies: by evidence of the server, else by the share of
+    the losses.
+    """
     case = _Case(table, burst, evidence)
     for rule in _RULES:
         explanation = rule(case)
@@ -240,7 +293,9 @@ def _workers_killed_for_memory(case: _Case) -> Reason | None:
 
 
 def _processes_went_on(case: _Case) -> Reason | None:
-    """The server's processes all went on: they did it, something behind them, or a middle box before them."""
+    """The server's processes all went on: they did it, something behind them, or a middle box
+    before them.
+    """
     table, burst, evidence = case
     if not evidence.lived:
         return None
@@ -262,7 +317,9 @@ def _counters_restarted(case: _Case) -> Reason | None:
         return None
     if evidence.restarted is None:
         return reason("reload", "likely_reload", server=case.server)
-    return reason("reload", "reload_by_counters", certain=not evidence.restarted, server=case.server)
+    return reason(
+        "reload", "reload_by_counters", certain=not evidence.restarted, server=case.server
+    )
 
 
 def _middle_box_reset(case: _Case) -> Reason | None:
@@ -275,8 +332,9 @@ def _middle_box_reset(case: _Case) -> Reason | None:
 
 
 def _worker_crashed(case: _Case) -> Reason | None:
-    """A worker that crashed counts nothing down, though its sockets are closed. After a reload nginx no longer counts them;
-    Apache's scoreboard may count those of a process that ended in order until another takes its place.
+    """A worker that crashed counts nothing down, though its sockets are closed. After a reload
+    nginx no longer counts them; Apache's scoreboard may count those of a process that ended in
+    order until another takes its place.
     """
     evidence, burst = case.evidence, case.burst
     if case.table.server.name == "Apache":
@@ -287,12 +345,16 @@ def _worker_crashed(case: _Case) -> Reason | None:
         if burst.all_of_them and case.workers > 1:
             return None
         if not case.is_direct:
-            return reason("worker_crash", "worker_crash_or_proxy", server=case.server, kept=case.still_counted)
+            return reason(
+                "worker_crash", "worker_crash_or_proxy", server=case.server, kept=case.still_counted
+            )
     elif not evidence.ended:
         return None
     of = f", {evidence.ended or 1} of {case.workers}" if case.workers > 1 else ""
     is_certain = case.is_direct and bool(evidence.ended)
-    return reason("worker_crash", certain=is_certain, server=case.server, kept=case.still_counted, of=of)
+    return reason(
+        "worker_crash", certain=is_certain, server=case.server, kept=case.still_counted, of=of
+    )
 
 
 def _connects_were_refused(case: _Case) -> Reason | None:
@@ -317,7 +379,9 @@ def _all_workers_ended(case: _Case) -> Reason | None:
         return None
     # Nginx counts down what ends in order, and not what a crash ends: that was looked at above.
     if case.is_direct and case.evidence.excess is not None:
-        return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=ended)
+        return reason(
+            "reload", "reload_by_processes", certain=True, server=case.server, ended=ended
+        )
     return reason("reload", "reload_or_crash", server=case.server, ended=ended)
 
 
@@ -330,13 +394,16 @@ def _all_were_closed(case: _Case) -> Reason | None:
 
 
 def _workers_announced_the_end(case: _Case) -> Reason | None:
-    """A worker that crashes announces nothing: these ended in order, and others took their place."""
+    """A worker that crashes announces nothing: these ended in order, and others took their place.
+    """
     evidence = case.evidence
     if not evidence.ended or not evidence.started or not _held_so_many(case, evidence.ended):
         return None
     if 2 * case.count("closed_announced") < case.burst.count:
         return None
-    return reason("reload", "reload_by_processes", certain=True, server=case.server, ended=evidence.ended)
+    return reason(
+        "reload", "reload_by_processes", certain=True, server=case.server, ended=evidence.ended
+    )
 
 
 def _worker_ended(case: _Case) -> Reason | None:
@@ -347,7 +414,9 @@ def _worker_ended(case: _Case) -> Reason | None:
     if ended is None:
         if not one_of(workers, burst.count, burst.held):
             return None
-        return reason("worker_ended", "worker_or_backend_ended", server=case.server, workers=workers)
+        return reason(
+            "worker_ended", "worker_or_backend_ended", server=case.server, workers=workers
+        )
     if not ended or not _held_so_many(case, ended):
         return None
     return reason("worker_ended", certain=True, server=case.server, ended=ended, workers=workers)
@@ -392,7 +461,9 @@ def _mostly_idle_resets(burst: Burst) -> bool:
 
 
 def _reset_before_it(burst: Burst, evidence: Evidence) -> bool:
-    """Whether most were reset while idle, and the server still has most of them: the reset came on the way."""
+    """Whether most were reset while idle, and the server still has most of them: the reset came on
+    the way.
+    """
     return _mostly_idle_resets(burst) and evidence.still_open(burst.count).are_most
 
 
@@ -403,7 +474,9 @@ def _reset_by_a_box(case: _Case) -> Reason:
 
 
 def _passes_on(table: LossTable, burst: Burst) -> bool:
-    """Whether the server holds a connection to a backend for each of ours: by its descriptors, else by its name."""
+    """Whether the server holds a connection to a backend for each of ours: by its descriptors, else
+    by its name.
+    """
     has_backends = is_proxy(table.run, holders_of(table.run), burst.from_s)
     if has_backends is None:
         return table.server.name.lower() in _PROXIES
@@ -412,7 +485,11 @@ def _passes_on(table: LossTable, burst: Burst) -> bool:
 
 def _unknown(table: LossTable, form: str) -> Reason:
     plan = table.plan
-    remedy = remedy_of_unexplained(plan.protocol, "closed_idle", table.server.name) if plan.protocol == "mqtt" else SEE_ITS_LOG
+    remedy = (
+        remedy_of_unexplained(plan.protocol, "closed_idle", table.server.name)
+        if plan.protocol == "mqtt"
+        else SEE_ITS_LOG
+    )
     return reason("burst", form, server=table.server.label, remedy=remedy)
 
 

@@ -21,26 +21,40 @@ _OF_A_CUT = ("connect_timeout", "unreachable")
 
 
 def failures(run: Run, totals: Totals) -> list[Finding]:
-    """A finding for each cause of failed connects: how many, when, and how many of them a silent client host reported."""
+    """A finding for each cause of failed connects: how many, when, and how many of them a silent
+    client host reported.
+    """
     found = []
     timeout_s = run.plan.connect_timeout_s
     cut = cuts(run, timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in by_count(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
-        from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
+        from_s = (
+            began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0)
+            if instants
+            else None
+        )
         reports: list[HostReport] = []
         for one in cut if cause in _OF_A_CUT else ():
-            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
+            theirs = sum(
+                tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s)
+            )
             if theirs:
                 reports.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
         replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
-        found.append(losses.failed(cause, count, from_s, instants[-1] if instants else None, replacing, reports))
+        found.append(
+            losses.failed(
+                cause, count, from_s, instants[-1] if instants else None, replacing, reports
+            )
+        )
     return found
 
 
 def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
-    """A finding for each cause of losses with its diagnoses; an incident of several causes is reported with the most frequent."""
+    """A finding for each cause of losses with its diagnoses; an incident of several causes is
+    reported with the most frequent.
+    """
     by_incident: dict[int, list[Diagnosis]] = {}
     for place, one in enumerate(diagnoses):
         by_incident.setdefault(one.incident or -1 - place, []).append(one)
@@ -51,7 +65,11 @@ def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
     for cause, incidents in by_cause.items():
         remedies = dict.fromkeys(one.remedy for ones in incidents for one in ones)
         count = sum(ones[0].count for ones in incidents)
-        found.append(losses.lost(cause, count, [_incident(*ones) for ones in incidents], list(remedies), protocol))
+        found.append(
+            losses.lost(
+                cause, count, [_incident(*ones) for ones in incidents], list(remedies), protocol
+            )
+        )
     return found
 
 
@@ -63,8 +81,8 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
-    """A finding of all error answers: how many, when, and whether the server had spent its descriptors; or that every answer was
-    a redirect.
+    """A finding of all error answers: how many, when, and whether the server had spent its
+    descriptors; or that every answer was a redirect.
     """
     by_status = totals.whole.by_status
     if by_status and all(300 <= status < 400 for status in by_status):
@@ -75,7 +93,11 @@ def statuses(run: Run, totals: Totals) -> list[Finding]:
         return []
     from_s, until_s = began_s(instants[0], 0.0), instants[-1]
     spent = _spent_descriptors(run, from_s, until_s) if max(bad) >= 500 else None
-    return [losses.status_errors(bad, totals.whole.answered, from_s, until_s, over_tls, run.place.server_name, spent)]
+    return [
+        losses.status_errors(
+            bad, totals.whole.answered, from_s, until_s, over_tls, run.place.server_name, spent
+        )
+    ]
 
 
 def _spent_descriptors(run: Run, from_s: float, until_s: float) -> int | None:
@@ -99,4 +121,8 @@ def listen_queue(run: Run) -> list[Finding]:
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:
     """The causes that occurred, most frequent first."""
-    return dict(sorted(((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))
+    return dict(
+        sorted(
+            ((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])
+        )
+    )

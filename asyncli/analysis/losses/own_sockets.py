@@ -1,9 +1,10 @@
 """What asyncli's own sockets show of faults that a host counts for all its programs.
 
-TCP's counters of a host (retransmissions, overflows of listen queues) include other programs. They are evidence of a fault only
-where a socket of ours shows the symptom at about that time, and of no more connections than show it. The kernel reports the
-symptom of each socket (TCP_INFO): see :class:`~asyncli.model.records.TcpCounts`. Files of older versions lack it, so nothing is
-claimed then.
+TCP's counters of a host (retransmissions, overflows of listen queues) include other programs. They
+are evidence of a fault only where a socket of ours shows the symptom at about that time, and of no
+more connections than show it. The kernel reports the symptom of each socket (TCP_INFO): see
+:class:`~asyncli.model.records.TcpCounts`. Files of older versions lack it, so nothing is claimed
+then.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _NOTHING = TcpCounts()
 
 
 class DroppedConnects(msgspec.Struct, frozen=True):
-    """Connects of ours that were sent again or timed out while listening sockets of the server's host dropped some:
-    ``unanswered``, and all ``connects``. ``dropped``: by the host's counter, of all programs.
+    """Connects of ours that were sent again or timed out while listening sockets of the server's
+    host dropped some: ``unanswered``, and all ``connects``. ``dropped``: by the host's counter, of
+    all programs.
     """
 
     connects: int = 0
@@ -65,8 +67,12 @@ def _counter(run: Run, name: str) -> Series:
 
 
 def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> DroppedConnects:
-    """Our connects that showed the symptom while ``counter`` rose, less those that another counter explains."""
-    instants = [t_s for (_, before), (t_s, after) in itertools.pairwise(counter.rows()) if after > before]
+    """Our connects that showed the symptom while ``counter`` rose, less those that another counter
+    explains.
+    """
+    instants = [
+        t_s for (_, before), (t_s, after) in itertools.pairwise(counter.rows()) if after > before
+    ]
     dropped = round((counter.last() or 0.0) - (counter.first() or 0.0))
     # A connect is seen to be sent again when it succeeds or is given up.
     longest_s = max(run.plan.connect_timeout_s, run.plan.timeout_s) + MISSED_S
@@ -79,7 +85,9 @@ def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> 
             unanswered += lost
     connects -= explained.connects
     unanswered -= explained.unanswered
-    return DroppedConnects(max(0, min(connects, dropped)), max(0, min(unanswered, dropped)), dropped)
+    return DroppedConnects(
+        max(0, min(connects, dropped)), max(0, min(unanswered, dropped)), dropped
+    )
 
 
 def _any_between(instants: list[float], from_s: float, to_s: float) -> bool:

@@ -1,4 +1,6 @@
-"""Causes that the run recorded: asyncli's own losses, suspensions, silent client hosts, HTTP errors."""
+"""Causes that the run recorded: asyncli's own losses, suspensions, silent client hosts, HTTP
+errors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from asyncli.analysis.losses.table import ENDED, LossTable, Reason, reason, uncl
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
-from asyncli.findings.protocol_codes import kind_of_break, name_of_reset, remedy_of_broken, words_of_goodbye
+from asyncli.findings.protocol_codes import (
+    kind_of_break,
+    name_of_reset,
+    remedy_of_broken,
+    words_of_goodbye,
+)
 from asyncli.findings.tls import by_reason, remedy_of_reasons
 from asyncli.model.protocol_table import OTHER_REASONS, UNREAD
 from asyncli.model.records import ProtocolCounts
@@ -29,7 +36,9 @@ def generator_lost(table: LossTable) -> None:
 
 
 def unreadable(table: LossTable) -> None:
-    """Claim what ended because of what the server sent in place of an answer: by its kind, the most frequent last."""
+    """Claim what ended because of what the server sent in place of an answer: by its kind, the most
+    frequent last.
+    """
     cells, protocol = table.of("protocol_error"), table.plan.protocol
     if not cells:
         return
@@ -38,49 +47,73 @@ def unreadable(table: LossTable) -> None:
         if why != OTHER_REASONS:
             kinds.setdefault(kind_of_break(protocol, why), {})[why] = count
     # Files of older versions have no reasons.
-    *rarer, most = sorted(kinds, key=lambda kind: sum(kinds[kind].values())) or [kind_of_break(protocol, "")]
+    *rarer, most = sorted(kinds, key=lambda kind: sum(kinds[kind].values())) or [
+        kind_of_break(protocol, "")
+    ]
     for kind in rarer:
         found = _unreadable(table, kind, kinds[kind])
         for cell in cells:
             broken = (cell.tick.protocol or ProtocolCounts()).broken
-            table.claim([cell], found, count=sum(count for why, count in broken.items() if why in kinds[kind]))
+            table.claim(
+                [cell],
+                found,
+                count=sum(count for why, count in broken.items() if why in kinds[kind]),
+            )
     table.claim(cells, _unreadable(table, most, kinds.get(most, {})))
 
 
 def _unreadable(table: LossTable, kind: str, broken: dict[str, int]) -> Reason:
-    reasons = by_reason({name_of_reset(why.removeprefix(UNREAD)): count for why, count in broken.items()})
+    reasons = by_reason(
+        {name_of_reset(why.removeprefix(UNREAD)): count for why, count in broken.items()}
+    )
     remedy = remedy_of_broken(table.plan.protocol, broken)
     if kind != "not_http":
         return reason(kind, certain=True, reasons=reasons, remedy=remedy)
     from_s = min(cell.from_s for cell in table.of("protocol_error"))
     before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, from_s))
     form = "no_longer_http" if before else ""
-    return reason(kind, form, certain=True, reasons=reasons and f": {reasons}", before=before, remedy=remedy)
+    return reason(
+        kind, form, certain=True, reasons=reasons and f": {reasons}", before=before, remedy=remedy
+    )
 
 
 def tls_error(table: LossTable) -> None:
     """Claim what an error of TLS ended: an alert of the server, or something it sent."""
     if (cells := table.of("tls_failed")) and (counts := table.totals.whole.tls) is not None:
-        remedy = remedy_of_reasons(counts.ended, "see the server's error log, and middle boxes that change what passes")
-        table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended), remedy=remedy))
+        remedy = remedy_of_reasons(
+            counts.ended, "see the server's error log, and middle boxes that change what passes"
+        )
+        table.claim(
+            cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended), remedy=remedy)
+        )
 
 
 def goodbye(table: LossTable) -> None:
     """Claim what the server ended with a message of the protocol, with its code and reason."""
-    cells = [(cell, cell.tick.protocol or ProtocolCounts()) for cell in table.of("closed_announced")]
+    cells = [
+        (cell, cell.tick.protocol or ProtocolCounts()) for cell in table.of("closed_announced")
+    ]
     for code in dict.fromkeys(code for _, counts in cells for code in counts.goodbyes):
         # Reasons belong to a code for certain only in seconds with one code.
-        known = added_up(ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code}))
+        known = added_up(
+            ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code})
+        )
         own = by_reason(known.farewells)
         if known.goodbyes.get(code) in known.farewells.values():
             own = next(iter(known.farewells))
         said, remedy, _ = words_of_goodbye(table.plan.protocol, code, own)
         for cell, counts in cells:
-            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=counts.goodbyes.get(code, 0))
+            table.claim(
+                [cell],
+                reason("goodbye", certain=True, said=said, remedy=remedy),
+                count=counts.goodbyes.get(code, 0),
+            )
 
 
 def suspended(table: LossTable) -> None:
-    """Claim what was closed while this machine was suspended: the next heartbeat shows it, within gap and timeout."""
+    """Claim what was closed while this machine was suspended: the next heartbeat shows it, within
+    gap and timeout.
+    """
     timeout_s = table.configured("keepalive_timeout")
     for event, (woke_s, slept_s) in enumerate(table.server.suspensions):
         until_s = woke_s + table.gap_s + table.plan.timeout_s + 3.0
@@ -90,29 +123,57 @@ def suspended(table: LossTable) -> None:
         )  # fmt: skip
         for cell in table.of(*ENDED, "heartbeat_timeout", "other"):
             if woke_s - 2.0 < cell.to_s <= until_s:
-                table.claim([cell], found, where=("idle_s", max(0.0, cell.from_s - woke_s - 1.0), math.inf))
+                table.claim(
+                    [cell], found, where=("idle_s", max(0.0, cell.from_s - woke_s - 1.0), math.inf)
+                )
 
 
 def client_cut(table: LossTable) -> None:
     """Claim what a silent client host of a cluster reported later: its own network was cut."""
     for event, cut in enumerate(cuts(table.run, table.timeout_s)):
         words = cut_off(cut.hosts, cut.last_s)
-        found = reason("client_cut", event=event, timeout_s=table.timeout_s, cut=words.evidence, remedy=words.remedy)
-        table.claim([cell for cell in table.of("heartbeat_timeout") if cut.holds(cell.to_s, table.timeout_s)], found)
+        found = reason(
+            "client_cut",
+            event=event,
+            timeout_s=table.timeout_s,
+            cut=words.evidence,
+            remedy=words.remedy,
+        )
+        table.claim(
+            [
+                cell
+                for cell in table.of("heartbeat_timeout")
+                if cut.holds(cell.to_s, table.timeout_s)
+            ],
+            found,
+        )
 
 
 def http_error(table: LossTable) -> None:
     """Claim what ended with an HTTP error that also closed the connection."""
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
-    answers, both = sum(count for _, count in bad), sum(min(cell.unclaimed, count) for cell, count in bad)
+    answers, both = (
+        sum(count for _, count in bad),
+        sum(min(cell.unclaimed, count) for cell, count in bad),
+    )
     whole = table.totals.whole
-    statuses = {one: count for one, count in sorted(errors(whole).items()) if any(one in cell.tick.by_status for cell in cells)}
+    statuses = {
+        one: count
+        for one, count in sorted(errors(whole).items())
+        if any(one in cell.tick.by_status for cell in cells)
+    }
     # Other errors may have come in the same seconds: they must be as many as the closes.
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
-    if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * unclaimed(cells)):
+    if (
+        not both
+        or both < NEARLY_ALL * answers
+        or (not closes and both < NEARLY_ALL * unclaimed(cells))
+    ):
         return
     remedy = remedy_of_statuses(statuses, whole.answered, over_tls=whole.tls is not None)
-    found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)
+    found = reason(
+        "http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy
+    )
     for cell, count in bad:
         table.claim([cell], found, count=count)

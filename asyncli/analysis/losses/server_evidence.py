@@ -48,12 +48,13 @@ class Evidence(msgspec.Struct):
     #: Processes that ended, and those that started.
     ended: int | None = None
     started: int | None = None
-    #: Its processes were read: none ended, and none is new. What ended its connections is then in them, or behind them.
+    #: Its processes were read: none ended, and none is new. What ended its connections is then in
+    #: them, or behind them.
     lived: bool = False
     #: Reconnects of our poller.
     reconnected: int | None = None
-    #: By how much more than before its own count of connections exceeds ours; None while that fluctuates. A server may forget to
-    #: count down.
+    #: By how much more than before its own count of connections exceeds ours; None while that
+    #: fluctuates. A server may forget to count down.
     excess: int | None = None
     #: The same by its sockets, which the kernel of its host counts: these are open.
     open_sockets: int | None = None
@@ -76,7 +77,9 @@ class Evidence(msgspec.Struct):
 
     @property
     def stood_still(self) -> bool:
-        """The status page was silent, and the processes used no CPU: they were stopped, or waited for something."""
+        """The status page was silent, and the processes used no CPU: they were stopped, or waited
+        for something.
+        """
         return bool(self.silent and self.still)
 
     def still_open(self, count: int) -> StillOpen:
@@ -87,8 +90,8 @@ class Evidence(msgspec.Struct):
 
 
 class StillOpen(msgspec.Struct, frozen=True):
-    """Of ``of`` lost connections the server still has ``count``: by the kernel's list of its sockets (``by_kernel``), else by its
-    own count, which may be wrong.
+    """Of ``of`` lost connections the server still has ``count``: by the kernel's list of its
+    sockets (``by_kernel``), else by its own count, which may be wrong.
     """
 
     count: int
@@ -102,8 +105,9 @@ class StillOpen(msgspec.Struct, frozen=True):
 
 
 class Reception(NamedTuple):
-    """Whether the server had accepted connections that it never answered, and how many waited in its listen queue, by the
-    kernel's list of its sockets; "unknown" where that was not read, or does not tell.
+    """Whether the server had accepted connections that it never answered, and how many waited in
+    its listen queue, by the kernel's list of its sockets; "unknown" where that was not read, or
+    does not tell.
     """
 
     of: Literal["accepted", "waiting", "unknown"]
@@ -111,14 +115,17 @@ class Reception(NamedTuple):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Client hosts that were silent at about one time: each and how long (s); when the first and the last answered again."""
+    """Client hosts that were silent at about one time: each and how long (s); when the first and
+    the last answered again.
+    """
 
     hosts: list[tuple[str, float]]
     back_s: float
     last_s: float
 
     def holds(self, t_s: float, patience_s: float) -> bool:
-        """Whether a tick at ``t_s`` may report their losses, of heartbeats or connects with the timeout ``patience_s``.
+        """Whether a tick at ``t_s`` may report their losses, of heartbeats or connects with the
+        timeout ``patience_s``.
 
         A host reports the losses of its silence afterwards; ticks meanwhile are from other hosts.
         """
@@ -162,21 +169,34 @@ class ServerEvidence:
         self._run = run
         self._stop = run.stop_s
         # Held is constant, not interpolated, from the hold's last second to the drain.
-        self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
+        self._held = msgspec.structs.replace(
+            run, ticks=[row for row in run.ticks if row[0] <= self._stop]
+        ).held
         # Instants of samples, with or without the status page.
         self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
-        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "started", "cpu_s", "stopped")}
+        self._server = {
+            name: run.series(f"server.{name}")
+            for name in ("processes", "ended", "started", "cpu_s", "stopped")
+        }
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self.counts_beats = run.plan.requests == "heartbeats"
-        self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
+        self._status = {
+            name: run.series(f"status.{name}")
+            for name in ("active", "accepts", "connects", "requests", "polls")
+        }
         self._sockets = _sockets_of_server(run)
-        self._accepted, self._waiting = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_WAITING)
+        self._accepted, self._waiting = (
+            run.series(SERVER_SOCKETS),
+            run.series(SERVER_SOCKETS_WAITING),
+        )
         self._unacknowledged = run.series(SERVER_SOCKETS_UNACKNOWLEDGED)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
-        self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
+        self._page_untrusted = any(
+            one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings
+        )
         #: (When this machine woke from a suspension, how long it was), in s.
         self.suspensions = list(run.series(CLOCK_SUSPENDED_S).rows())
 
@@ -188,11 +208,15 @@ class ServerEvidence:
         return max(1, round(self._server["processes"].last(t_s) or 0.0) - 1)
 
     def most_active(self, from_s: float, to_s: float) -> float:
-        """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's included; 0 where unknown."""
+        """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's
+        included; 0 where unknown.
+        """
         return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
 
     def acceptance(self, spans: Sequence[tuple[float, float]], count: int) -> Reception:
-        """Whether the server had accepted ``count`` connections, by each reading in the ``spans`` in which they waited."""
+        """Whether the server had accepted ``count`` connections, by each reading in the ``spans``
+        in which they waited.
+        """
         queued = [value for span in spans for value in self._waiting.between(*span).values]
         taken = [row for span in spans for row in self._accepted.between(*span).rows()]
         if not queued or not taken:
@@ -204,7 +228,9 @@ class ServerEvidence:
         return Reception("accepted" if max(queued) <= PART * count and add_up else "unknown")
 
     def unacknowledged(self, from_s: float, to_s: float) -> int:
-        """On how many connections the server had sent what nobody acknowledged, at most; 0 where unknown."""
+        """On how many connections the server had sent what nobody acknowledged, at most; 0 where
+        unknown.
+        """
         return round(max(self._unacknowledged.between(from_s, to_s).values, default=0.0))
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
@@ -248,7 +274,9 @@ class ServerEvidence:
             evidence.restarted = self._restarted_by_counters(evidence.ended, before)
 
     def _restarted_by_counters(self, ended: int | None, before: float | None) -> bool | None:
-        """Whether counters that restarted mean a new server. ``before``: its processes, of which ``ended`` ended."""
+        """Whether counters that restarted mean a new server. ``before``: its processes, of which
+        ``ended`` ended.
+        """
         if ended is not None and before is not None and ended < before:
             return False
         if before is None and self._is_haproxy:
@@ -283,18 +311,26 @@ class ServerEvidence:
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
         """Whether the server's processes were missing: for good, or until others started."""
         low = bisect.bisect_left(self._sampled_s, from_s - 0.5)
-        for sample_s in self._sampled_s[low : bisect.bisect_right(self._sampled_s, min(to_s + MISSED_S, self._stop))]:
+        for sample_s in self._sampled_s[
+            low : bisect.bisect_right(self._sampled_s, min(to_s + MISSED_S, self._stop))
+        ]:
             after = bisect.bisect_left(self._processes_s, sample_s)
             for_good = after == len(self._processes_s)
             back_s = self._sampled_s[-1] if for_good else self._processes_s[after]
             # A reading may be late or not due.
-            if after and back_s > sample_s and back_s - self._processes_s[after - 1] > self._missed_s:
+            if (
+                after
+                and back_s > sample_s
+                and back_s - self._processes_s[after - 1] > self._missed_s
+            ):
                 return for_good, not for_good
         return False, False
 
     def _silent(self, from_s: float, to_s: float) -> bool:
         """Whether samples were taken from ``from_s`` to ``to_s``, all without a status page."""
-        sampled = bisect.bisect_right(self._sampled_s, to_s) > bisect.bisect_left(self._sampled_s, from_s)
+        sampled = bisect.bisect_right(self._sampled_s, to_s) > bisect.bisect_left(
+            self._sampled_s, from_s
+        )
         return sampled and not self._status["active"].between(from_s + 0.5, to_s).values
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
@@ -315,21 +351,24 @@ class ServerEvidence:
         before, after = (statistics.median(part) for part in parts)
         # While many connections open and close, the difference fluctuates.
         off = max(
-            statistics.median(abs(one - before) for one in parts[0]), statistics.median(abs(one - after) for one in parts[1])
+            statistics.median(abs(one - before) for one in parts[0]),
+            statistics.median(abs(one - after) for one in parts[1]),
         )
         return None if off > count / 4 else round(after - before)
 
 
 def _sockets_of_server(run: Run) -> Series:
-    """The server's ends of connections: those at our ports, unless as many rise with ours at its other ports. Then a box before
-    it on its host has those at our ports.
+    """The server's ends of connections: those at our ports, unless as many rise with ours at its
+    other ports. Then a box before it on its host has those at our ports.
     """
     sockets = run.series(SERVER_SOCKETS)
     if not any(sockets.values):
         # The server is in another network namespace.
         return Series()
     elsewhere = run.series(SERVER_SOCKETS_ELSEWHERE)
-    if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(run.held.values, default=0.0):
+    if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(
+        run.held.values, default=0.0
+    ):
         return elsewhere
     return sockets
 

@@ -1,7 +1,8 @@
-"""Lost connections as a table: a cell per cause and second, and how much of it each mechanism has claimed.
+"""Lost connections as a table: a cell per cause and second, and how much of it each mechanism has
+claimed.
 
-The records hold marginals (ages, idle times, request numbers) without their correlation. So a mechanism claims a range of one
-marginal, and only that one is reduced.
+The records hold marginals (ages, idle times, request numbers) without their correlation. So a
+mechanism claims a range of one marginal, and only that one is reduced.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """The explanation of a mechanism for all that it claims; :class:`LossDetails` fills the places in ``words``.
+    """The explanation of a mechanism for all that it claims; :class:`LossDetails` fills the places
+    in ``words``.
 
-    ``certain``: confirmed by the run, or by the server's configuration, counts or processes. ``event`` distinguishes repeats.
+    ``certain``: confirmed by the run, or by the server's configuration, counts or processes.
+    ``event`` distinguishes repeats.
     """
 
     code: str
@@ -41,13 +44,17 @@ class Reason(msgspec.Struct, frozen=True):
     event: int = 0
 
 
-def reason(code: str, form: str = "", *, certain: bool = False, event: int = 0, **seen: Any) -> Reason:
+def reason(
+    code: str, form: str = "", *, certain: bool = False, event: int = 0, **seen: Any
+) -> Reason:
     """The reason ``code`` in the words of ``form`` (default: ``code``), filled with ``seen``."""
     return Reason(code, words_of(form or code, certain, **seen), certain, event)
 
 
 class LossCell:
-    """The losses of one cause in one second; ``unclaimed``: how many are not claimed yet. ``since_s``: see :func:`began_s`."""
+    """The losses of one cause in one second; ``unclaimed``: how many are not claimed yet.
+    ``since_s``: see :func:`began_s`.
+    """
 
     __slots__ = ("cause", "dead", "from_s", "rest", "since_s", "tick", "to_s", "unclaimed")
 
@@ -65,7 +72,8 @@ class LossCell:
 
 
 def began_s(t_s: float, timeout_s: float) -> float:
-    """When the cause of a loss in the tick at ``t_s`` began: at that second, or a timeout earlier."""
+    """When the cause of a loss in the tick at ``t_s`` began: at that second, or a timeout earlier.
+    """
     return max(0.0, t_s - 1.0 - timeout_s)
 
 
@@ -89,14 +97,18 @@ class Attribution:
         return {cell.to_s for cell, *_ in self._parts}
 
     def words(self, reason: Reason, *, listens: bool, protocol: str) -> Words:
-        """The reason's words, filled for these losses. ``listens``: the connections send no heartbeats."""
+        """The reason's words, filled for these losses. ``listens``: the connections send no
+        heartbeats.
+        """
         medians = None
         if "{medians}" in reason.words.evidence:
             whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
             age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
             medians = None if age is None or idle is None else (age, idle)
         spans = self._span("age_s"), self._span("idle_s")
-        details = LossDetails(self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens, protocol)
+        details = LossDetails(
+            self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens, protocol
+        )
         return details.fill(reason.words)
 
     def _span(self, field: Field) -> str:
@@ -139,24 +151,36 @@ class LossTable:
         return self._unclaimed_of[cause]
 
     def claim(
-        self, cells: Iterable[LossCell], reason: Reason, where: tuple[Field, float, float] | None = None, count: int | None = None
+        self,
+        cells: Iterable[LossCell],
+        reason: Reason,
+        where: tuple[Field, float, float] | None = None,
+        count: int | None = None,
     ) -> None:
-        """Claim what is left of ``cells``: all, ``count`` of each, or those ``where`` a number is in a range (inclusive)."""
+        """Claim what is left of ``cells``: all, ``count`` of each, or those ``where`` a number is
+        in a range (inclusive).
+        """
         by, low, high = where or (None, 0.0, 0.0)
         for cell in cells:
             wanted = count if by is None else within(getattr(cell.rest, by), low, high)
             taken = cell.unclaimed if wanted is None else min(wanted, cell.unclaimed)
             if taken <= 0:
                 continue
-            self.attributions.setdefault((cell.cause, reason), Attribution(cell.cause)).add(cell, taken, by, low, high)
+            self.attributions.setdefault((cell.cause, reason), Attribution(cell.cause)).add(
+                cell, taken, by, low, high
+            )
             self._unclaimed_of.pop(cell.cause, None)
             cell.unclaimed -= taken
             if cell.unclaimed and by is not None:
-                cell.rest = Deaths(cell.rest.count, cell.rest.age_s, cell.rest.idle_s, cell.rest.requests)
+                cell.rest = Deaths(
+                    cell.rest.count, cell.rest.age_s, cell.rest.idle_s, cell.rest.requests
+                )
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
     def configured(self, directive: str) -> float | None:
-        """The value in nginx.conf (seconds or a number) of a directive that ends HTTP connections; None where it was not read."""
+        """The value in nginx.conf (seconds or a number) of a directive that ends HTTP connections;
+        None where it was not read.
+        """
         return None if self.plan.upgrades else self.server.configured.get(f"nginx_{directive}")
 
 
@@ -169,7 +193,9 @@ def pooled(cells: Sequence[LossCell]) -> Deaths:
 
 
 def share_awaiting(cells: Iterable[LossCell]) -> float:
-    """The share (0 to 1) that ended while a heartbeat waited; heartbeats of other causes in the same tick do not count."""
+    """The share (0 to 1) that ended while a heartbeat waited; heartbeats of other causes in the
+    same tick do not count.
+    """
     waiting = total = 0
     for cell in cells:
         others = sum(dead.count for cause, dead in cell.tick.deaths.items() if cause in _WAITING)

@@ -1,8 +1,8 @@
 """Heartbeats without a complete answer: is the server stopped or slow, or is the network path down?
 
-The kernel of a stopped process still acknowledges, so nothing is retransmitted (RFC 9293, 3.8.4); what the network loses is
-retransmitted after 0.2 s, 0.4 s and so on (RFC 6298, TCP_RTO_MIN). The server's count of requests shows what arrived; incomplete
-answers show that it answered.
+The kernel of a stopped process still acknowledges, so nothing is retransmitted (RFC 9293, 3.8.4);
+what the network loses is retransmitted after 0.2 s, 0.4 s and so on (RFC 6298, TCP_RTO_MIN). The
+server's count of requests shows what arrived; incomplete answers show that it answered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from asyncli.model.units import format_count, format_duration, format_many
 
 
 class Silence(NamedTuple):
-    """Seconds without an answer while heartbeats ``waited``: from start to end, and how many were ``sent`` in vain."""
+    """Seconds without an answer while heartbeats ``waited``: from start to end, and how many were
+    ``sent`` in vain.
+    """
 
     from_s: float
     to_s: float
@@ -33,28 +35,42 @@ class Silence(NamedTuple):
     waited: int
 
     def has(self, cell: LossCell, timeout_s: float) -> bool:
-        """Whether it lasted for the timeout, and ``cell`` was sent in it. It began and ended in the seconds beside."""
+        """Whether it lasted for the timeout, and ``cell`` was sent in it. It began and ended in the
+        seconds beside.
+        """
         lasted = self.to_s - self.from_s + 2.0 >= NEARLY_ALL * timeout_s
-        return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s + 1.0
+        return (
+            lasted
+            and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s + 1.0
+        )
 
 
 def silences(rows: Ticks) -> list[Silence]:
     """The silences in ``rows``, without those in which asyncli itself was stopped."""
     found, before = [], Tick()
     for silent, group in itertools.groupby(
-        rows, lambda row: not row[1].answered and bool(row[1].awaiting or row[1].sent) and row[1].longest_turn_s < 0.5
+        rows,
+        lambda row: (
+            not row[1].answered
+            and bool(row[1].awaiting or row[1].sent)
+            and row[1].longest_turn_s < 0.5
+        ),
     ):
         part = list(group)
         if silent:
             # It began in the second before, after an answer.
             sent = sum(tick.sent for _, tick in part) + max(0, before.sent - before.answered)
-            found.append(Silence(part[0][0] - 1.0, part[-1][0], sent, max(tick.awaiting for _, tick in part)))
+            found.append(
+                Silence(part[0][0] - 1.0, part[-1][0], sent, max(tick.awaiting for _, tick in part))
+            )
         before = part[-1][1]
     return found
 
 
 def period_s(instants: Sequence[float]) -> float | None:
-    """The time between events that repeat at regular intervals; None for fewer than three, or irregular ones."""
+    """The time between events that repeat at regular intervals; None for fewer than three, or
+    irregular ones.
+    """
     steps = [later - earlier for earlier, later in itertools.pairwise(instants)]
     if len(steps) < 2:
         return None
@@ -65,7 +81,9 @@ def period_s(instants: Sequence[float]) -> float | None:
 
 
 def silence(table: LossTable) -> None:
-    """Claim heartbeats that waited while none of several others was answered: a stop, whatever the number of connections."""
+    """Claim heartbeats that waited while none of several others was answered: a stop, whatever the
+    number of connections.
+    """
     alike: dict[Reason, list[list[LossCell]]] = {}
     for one in () if table.plan.listens else silences(table.run.ticks):
         cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
@@ -74,7 +92,9 @@ def silence(table: LossTable) -> None:
             from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
             to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
             evidence = table.server.about(from_s, to_s, unclaimed(cells))
-            found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
+            found = _nobody_answered(
+                table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence
+            )
             if found is not None:
                 alike.setdefault(found, []).append(cells)
     for found, times in alike.items():
@@ -89,7 +109,9 @@ def unanswered(table: LossTable) -> None:
         found = _explain_silence(table, cells) if table.plan.listens else _explain(table, cells)
         if found is not None:
             whole = loss_causes.unheard if table.plan.listens else loss_causes.unanswered
-            table.claim(cells, Reason(found.code, whole(found.words, table.timeout_s), found.certain, event))
+            table.claim(
+                cells, Reason(found.code, whole(found.words, table.timeout_s), found.certain, event)
+            )
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
@@ -109,9 +131,14 @@ def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
     found = server.about(max(since_s, 0.0), to_s, unclaimed(cells))
     if found.stood_still:
         return _stood_still(found, server.label)
-    # A connection that opens receives a handshake, which is no event. What came before the last of these fell silent is theirs.
+    # A connection that opens receives a handshake, which is no event. What came before the last of
+    # these fell silent is theirs.
     all_silent_s = cells[-1].to_s - table.timeout_s + 1.0
-    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(all_silent_s, to_s) if not tick.opened)
+    heard = sum(
+        tick.bytes_received
+        for _, tick in table.run.ticks_between(all_silent_s, to_s)
+        if not tick.opened
+    )
     return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.label)
 
 
@@ -132,8 +159,8 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return _silent_when_idle(table, cells, found.still_open(count), edge)
     if count < FEWEST:
         return None
-    # Where a packet in p is lost, at most p^3 of the heartbeats get no answer within three tries: others are sent again and
-    # answered, and these are more unless seven packets in ten are lost.
+    # Where a packet in p is lost, at most p^3 of the heartbeats get no answer within three tries:
+    # others are sent again and answered, and these are more unless seven packets in ten are lost.
     again = sent_again(table.run.ticks_between(asked_s - 2.0, to_s)).heartbeats
     if again >= count:
         answered = sum(tick.answered for tick in meanwhile)
@@ -144,15 +171,22 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         up_to = f", up to {format_duration(slow)}" if slow < NEARLY_ALL * table.timeout_s else ""
         return reason("server_slow", server=server.label, up_to=up_to)
     workers = server.workers(from_s)
-    if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
+    if (
+        workers > 1
+        and one_of(workers, count, server.held(asked_s))
+        and to_s - from_s <= table.gap_s + 3.0
+    ):
         return reason("worker_stalled", server=server.label, workers=workers)
     return None
 
 
-def _silent_when_idle(table: LossTable, cells: list[LossCell], kept: StillOpen, edge: float) -> Reason:
+def _silent_when_idle(
+    table: LossTable, cells: list[LossCell], kept: StillOpen, edge: float
+) -> Reason:
     """Why those that had been idle for ``edge`` seconds or longer got no answer, while others did.
 
-    What is dropped on the way is not acknowledged. What is acknowledged has reached a kernel: the server's, or that of a proxy.
+    What is dropped on the way is not acknowledged. What is acknowledged has reached a kernel: the
+    server's, or that of a proxy.
     """
     server, for_s = table.server.label, loss_causes.in_seconds(edge)
     if 2 * _of_ticks(cells, "acknowledged") >= kept.of:
@@ -162,13 +196,26 @@ def _silent_when_idle(table: LossTable, cells: list[LossCell], kept: StillOpen, 
         counts = f", and {server} still has {format_count(kept.count)} of their sockets"
     elif kept.are_most:
         counts = f", and {server} still counts {format_count(kept.count)} of them as open"
-    return reason("silent_drop", certain=bool(counts), low=edge, high=edge + 1, for_s=for_s, counts=counts)
+    return reason(
+        "silent_drop", certain=bool(counts), low=edge, high=edge + 1, for_s=for_s, counts=counts
+    )
 
 
 def _stood_still(found: Evidence, name: str) -> Reason:
-    """The server's processes used no CPU and its status page was silent: a signal had stopped them, or they waited."""
-    forms: dict[NoAnswers, str] = {"stopped": "", "waited": "waited_for_something", "stood_still": "stood_still"}
-    return reason("server_stalled", forms[how_it_stood_still(found)], certain=found.halted is True, server=name)
+    """The server's processes used no CPU and its status page was silent: a signal had stopped them,
+    or they waited.
+    """
+    forms: dict[NoAnswers, str] = {
+        "stopped": "",
+        "waited": "waited_for_something",
+        "stood_still": "stood_still",
+    }
+    return reason(
+        "server_stalled",
+        forms[how_it_stood_still(found)],
+        certain=found.halted is True,
+        server=name,
+    )
 
 
 def how_it_stood_still(found: Evidence) -> Literal["stopped", "waited", "stood_still"]:
@@ -178,14 +225,21 @@ def how_it_stood_still(found: Evidence) -> Literal["stopped", "waited", "stood_s
     return "stopped" if found.halted else "waited"
 
 
-def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason | None:
-    """Why none of the heartbeats was answered that were sent when these were ``asked``; None where it is no silence of all:
-    these connections were never answered, and others were before."""
+def _nobody_answered(
+    table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence
+) -> Reason | None:
+    """Why none of the heartbeats was answered that were sent when these were ``asked``; None where
+    it is no silence of all: these connections were never answered, and others were before.
+    """
     name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
-        return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
+        return reason(
+            "path_cut", "no_route", certain=True, connects=format_many(no_route, "connect")
+        )
     segments = sent_again([(cell.to_s, cell.tick) for cell in _distinct(cells)]).segments
-    unacknowledged = segments >= max(FEWEST, count / 2) and 2 * _of_ticks(cells, "acknowledged") < count
+    unacknowledged = (
+        segments >= max(FEWEST, count / 2) and 2 * _of_ticks(cells, "acknowledged") < count
+    )
     # A listen queue that is full acknowledges nothing either.
     if table.server.local and _without_answer(cells):
         unacknowledged = False
@@ -200,21 +254,28 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
         return reason("answered_otherwise", server=name)
     if why == "computing":
         return reason("server_stalled", why, server=name, cores=found.cores)
-    # A handshake needs only the kernel. So neither a page that answers nor its count of requests, some of connections that were
-    # given up in the queue, tells of those that nobody has accepted.
+    # A handshake needs only the kernel. So neither a page that answers nor its count of requests,
+    # some of connections that were given up in the queue, tells of those that nobody has accepted.
     never = table.server.local and _without_answer(cells)
-    if never and any(tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s):
+    if never and any(
+        tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s
+    ):
         return None
     if why == "slow":
-        return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
+        return reason(
+            "answers_late", server=name, requests=format_many(found.requests or 0, "request")
+        )
     if never:
         return _never(table, cells, "never_")
     if why == "page_answered":
-        # What was acknowledged has reached a kernel behind the path: the server's, or that of a proxy.
+        # What was acknowledged has reached a kernel behind the path: the server's, or that of a
+        # proxy.
         if 2 * _of_ticks(cells, "acknowledged") >= count:
             return reason("server_stalled", "part_stood_still")
         return reason("path_cut", why)
-    return reason("server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name)
+    return reason(
+        "server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name
+    )
 
 
 def _without_answer(cells: list[LossCell]) -> bool:
@@ -233,8 +294,9 @@ def _distinct(cells: Sequence[LossCell]) -> list[LossCell]:
 
 
 def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
-    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later handshakes, an accept. The
-    kernel's list of the server's sockets tells too, while they all waited.
+    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later
+    handshakes, an accept. The kernel's list of the server's sockets tells too, while they all
+    waited.
     """
     whole, label, name = table.totals.whole, table.server.label, table.server.name
     if whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count):
@@ -243,12 +305,21 @@ def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
     if seen.of == "accepted":
         return _did_not_answer(table, cells, f"{others}answered_though_accepted")
     if seen.of == "waiting":
-        return reason("never_accepted", f"{others}left_waiting", certain=True, server=label, name=name, waiting=seen.waiting)
+        return reason(
+            "never_accepted",
+            f"{others}left_waiting",
+            certain=True,
+            server=label,
+            name=name,
+            waiting=seen.waiting,
+        )
     return reason("never_accepted", f"{others}accepted", server=label, name=name)
 
 
 def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reason:
-    """For certain, unless as many of its sockets had sent what was not acknowledged: answers that were lost on the way."""
+    """For certain, unless as many of its sockets had sent what was not acknowledged: answers that
+    were lost on the way.
+    """
     server = table.server
     unacknowledged = server.unacknowledged(cells[0].from_s - table.timeout_s, cells[-1].to_s)
     may_be_lost = 2 * unacknowledged >= unclaimed(cells)
@@ -256,11 +327,20 @@ def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reaso
     if may_be_lost:
         sockets = format_many(unacknowledged, "socket")
         or_lost = f", or its answers were lost on the way: {sockets} of it had sent what nobody acknowledged"
-    return reason("never_answered", form, certain=not may_be_lost, server=server.label, name=server.name, or_lost=or_lost)
+    return reason(
+        "never_answered",
+        form,
+        certain=not may_be_lost,
+        server=server.label,
+        name=server.name,
+        or_lost=or_lost,
+    )
 
 
 def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
-    """By readings of the kernel's list between two seconds in which these connections, or as many of them as at once, waited."""
+    """By readings of the kernel's list between two seconds in which these connections, or as many
+    of them as at once, waited.
+    """
     rows = table.run.ticks_between(cells[0].from_s - table.timeout_s, cells[-1].to_s)
     count = min(unclaimed(cells), max((tick.awaiting for _, tick in rows), default=0))
     waited = [
@@ -271,15 +351,18 @@ def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
     return table.server.acceptance(waited, count)
 
 
-def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledged: bool) -> NoAnswers:
-    """Why no heartbeat was answered while ``sent`` of them waited. ``unacknowledged``: by their own sockets, which sent them
-    again and again.
+def why_silent(
+    server: ServerEvidence, found: Evidence, sent: int, unacknowledged: bool
+) -> NoAnswers:
+    """Why no heartbeat was answered while ``sent`` of them waited. ``unacknowledged``: by their own
+    sockets, which sent them again and again.
     """
     if unacknowledged:
         return "unacknowledged"
     if found.stood_still:
         return how_it_stood_still(found)
-    # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds shows half of that.
+    # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds
+    # shows half of that.
     if found.cores is not None and 2 * found.cores >= 1:
         return "computing"
     if found.silent is not False or not server.counts_beats or found.requests is None:
@@ -303,15 +386,27 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
     answered = sum(tick.answered for tick in quiet)
     size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
     # The bytes of a 408, or of what is not HTTP, are no part of an answer.
-    alone = [cell for cell in cells if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()]
+    alone = [
+        cell
+        for cell in cells
+        if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()
+    ]
     ticks = {id(cell.tick): cell.tick for cell in alone}.values()
     if not size or not alone:
         return None
-    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (unclaimed(alone) * size)
+    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (
+        unclaimed(alone) * size
+    )
     return part if PART <= part <= 1.0 else None
 
 
 def answered_within_us(tick: Tick, q: float) -> float:
-    """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats too, as the longest."""
+    """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats
+    too, as the longest.
+    """
     every = tick.latency_us.count
-    return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if tick.answered and every else 0.0
+    return (
+        (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0)
+        if tick.answered and every
+        else 0.0
+    )
