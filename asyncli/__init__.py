@@ -1,7 +1,8 @@
-"""asyncli: a long-connection soak tester that measures what one more connection costs, with an error bar.
+"""asyncli: a long-connection soak tester that measures what one more connection costs, with an
+error bar.
 
-In Python and in notebooks: ``run = asyncli.load("run.db")``, or ``run = await asyncli.soak("http://127.0.0.1:8080/")``; see
-asyncli/api.py.
+In Python and in notebooks: ``run = asyncli.load("run.db")``, or ``run = await
+asyncli.soak("http://127.0.0.1:8080/")``; see asyncli/api.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     from asyncli.model.plan import Plan
 
 __version__: str
-__all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
+__all__ = [
+    "Plan",
+    "Recorded",
+    "Soak",
+    "__version__",
+    "compare",
+    "lab_server",
+    "load",
+    "make_plan",
+    "soak",
+]
 
 # Imported on first use: the host process and `--help` import this package and need none of it.
 _HOMES = {"Plan": "asyncli.model.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(

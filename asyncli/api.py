@@ -55,9 +55,11 @@ __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "ma
 
 
 def load(run: str | os.PathLike[str]) -> Recorded:
-    """The run in the file ``run``: finished, interrupted, or still being written (its state now; load it again for more).
+    """The run in the file ``run``: finished, interrupted, or still being written (its state now;
+    load it again for more).
 
-    Raises :class:`StoreError` (no FileNotFoundError) for a file that is missing, of another program, newer, or damaged.
+    Raises :class:`StoreError` (no FileNotFoundError) for a file that is missing, of another
+    program, newer, or damaged.
     """
     path = Path(run)
     return Recorded(path, read_run(path))
@@ -66,7 +68,8 @@ def load(run: str | os.PathLike[str]) -> Recorded:
 def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Compared:
     """The differences between runs (files, or results of :func:`load`), and which are real.
 
-    Raises :class:`~asyncli.model.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
+    Raises :class:`~asyncli.model.errors.StoreError` for a file that cannot be read or compared,
+    PlanError for a single run.
     """
     require_comparable("compare", 1 + len(others))
     runs = (first, *others)
@@ -75,7 +78,8 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 
 
 def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
-    """A plan from the keys of a plan file, with units: ``make_plan(url, connections="100k", hold="8h", ramp="10/10ms")``.
+    """A plan from the keys of a plan file, with units: ``make_plan(url, connections="100k",
+    hold="8h", ramp="10/10ms")``.
 
     Raises :class:`~asyncli.model.errors.PlanError` with the key, the problem and the remedy.
     """
@@ -85,13 +89,19 @@ def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
 
 
 def lab_server(
-    name: str | None = None, *, connections: int | str | None = None, keepalive: float | str = 60, **options: Any
+    name: str | None = None,
+    *,
+    connections: int | str | None = None,
+    keepalive: float | str = 60,
+    **options: Any,
 ) -> LabServer:
-    """A local server: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``. It ends with the block.
+    """A local server: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``.
+    It ends with the block.
 
-    ``name``: as in ``asyncli lab``; None: an nginx with stub_status, else the built-in server. ``connections``: how many it must
-    hold (None: 100,000 on nginx and the built-in server, fewer on others). ``keepalive``: seconds (or "1h"), a tenth of the
-    server's timeout. Raises PlanError for a bad argument, :class:`~asyncli.model.errors.HostError` if it cannot start.
+    ``name``: as in ``asyncli lab``; None: an nginx with stub_status, else the built-in server.
+    ``connections``: how many it must hold (None: 100,000 on nginx and the built-in server, fewer on
+    others). ``keepalive``: seconds (or "1h"), a tenth of the server's timeout. Raises PlanError for
+    a bad argument, :class:`~asyncli.model.errors.HostError` if it cannot start.
     """
     from asyncli import lab
     from asyncli.model.units import parse_count, parse_duration
@@ -113,20 +123,25 @@ async def soak(
     cluster: Any = None,
     **settings: Any,
 ) -> Recorded:
-    """Soak in the running loop and return the recorded run: ``run = await asyncli.soak(plan)`` in a notebook's cell.
+    """Soak in the running loop and return the recorded run: ``run = await asyncli.soak(plan)`` in a
+    notebook's cell.
 
-    ``aim``: a :class:`Plan`; or URLs or a running lab server, with the plan's keys as ``settings`` (``connections="10k",
-    hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show the soak; None: only in a
-    notebook, True: also elsewhere (a line every ten seconds on standard error). ``cluster``: a Dask client or the address of its
-    cluster, whose hosts open the connections (docs/cluster.md).
+    ``aim``: a :class:`Plan`; or URLs or a running lab server, with the plan's keys as ``settings``
+    (``connections="10k", hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here.
+    ``progress``: show the soak; None: only in a notebook, True: also elsewhere (a line every ten
+    seconds on standard error). ``cluster``: a Dask client or the address of its cluster, whose
+    hosts open the connections (docs/cluster.md).
 
-    Cancelling ends it at once and leaves a valid file. Raises :class:`~asyncli.model.errors.AsyncliError` for a bad plan, if the
-    preflight refuses, or if the file exists.
+    Cancelling ends it at once and leaves a valid file. Raises
+    :class:`~asyncli.model.errors.AsyncliError` for a bad plan, if the preflight refuses, or if the
+    file exists.
     """
     try:
         from asyncli.app.soak import KnownServer, Soak
     except ImportError as error:
-        raise HostError(f"a soak needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
+        raise HostError(
+            f"a soak needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)"
+        ) from None
     plan = _plan_of(aim, settings)
     import_report()
     target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
@@ -158,7 +173,9 @@ async def soak(
 def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, Any]) -> Plan:
     if isinstance(aim, Plan):
         if settings:
-            raise PlanError(f"soak: a plan takes no settings ({', '.join(settings)}); give URLs instead of a plan")
+            raise PlanError(
+                f"soak: a plan takes no settings ({', '.join(settings)}); give URLs instead of a plan"
+            )
         return _checked(aim)
     if isinstance(aim, str | Sequence):
         return make_plan(aim, **settings)
@@ -187,7 +204,8 @@ _WIDTH = 110
 class Recorded(Results):
     """A recorded run; also an ``os.PathLike`` of its file.
 
-    ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
+    ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the
+    report's figures.
     """
 
     def __fspath__(self) -> str:
@@ -220,7 +238,9 @@ class Recorded(Results):
 
     @cached_property
     def frames(self) -> Frames:
-        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas DataFrames."""
+        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas
+        DataFrames.
+        """
         return Frames(self.records, self.findings)
 
     @cached_property
@@ -229,13 +249,24 @@ class Recorded(Results):
         return Plots(self)
 
     def cost(self) -> CostView:
-        """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
+        """What one more connection costs in the server, the kernel, asyncli and in all: bytes with
+        95 % intervals.
+        """
         name, held = memory_name(self.summary), self.summary.connections.held_or_peak or 0
         level = server_level(self.summary)
-        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held, level=level)
+        return CostView(
+            self.analyses.costs,
+            answer(self.summary),
+            server=name,
+            where=self._sides,
+            held=held,
+            level=level,
+        )
 
     def drift(self) -> DriftView:
-        """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
+        """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a
+        stated rule.
+        """
         return DriftView(self.analyses.drifts, memory_name(self.summary), self._sides.host)
 
     def deaths(self) -> DeathView:
@@ -244,7 +275,9 @@ class Recorded(Results):
 
     def report(self, *, verbose: bool = False) -> str:
         """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
-        return text_of(lambda console: print_report(self.summary, console, self.path, verbose=verbose), _WIDTH)
+        return text_of(
+            lambda console: print_report(self.summary, console, self.path, verbose=verbose), _WIDTH
+        )
 
     def __repr__(self) -> str:
         return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
@@ -258,8 +291,9 @@ class Recorded(Results):
 
 
 class Plots:
-    """The report's figures by their names: ``run.plot.cost()``. Each is a :class:`matplotlib.figure.Figure`; without data, one
-    that says why. A cell of a notebook shows each that it makes.
+    """The report's figures by their names: ``run.plot.cost()``. Each is a
+    :class:`matplotlib.figure.Figure`; without data, one that says why. A cell of a notebook shows
+    each that it makes.
     """
 
     def __init__(self, run: Recorded) -> None:
@@ -271,7 +305,9 @@ class Plots:
     def __getattr__(self, name: str) -> Callable[[], Figure]:
         pictures = {} if name.startswith("_") else {one.name: one for one in self._run.pictures}
         if name not in pictures:
-            raise AttributeError(f"there is no figure {name!r}; the figures are {', '.join(pictures)}")
+            raise AttributeError(
+                f"there is no figure {name!r}; the figures are {', '.join(pictures)}"
+            )
         picture = pictures[name]
 
         def plot() -> Figure:
@@ -281,11 +317,16 @@ class Plots:
         return plot
 
     def latency(self) -> Figure:
-        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
+        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time.
+        """
         over_time = timeline(self._run.records, server=memory_name(self._run.summary))
         panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
         part = msgspec.structs.replace(over_time, panels=panels)
-        return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)
+        return _figure(
+            lambda style: timeline_panels(part, style=style),
+            "Latency and lateness over time",
+            self._note,
+        )
 
     @property
     def _note(self) -> str:
@@ -312,9 +353,11 @@ def _drawn(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
 
 
 class Compared:
-    """A comparison of two or more runs, called A, B, C... Each is compared with the first, number by number.
+    """A comparison of two or more runs, called A, B, C... Each is compared with the first, number
+    by number.
 
-    ``comparison`` is the data, ``frame`` has a row per number and pair of runs, ``plot()`` shows the relative differences.
+    ``comparison`` is the data, ``frame`` has a row per number and pair of runs, ``plot()`` shows
+    the relative differences.
     """
 
     def __init__(self, comparison: comparing.Comparison) -> None:
@@ -334,9 +377,10 @@ class Compared:
     def frame(self) -> DataFrame:
         """A row per number and pair of runs; index ``key``.
 
-        ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``, ``value_second``, ``difference``
-        (second minus first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
-        ("higher", "lower", "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
+        ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``,
+        ``value_second``, ``difference`` (second minus first) with ``ci95_low`` and ``ci95_high``,
+        ``relative`` (a share of the first), ``p_value``, ``verdict`` ("higher", "lower",
+        "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
         """
         rows = [
             (
@@ -345,16 +389,28 @@ class Compared:
             )
             for one in self.differences
         ]  # fmt: skip
-        numbers = ["value_first", "value_second", "difference", "ci95_low", "ci95_high", "relative", "p_value"]
+        numbers = [
+            "value_first",
+            "value_second",
+            "difference",
+            "ci95_low",
+            "ci95_high",
+            "relative",
+            "p_value",
+        ]
         names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
         return frame_of(names, rows, "key", numbers)
 
     def plot(self, second: str = "B") -> Figure:
-        """The differences of the run called ``second`` from the first, in per cent with 95 % intervals."""
+        """The differences of the run called ``second`` from the first, in per cent with 95 %
+        intervals.
+        """
         rows = [one for one in self.differences if one.between[1] == second]
         if not rows:
             names = ", ".join(run.name for run in self.comparison.runs[1:])
-            raise PlanError(f"plot: no run {second!r} to compare with the first; write one of {names}")
+            raise PlanError(
+                f"plot: no run {second!r} to compare with the first; write one of {names}"
+            )
         title = f"How much {second} differs from {rows[0].between[0]}"
         note = "Filled marks are real differences, open ones are not."
         return _figure(lambda style: forest(rows, style=style), title, note)

@@ -38,11 +38,14 @@ async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
     """
     raise_nofile()
     limits = read_limits()
-    return limits, await spread_over(limits, plan, listens=lambda address, port: no_listener([(address, port)]) is None)
+    return limits, await spread_over(
+        limits, plan, listens=lambda address, port: no_listener([(address, port)]) is None
+    )
 
 
 async def spread_over(limits: Limits, plan: Plan, **more: Any) -> Spread:
-    """The plan's spread over this host; ``more``: see :func:`~asyncli.engine.resolve.plan_spread`."""
+    """The plan's spread over this host; ``more``: see :func:`~asyncli.engine.resolve.plan_spread`.
+    """
     # If the range cannot be read: Linux's default (32768-60999).
     ports = limits.ports if limits.ports is not None else 28_232
     nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
@@ -64,7 +67,9 @@ def read_host(limits: Limits) -> Environment:
     """The facts about this host."""
     sysctls = {name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS}
     cpuinfo = (_read("/proc/cpuinfo") or "").splitlines()
-    model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
+    model = next(
+        (line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None
+    )
     known: dict[str, Any] = msgspec.to_builtins(limits)
     facts = {
         "kernel": platform.release(),
@@ -91,7 +96,11 @@ def host_name() -> str:
 def _program() -> str:
     """The command that starts this asyncli, with absolute paths."""
     path = os.path.abspath(sys.argv[0])
-    words = shlex.quote(path) if os.path.basename(path) == "asyncli" else f"{shlex.quote(sys.executable)} -m asyncli"
+    words = (
+        shlex.quote(path)
+        if os.path.basename(path) == "asyncli"
+        else f"{shlex.quote(sys.executable)} -m asyncli"
+    )
     return os.fsencode(words).decode("utf-8", "replace")
 
 
@@ -101,15 +110,19 @@ def boot_id() -> str | None:
 
 
 def network() -> str | None:
-    """The id of this network namespace, which has its own ports and TCP counters; unique within a boot."""
+    """The id of this network namespace, which has its own ports and TCP counters; unique within a
+    boot.
+    """
     return link("self", "ns/net")
 
 
 def clock_at(zero_s: float) -> dict[str, Any]:
-    """The instant ``zero_s`` of time.monotonic() for other processes: the run's zero, in a run file's ``clock``.
+    """The instant ``zero_s`` of time.monotonic() for other processes: the run's zero, in a run
+    file's ``clock``.
 
-    ``wall_s``: its Unix time. ``monotonic_s``: on the clock that processes with this ``boot_id`` and ``time_ns`` share
-    (random(4); time_namespaces(7): a namespace may shift it). None: unreadable.
+    ``wall_s``: its Unix time. ``monotonic_s``: on the clock that processes with this ``boot_id``
+    and ``time_ns`` share (random(4); time_namespaces(7): a namespace may shift it). None:
+    unreadable.
     """
     return {
         "wall_s": time.time() - (time.monotonic() - zero_s),

@@ -15,7 +15,9 @@ from asyncli.report.livestate import LiveObserver
 
 
 def kernel_shell() -> Any | None:
-    """IPython's shell in a kernel (notebook, JupyterLab, nbclient); None elsewhere, including IPython in a terminal."""
+    """IPython's shell in a kernel (notebook, JupyterLab, nbclient); None elsewhere, including
+    IPython in a terminal.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
@@ -51,7 +53,8 @@ class NotebookObserver(LiveObserver):
 
 
 class LogObserver(LiveObserver):
-    """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds."""
+    """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds.
+    """
 
     def __init__(self, plan: Plan) -> None:
         from rich.console import Console
@@ -68,7 +71,9 @@ _last_figure: list[Any] = []
 
 
 def show_figure(figure: Any) -> None:
-    """Have the cell display ``figure``, also where it is not the cell's value: each one, in the order in which they were made."""
+    """Have the cell display ``figure``, also where it is not the cell's value: each one, in the
+    order in which they were made.
+    """
     shell = kernel_shell()
     events = getattr(shell, "events", None)
     if events is None:
@@ -95,7 +100,9 @@ def _show_last() -> None:
 
 
 def show_figures() -> None:
-    """Have the kernel display matplotlib figures as ``%matplotlib inline`` does, unless it already does."""
+    """Have the kernel display matplotlib figures as ``%matplotlib inline`` does, unless it already
+    does.
+    """
     shell = kernel_shell()
     if shell is None:
         return
@@ -103,7 +110,10 @@ def show_figures() -> None:
 
     with contextlib.suppress(AttributeError, KeyError):
         formatters = shell.display_formatter.formatters
-        if not any(Figure in formatters[kind] for kind in ("image/png", "image/svg+xml", "image/jpeg", "application/pdf")):
+        if not any(
+            Figure in formatters[kind]
+            for kind in ("image/png", "image/svg+xml", "image/jpeg", "application/pdf")
+        ):
             formatters["image/png"].for_type(Figure, _png)
 
 

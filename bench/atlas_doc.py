@@ -1,4 +1,5 @@
-"""Makes docs/atlas.md and its charts from records of the experiment atlas, which add cells or rounds, with one plan on one machine.
+"""Makes docs/atlas.md and its charts from records of the experiment atlas, which add cells or
+rounds, with one plan on one machine.
 
 python bench/atlas_doc.py experiment-atlas-*/record.json
 """
@@ -67,10 +68,16 @@ def main() -> None:
     record, *others = (record_of(Path(path).read_bytes()) for path in sys.argv[1:])
     for other in others:
         for one in other.rounds:
-            one["round"] = 1 + max((before["round"] for before in record.rounds if before["step"] == one["step"]), default=0)
+            one["round"] = 1 + max(
+                (before["round"] for before in record.rounds if before["step"] == one["step"]),
+                default=0,
+            )
             record.rounds.append(one)
         record.duration_s += other.duration_s
-        record.environment["server"] = {**(record.environment.get("server") or {}), **(other.environment.get("server") or {})}
+        record.environment["server"] = {
+            **(record.environment.get("server") or {}),
+            **(other.environment.get("server") or {}),
+        }
     experiment = load(record.experiment)
     plan = plan_of(experiment, record.quick, record.plan)
     found, facts = concluded(experiment, plan, record.rounds), record.environment
@@ -80,7 +87,12 @@ def main() -> None:
         f"{plan.connections:,} connections, {format_duration(record.duration_s)}.", "", f"    {command_of(experiment, plan, record.quick)}", "",
     ]  # fmt: skip
     for number, each in enumerate(found.tables):
-        lines += [*(["", f"**{each.title}**", ""] if number else []), *table(each), "", each.caption]
+        lines += [
+            *(["", f"**{each.title}**", ""] if number else []),
+            *table(each),
+            "",
+            each.caption,
+        ]
     lines += [f"\n- ({one.evidence})" for one in record.findings if one.severity != "info"]
     measured = {one["step"] for one in record.rounds}
     cells = []
@@ -88,9 +100,13 @@ def main() -> None:
         if name in measured:
             keys = " ".join(f"{key}={value!r}" for key, value in one.keys.items())
             cells.append(f"| `{name}` | {one.server}, {one.protocol} | {keys or 'default'} |")
-    (DOCS / "atlas.md").write_text(HEAD + "\n".join(lines) + "\n" + TAIL + "\n".join(cells) + "\n", encoding="utf-8")
+    (DOCS / "atlas.md").write_text(
+        HEAD + "\n".join(lines) + "\n" + TAIL + "\n".join(cells) + "\n", encoding="utf-8"
+    )
     for name, chart in zip(("atlas", "atlas-tls"), found.charts, strict=True):
-        (DOCS / f"{name}.svg").write_text(file_svg(draw(chart), name, chart.title), encoding="utf-8")
+        (DOCS / f"{name}.svg").write_text(
+            file_svg(draw(chart), name, chart.title), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -31,12 +31,16 @@ from reading_by_hand import ByHand, active, kernel_growth, listing_growth, look
 
 def free() -> dict[str, int]:
     """The row "Mem:" of ``free -b -w``, by column."""
-    header, row = subprocess.run(["free", "-b", "-w"], capture_output=True, text=True, check=True).stdout.splitlines()[:2]
+    header, row = subprocess.run(
+        ["free", "-b", "-w"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[:2]
     return dict(zip(header.split(), map(int, row.split()[1:]), strict=True))
 
 
 class Readings(NamedTuple):
-    """asyncli's JSON, and manual readings (with the row of free) in the baseline, with a tenth held, and in the hold."""
+    """asyncli's JSON, and manual readings (with the row of free) in the baseline, with a tenth
+    held, and in the hold.
+    """
 
     summary: dict[str, Any]
     looks: list[ByHand]
@@ -79,7 +83,12 @@ async def soak(connections: int, per_second: int, settle_s: float, folder: Path)
 
 def by_hand(seen: Readings, since: int) -> dict[str, float | None]:
     """Bytes per connection between the reading ``since`` and the last one."""
-    before, after, first, last = seen.looks[since], seen.looks[-1], seen.frees[since], seen.frees[-1]
+    before, after, first, last = (
+        seen.looks[since],
+        seen.looks[-1],
+        seen.frees[since],
+        seen.frees[-1],
+    )
     more = after.connections - before.connections
     kernel, listing = None, 0
     if before.slabs and after.slabs:
@@ -91,7 +100,8 @@ def by_hand(seen: Readings, since: int) -> dict[str, float | None]:
         # asyncli excludes these inodes too, if they matter.
         "in all but /proc's": (after.host - before.host - listing) / more,
         "inodes of /proc (slabinfo)": listing / more,
-        # In procps 4 "used" is total less available, which counts pinned inodes and dentries as available.
+        # In procps 4 "used" is total less available, which counts pinned inodes and dentries as
+        # available.
         "free: used": (last["used"] - first["used"]) / more,
         "free: total - free": (first["free"] - last["free"]) / more,
     }
@@ -109,18 +119,28 @@ async def main() -> None:
     parser.add_argument("--settle", type=float, default=5.0)
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}\n")
-    print(f"{'held':>7}  {'bytes a connection':28} {'from nothing':>12} {'from a tenth':>12} {'asyncli':>8}   95 % interval")
+    print(
+        f"{'held':>7}  {'bytes a connection':28} {'from nothing':>12} {'from a tenth':>12} {'asyncli':>8}   95 % interval"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for connections in options.connections:
             seen = await soak(connections, options.per_second, options.settle, Path(folder))
             whole, rest = by_hand(seen, 0), by_hand(seen, 1)
             for words in whole:
-                quotient, slope = (" -" if one[words] is None else f"{one[words]:,.0f}" for one in (whole, rest))
+                quotient, slope = (
+                    " -" if one[words] is None else f"{one[words]:,.0f}" for one in (whole, rest)
+                )
                 line = f"{seen.summary['connections']['held']:7,d}  {words:28} {quotient:>12} {slope:>12}"
                 cost = seen.summary["cost"][OURS[words]] if words in OURS else None
                 if cost is not None:
                     low, high = cost["ci95"]
-                    where = "" if rest[words] is None else "inside" if low <= rest[words] <= high else "outside"
+                    where = (
+                        ""
+                        if rest[words] is None
+                        else "inside"
+                        if low <= rest[words] <= high
+                        else "outside"
+                    )
                     line += f" {cost['bytes_per_connection']:8,.1f}   {low:,.1f} to {high:,.1f}  {where}"
                 print(line, flush=True)
             for finding in seen.summary["findings"]:

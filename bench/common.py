@@ -38,7 +38,11 @@ PORTS = 28_232
 def machine() -> str:
     """One line on where the figures were measured."""
     memory = psutil.virtual_memory().total / 2**30
-    nginx = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False).stderr.strip().rpartition(" ")[2]
+    nginx = (
+        subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False)
+        .stderr.strip()
+        .rpartition(" ")[2]
+    )
     return (
         f"Linux {platform.release()}, {os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}, "
         f"asyncli {__version__}, {nginx}"
@@ -66,18 +70,23 @@ def build_c_client() -> Path:
 def settle(seconds: float = 20.0) -> None:
     """Wait until no socket of the previous round is left: the kernel frees them late."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and int(Path("/proc/net/sockstat").read_text().split("inuse ")[1].split()[0]) > 100:
+    while (
+        time.monotonic() < end
+        and int(Path("/proc/net/sockstat").read_text().split("inuse ")[1].split()[0]) > 100
+    ):
         time.sleep(0.2)
     time.sleep(0.5)
 
 
 def engine_plan(url: str, connections: int, **values: Any) -> Plan:
-    return build_plan([Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})])
+    return build_plan(
+        [Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})]
+    )
 
 
 class _Echo:
-    """A network of next to no cost, on a virtual clock: each heartbeat is answered at once. Each checkout has its own engine/sim.py;
-    this is the same for all.
+    """A network of next to no cost, on a virtual clock: each heartbeat is answered at once. Each
+    checkout has its own engine/sim.py; this is the same for all.
     """
 
     def __init__(self, protocol: str) -> None:
@@ -121,11 +130,17 @@ def _of_websocket(data: bytes) -> bytes:
         return b"\x8a\x04" + (int.from_bytes(data[2:6]) ^ int.from_bytes(data[6:])).to_bytes(4)
     key = data.split(b"Sec-WebSocket-Key: ")[1].split(b"\r\n")[0]
     accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    return b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+    return (
+        b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        + accept
+        + b"\r\n\r\n"
+    )
 
 
 def _of_http2(data: bytes) -> bytes:
-    """The acknowledgement of a PING, or of the first SETTINGS, with the server's own; b"" for our acknowledgement of those."""
+    """The acknowledgement of a PING, or of the first SETTINGS, with the server's own; b"" for our
+    acknowledgement of those.
+    """
     if data.startswith(b"PRI "):
         return b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"
     return b"\0\0\x08\6\1" + data[-12:] if len(data) >= 17 else b""
@@ -134,13 +149,25 @@ def _of_http2(data: bytes) -> bytes:
 _ANSWERS = {"http": _of_http, "websocket": _of_websocket, "http2": _of_http2}
 
 
-def python_us_per_heartbeat(connections: int = 4_000, rounds: int = 5, protocol: str = "http") -> float:
-    """CPU time of the table's own code for a heartbeat and its answer, each of them in a turn of its own: the least of the rounds."""
+def python_us_per_heartbeat(
+    connections: int = 4_000, rounds: int = 5, protocol: str = "http"
+) -> float:
+    """CPU time of the table's own code for a heartbeat and its answer, each of them in a turn of
+    its own: the least of the rounds.
+    """
     url = "ws://127.0.0.1:80/" if protocol == "websocket" else "http://127.0.0.1:80/"
     more = {"http2": True} if protocol == "http2" else {}
-    plan = engine_plan(url, connections, batch=40, interval=0.01, keepalive=20, first_beat="sleep", **more)
+    plan = engine_plan(
+        url, connections, batch=40, interval=0.01, keepalive=20, first_beat="sleep", **more
+    )
     net = _Echo(protocol)
-    table = ConnectionTable(build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, PORTS)), 0, net)
+    table = ConnectionTable(
+        build_shard(
+            plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, PORTS)
+        ),
+        0,
+        net,
+    )
     table.start(0.0)
 
     def go_to(instant: float) -> Tick:
@@ -158,8 +185,12 @@ def python_us_per_heartbeat(connections: int = 4_000, rounds: int = 5, protocol:
     return min(found)
 
 
-async def engine_round(url: str, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
-    """One soak of the bare engine (no collector, no run file): CPU per connect and heartbeat, memory per connection."""
+async def engine_round(
+    url: str, connections: int, hold_s: float, workers: int = 1, **values: Any
+) -> dict[str, float]:
+    """One soak of the bare engine (no collector, no run file): CPU per connect and heartbeat,
+    memory per connection.
+    """
     plan = engine_plan(url, connections, **values)
     sources = loopback_sources(sources_wanted(connections, 1, PORTS))
     destination = Destination(socket.AF_INET, "127.0.0.1", plan.targets[0].port)
@@ -173,7 +204,10 @@ async def engine_round(url: str, connections: int, hold_s: float, workers: int =
     memory_before = memory()
     # The CPU time of the processes' start is not a connect's.
     started = [psutil.Process(pid).cpu_times() for pid in generator.pids[1:]]
-    user_before, system_before = sum(one.user for one in started), sum(one.system for one in started)
+    user_before, system_before = (
+        sum(one.user for one in started),
+        sum(one.system for one in started),
+    )
     generator.begin(time.monotonic() + 0.1)
     total, ramped, result = Tick(), None, {}
     async for message in generator.messages():
@@ -215,29 +249,50 @@ FIGURES = {
 }
 
 
-async def engine_costs(url: str, connections: int, hold_s: float, batches: tuple[int, int], **values: Any) -> dict[str, float]:
-    """Three rounds of one worker: connects with hardly any heartbeats, then heartbeats alone, then an eighth of the connections.
+async def engine_costs(
+    url: str, connections: int, hold_s: float, batches: tuple[int, int], **values: Any
+) -> dict[str, float]:
+    """Three rounds of one worker: connects with hardly any heartbeats, then heartbeats alone, then
+    an eighth of the connections.
 
-    With a batch each every 10 ms. Memory per connection is the slope between the last two: what a process takes once, mostly
-    pages copied after the fork, is no connection's.
+    With a batch each every 10 ms. Memory per connection is the slope between the last two: what a
+    process takes once, mostly pages copied after the fork, is no connection's.
     """
     shared: dict[str, Any] = {"interval": 0.01, "first_beat": "sleep", **values}
     few = connections // 8
     rounds = []
-    for count, seconds, batch, keepalive in ((connections, 1, batches[0], 3600), (connections, hold_s, batches[1], 20), (few, hold_s, batches[1], 20)):
-        rounds.append(await engine_round(url, count, seconds, batch=batch, keepalive=keepalive, **shared))
+    for count, seconds, batch, keepalive in (
+        (connections, 1, batches[0], 3600),
+        (connections, hold_s, batches[1], 20),
+        (few, hold_s, batches[1], 20),
+    ):
+        rounds.append(
+            await engine_round(url, count, seconds, batch=batch, keepalive=keepalive, **shared)
+        )
         settle()
     connects, beats, others = rounds
-    slope = (beats["memory_bytes"] * connections - others["memory_bytes"] * few) / (connections - few)
-    return {**beats, **{key: connects[key] for key in FIGURES["CPU per connect, us"]}, "memory_bytes": slope}
+    slope = (beats["memory_bytes"] * connections - others["memory_bytes"] * few) / (
+        connections - few
+    )
+    return {
+        **beats,
+        **{key: connects[key] for key in FIGURES["CPU per connect, us"]},
+        "memory_bytes": slope,
+    }
 
 
-def print_figures(names: tuple[str, str], rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
+def print_figures(
+    names: tuple[str, str], rounds: list[tuple[dict[str, float], dict[str, float]]]
+) -> None:
     """Print the medians of both, and the ratios of the second to the first."""
     for name, parts in FIGURES.items():
         if not rounds[0][0].keys() >= set(parts):
             continue
-        first, second = ([sum(pair[at][part] for part in parts) for pair in rounds] for at in (0, 1))
+        first, second = (
+            [sum(pair[at][part] for part in parts) for pair in rounds] for at in (0, 1)
+        )
         ratios = [new / old for old, new in zip(first, second, strict=True)]
-        middles = f"{statistics.median(first):.2f} {names[0]}, {statistics.median(second):.2f} {names[1]}"
+        middles = (
+            f"{statistics.median(first):.2f} {names[0]}, {statistics.median(second):.2f} {names[1]}"
+        )
         print(f"{name:24} {middles}, ratio {spread_of(ratios)}")

@@ -32,7 +32,8 @@ from asyncli.model.run import Run
 
 CONNECTIONS, COST = 100_000, 1000.0
 BASELINE_S, HOLD_S = 5.0, 8.0
-# A ramp that is too short for a slope: the cost is the difference of two levels, the second from the first 15 s of the hold.
+# A ramp that is too short for a slope: the cost is the difference of two levels, the second from
+# the first 15 s of the hold.
 SHORT_S, LONG_HOLD_S = 2.0, 15.0
 FIRST_USE = 5e6
 MB = 1e6
@@ -59,9 +60,17 @@ def design(seconds: float, plateaus: int = 0) -> Design:
     end = BASELINE_S + math.ceil(ramp.end_s)
     t_s = np.arange(1.0, end + hold_s)
     n = plan.batch * np.searchsorted(dues, t_s - BASELINE_S, side="left").astype(float)
-    phases = [Phase("baseline", 0.0, BASELINE_S), Phase("ramp", BASELINE_S, end), Phase("hold", end, end + hold_s)]
-    ticks = [(float(t), Tick(held=int(held))) for t, held in zip(t_s, n, strict=True) if t > BASELINE_S]
-    return Design(f"ladder of {plateaus}" if plateaus else f"ramp of {seconds:g} s", plan, phases, ticks, n)
+    phases = [
+        Phase("baseline", 0.0, BASELINE_S),
+        Phase("ramp", BASELINE_S, end),
+        Phase("hold", end, end + hold_s),
+    ]
+    ticks = [
+        (float(t), Tick(held=int(held))) for t, held in zip(t_s, n, strict=True) if t > BASELINE_S
+    ]
+    return Design(
+        f"ladder of {plateaus}" if plateaus else f"ramp of {seconds:g} s", plan, phases, ticks, n
+    )
 
 
 # How memory varies: (N at each second, random generator) -> bytes.
@@ -86,16 +95,22 @@ def walk(step: float, white: float = 0.0) -> Metric:
     """A random walk of ``step`` bytes a second, and noise of ``white`` bytes on each reading."""
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-        return COST * n + np.cumsum(chance.normal(0, step, len(n))) + chance.normal(0, white, len(n))
+        return (
+            COST * n + np.cumsum(chance.normal(0, step, len(n))) + chance.normal(0, white, len(n))
+        )
 
     return make
 
 
 def arenas(size: float) -> Metric:
-    """Memory that is allocated ``size`` bytes at a time; part of the first block is used at the start."""
+    """Memory that is allocated ``size`` bytes at a time; part of the first block is used at the
+    start.
+    """
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-        return size * np.floor(COST * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
+        return size * np.floor(COST * n / size + chance.random()) + chance.normal(
+            0, 0.02 * MB, len(n)
+        )
 
     return make
 
@@ -135,13 +150,16 @@ def by_the_clock(per_s: float, metric: Metric) -> Metric:
 
 
 def bent(share: float, metric: Metric) -> Metric:
-    """A cost that rises from a ``share`` below its mean, of the first connection, to as much above it, of the last."""
+    """A cost that rises from a ``share`` below its mean, of the first connection, to as much above
+    it, of the last.
+    """
     return lambda n, chance: metric(n, chance) + COST * share * (n * n / CONNECTIONS - n)
 
 
 OTHERS = "others, phi 0.5"
 BENT = {"bent by 0.2, phi 0.5": 0.2, "bent by 1, phi 0.5": 1.0}
-#: Ways that only rests can tell from the cost of connections: a ramp adds them at a steady pace too.
+#: Ways that only rests can tell from the cost of connections: a ramp adds them at a steady pace
+#: too.
 OF_LADDERS = frozenset({"0.3 MB a second, phi 0.5", "3 MB a second, phi 0.5"})
 METRICS: dict[str, Metric] = {
     "noise, phi 0": wander(0.0), "noise, phi 0.5": wander(0.5), "noise, phi 0.9": wander(0.9), "noise, phi 0.95": wander(0.95),
@@ -155,20 +173,29 @@ METRICS: dict[str, Metric] = {
 
 
 def of_another_client(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-    """Connections at the server's port of another client: half as many as ours, from an instant of the run on, in a third of it."""
+    """Connections at the server's port of another client: half as many as ours, from an instant of
+    the run on, in a third of it.
+    """
     begin = chance.integers(0, len(n) // 2)
     return n.max() / 2 * np.clip((np.arange(len(n)) - begin) / (len(n) / 3), 0, 1)
 
 
 def fitted(plan: Design, values: np.ndarray, connections: np.ndarray | None = None) -> Fit:
-    """asyncli's line. ``connections``: those of the server at each second, if the kernel counts them at its port."""
-    samples = [Sample(float(t + 1), {"server.pss_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
+    """asyncli's line. ``connections``: those of the server at each second, if the kernel counts
+    them at its port.
+    """
+    samples = [
+        Sample(float(t + 1), {"server.pss_bytes": 1e9 + float(value)})
+        for t, value in enumerate(values)
+    ]
     # The server's count is its own where the server is on this host.
     if connections is not None:
         for sample, count in zip(samples, connections, strict=True):
             sample.values["server.sockets"] = float(count)
     here = {"local": connections is not None}
-    return costs(Run("", "", plan.plan, here, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["server_user"]
+    return costs(
+        Run("", "", plan.plan, here, plan.phases, plan.ticks, samples, [], [], complete=True)
+    ).fits["server_user"]
 
 
 # The other rules: points -> slope and half of its interval.
@@ -183,7 +210,9 @@ def least_squares(n: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.n
 
 def independent(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     slope, rest, x = least_squares(n, y)
-    return slope, float(stats.t.ppf(0.975, len(n) - 2)) * math.sqrt(rest @ rest / (len(n) - 2) / (x @ x))
+    return slope, float(stats.t.ppf(0.975, len(n) - 2)) * math.sqrt(
+        rest @ rest / (len(n) - 2) / (x @ x)
+    )
 
 
 def santer(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -192,7 +221,9 @@ def santer(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     r1 = sum(a * b for a, b in pairwise(rest)) / float(rest @ rest)
     r = min(0.99, (r1 + 2 / m) / (1 - 4 / m)) if m > 4 else r1
     worth = m if r <= 0 else min(float(m), max(3.0, m * (1 - r) / (1 + r)))
-    return slope, float(stats.t.ppf(0.975, worth - 2)) * math.sqrt(rest @ rest / (worth - 2) / (x @ x))
+    return slope, float(stats.t.ppf(0.975, worth - 2)) * math.sqrt(
+        rest @ rest / (worth - 2) / (x @ x)
+    )
 
 
 def bartlett(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -212,12 +243,14 @@ def critical(n: np.ndarray, chance: np.random.Generator) -> float:
 
 
 def truth(plan: Design, name: str) -> float:
-    """The true cost: of the last connection, where it rises. A difference of two levels includes what the first connections
-    allocate once, and is the mean, as documented.
+    """The true cost: of the last connection, where it rises. A difference of two levels includes
+    what the first connections allocate once, and is the mean, as documented.
     """
     if plan.plan.schedule.end_s > SHORT_S and name in BENT:
         return COST * (1 + BENT[name])
-    return COST + FIRST_USE / CONNECTIONS * (plan.plan.schedule.end_s <= SHORT_S and name.startswith("first use"))
+    return COST + FIRST_USE / CONNECTIONS * (
+        plan.plan.schedule.end_s <= SHORT_S and name.startswith("first use")
+    )
 
 
 def cell(slopes: Sequence[tuple[float, float]], true: float) -> str:
@@ -229,14 +262,26 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--designs", type=int, nargs="+", default=list(range(7)), help="which of the seven")
+    parser.add_argument(
+        "--designs", type=int, nargs="+", default=list(range(7)), help="which of the seven"
+    )
     parser.add_argument("--metrics", nargs="+", default=list(METRICS))
     options = parser.parse_args()
-    designs = [design(SHORT_S), design(20), design(100), design(1000), design(100, 3), design(100, 5), design(100, 8)]
+    designs = [
+        design(SHORT_S),
+        design(20),
+        design(100),
+        design(1000),
+        design(100, 3),
+        design(100, 5),
+        design(100, 8),
+    ]
     print(f"$ {command()}\n{machine()}\n")
     for plan in (designs[place] for place in options.designs):
         points = None
-        print(f"{plan.name:24} {'asyncli':>14} {'independent':>14} {'Santer':>14} {'fixed-b':>14} {'unsettled':>10}")
+        print(
+            f"{plan.name:24} {'asyncli':>14} {'independent':>14} {'Santer':>14} {'fixed-b':>14} {'unsettled':>10}"
+        )
         for name, metric in ((name, METRICS[name]) for name in options.metrics):
             chance = np.random.default_rng([options.seed, len(plan.n), plan.plan.plateaus])
             rows: list[list[tuple[float, float]]] = [[], [], [], []]
@@ -259,7 +304,9 @@ def main() -> None:
                 slope, error = bartlett(n, y)
                 rows[3].append((slope, points * error))
             print(
-                f"{name:24} " + " ".join(f"{cell(row, truth(plan, name)):>14}" for row in rows) + f" {100 * moving / options.runs:>8.0f} %",
+                f"{name:24} "
+                + " ".join(f"{cell(row, truth(plan, name)):>14}" for row in rows)
+                + f" {100 * moving / options.runs:>8.0f} %",
                 flush=True,
             )
         print()

@@ -60,10 +60,14 @@ server's own control group, or of the whole host if none can be made.
 
 
 def stripped(record: Record) -> Record:
-    """The record without what the page does not need: chart series, conclusions (they are recomputed) and the host's name."""
+    """The record without what the page does not need: chart series, conclusions (they are
+    recomputed) and the host's name.
+    """
     rounds = [{key: value for key, value in one.items() if key != "pss"} for one in record.rounds]
     facts = {key: value for key, value in record.environment.items() if key in _FACTS}
-    return msgspec.structs.replace(record, rounds=rounds, conclusions=Conclusions(), environment=facts)  # type: ignore[arg-type]
+    return msgspec.structs.replace(
+        record, rounds=rounds, conclusions=Conclusions(), environment=facts
+    )  # type: ignore[arg-type]
 
 
 def keep(record: Record, folder: Path) -> None:
@@ -76,7 +80,16 @@ def measured(name: str, quick: bool) -> Record | None:
     """Run an experiment; its record, or None with a message on stderr if it failed."""
     with tempfile.TemporaryDirectory(prefix="asyncli-doc-") as folder:
         out = Path(folder, name)
-        argv = [sys.executable, "-m", "asyncli", "experiment", name, "--out", str(out), *(["--quick"] if quick else [])]
+        argv = [
+            sys.executable,
+            "-m",
+            "asyncli",
+            "experiment",
+            name,
+            "--out",
+            str(out),
+            *(["--quick"] if quick else []),
+        ]
         status = subprocess.run(argv, check=False).returncode
         if status != 0:
             print(f"{name}: ended with {status}; its record is not kept", file=sys.stderr)
@@ -85,8 +98,13 @@ def measured(name: str, quick: bool) -> Record | None:
 
 
 def table(one: FigureTable) -> list[str]:
-    columns = [column for column in one.columns if any(row.values.get(column.key) for row in one.rows)]
-    lines = ["| |" + "".join(f" {heading(column.label, column.unit)} |" for column in columns), "|---" * (len(columns) + 1) + "|"]
+    columns = [
+        column for column in one.columns if any(row.values.get(column.key) for row in one.rows)
+    ]
+    lines = [
+        "| |" + "".join(f" {heading(column.label, column.unit)} |" for column in columns),
+        "|---" * (len(columns) + 1) + "|",
+    ]
     for row in one.rows:
         cells = []
         for column in columns:
@@ -94,15 +112,25 @@ def table(one: FigureTable) -> list[str]:
             cells.append(f"{middle} ({span})" if span else middle)
         lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
         if row.source:
-            lines.append("| *the source* | " + " | ".join(str(row.source.get(column.key, "")) for column in columns) + " |")
+            lines.append(
+                "| *the source* | "
+                + " | ".join(str(row.source.get(column.key, "")) for column in columns)
+                + " |"
+            )
     return lines
 
 
 def conclusions(record: Record) -> tuple[Experiment, str, Conclusions]:
-    """The experiment, its title, and its conclusions by the current rules, which may be stricter than when it was measured."""
+    """The experiment, its title, and its conclusions by the current rules, which may be stricter
+    than when it was measured.
+    """
     experiment = load(record.experiment)
     plan = plan_of(experiment, record.quick, record.plan)
-    return experiment, experiment.title_and_question(plan)[0], concluded(experiment, plan, record.rounds)
+    return (
+        experiment,
+        experiment.title_and_question(plan)[0],
+        concluded(experiment, plan, record.rounds),
+    )
 
 
 def claims(records: list[Record], *, ours: bool) -> Iterator[str]:
@@ -126,9 +154,20 @@ def section(record: Record) -> list[str]:
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
         f"{format_duration(record.duration_s)}. Source: {experiment.cited}.", "",
     ]  # fmt: skip
-    for one in [*found.tables[:1], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:
-        lines += [f"**{one.title}**", "", *table(one), "", *([one.caption, ""] if one.caption else [])]
-    lines += [f"- **{one.verdict}**: {one.claim.removesuffix('.')}: {one.why}" for one in found.claims]
+    for one in [
+        *found.tables[:1],
+        *(one for one in found.tables[1:] if one.title.startswith(ALSO)),
+    ]:
+        lines += [
+            f"**{one.title}**",
+            "",
+            *table(one),
+            "",
+            *([one.caption, ""] if one.caption else []),
+        ]
+    lines += [
+        f"- **{one.verdict}**: {one.claim.removesuffix('.')}: {one.why}" for one in found.claims
+    ]
     lines += [f"- ({one.evidence})" for one in record.findings if one.severity != "info"]
     return [*lines, ""]
 
@@ -137,21 +176,50 @@ def page(folder: Path) -> str:
     """The page made from the records in ``folder``."""
     there = [folder / f"{name}.json.xz" for name in SHOWN]
     records = [record_of(lzma.decompress(one.read_bytes())) for one in there if one.exists()]
-    lines = ["## The claims", "", "| claim | source | verdict | figure |", "|---|---|---|---|", *claims(records, ours=False), ""]
+    lines = [
+        "## The claims",
+        "",
+        "| claim | source | verdict | figure |",
+        "|---|---|---|---|",
+        *claims(records, ours=False),
+        "",
+    ]
     lines += [f"{VERDICTS[0].upper()}{VERDICTS[1:]}", ""]
-    lines += ["## asyncli's own predictions", "", "Claims of asyncli's own experiments, without a source.", ""]
+    lines += [
+        "## asyncli's own predictions",
+        "",
+        "Claims of asyncli's own experiments, without a source.",
+        "",
+    ]
     lines += ["| claim | verdict | figure |", "|---|---|---|", *claims(records, ours=True), ""]
-    return HEAD + "\n".join([*lines, *(line for record in records for line in section(record))]).rstrip() + "\n"
+    return (
+        HEAD
+        + "\n".join([*lines, *(line for record in records for line in section(record))]).rstrip()
+        + "\n"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="append", default=[], choices=["all", *SHOWN], metavar="NAME", help="run this experiment")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--run",
+        action="append",
+        default=[],
+        choices=["all", *SHOWN],
+        metavar="NAME",
+        help="run this experiment",
+    )
     parser.add_argument("--quick", action="store_true", help="quick runs; only with --into")
-    parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="write here instead of docs")
+    parser.add_argument(
+        "--into", type=Path, default=DOCS, metavar="FOLDER", help="write here instead of docs"
+    )
     chosen = parser.parse_args()
     if chosen.quick and chosen.into == DOCS:
-        parser.error("--quick: quick runs are not precise enough for docs; name a folder with --into")
+        parser.error(
+            "--quick: quick runs are not precise enough for docs; name a folder with --into"
+        )
     records, failed = chosen.into / "records", False
     for name in SHOWN if "all" in chosen.run else chosen.run:
         record = measured(name, chosen.quick)

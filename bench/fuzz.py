@@ -42,9 +42,22 @@ def main() -> int:
         return (guided if options.guided else seeded)(options)
     # The slowest first.
     names = sorted(options.targets or TARGETS, key=("runs", "http1").__contains__, reverse=True)
-    flags = ["--inputs", str(options.inputs), "--seed", str(options.seed), "--keep", str(options.keep), *(["--guided"] if options.guided else [])]
+    flags = [
+        "--inputs",
+        str(options.inputs),
+        "--seed",
+        str(options.seed),
+        "--keep",
+        str(options.keep),
+        *(["--guided"] if options.guided else []),
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
-        done = pool.map(lambda name: subprocess.run([sys.executable, __file__, name, *flags], check=False).returncode, names)
+        done = pool.map(
+            lambda name: (
+                subprocess.run([sys.executable, __file__, name, *flags], check=False).returncode
+            ),
+            names,
+        )
         return max(done)
 
 
@@ -62,7 +75,8 @@ def seeded(options: argparse.Namespace) -> int:
 
 
 def guided(options: argparse.Namespace) -> int:
-    """Run inputs guided by coverage. atheris does not return, so the last input ends the process."""
+    """Run inputs guided by coverage. atheris does not return, so the last input ends the process.
+    """
     import atheris
     from chance import FromBytes
     from scratch import clean
@@ -80,18 +94,34 @@ def guided(options: argparse.Namespace) -> int:
             clean()
             os._exit(status)
 
-    atheris.Setup([sys.argv[0], f"-seed={options.seed}", "-max_len=512", "-verbosity=0", "-timeout=20", f"-artifact_prefix={options.keep}/"], one)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            f"-seed={options.seed}",
+            "-max_len=512",
+            "-verbosity=0",
+            "-timeout=20",
+            f"-artifact_prefix={options.keep}/",
+        ],
+        one,
+    )
     atheris.Fuzz()
     return 1
 
 
 def tell(tally: Tally, took_s: float, how: str) -> int:
     """Print the result; returns the exit status."""
-    lines = [f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s ({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"]
+    lines = [
+        f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s ({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"
+    ]
     lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
     shown = ascii(tally.slowest)
-    lines.append(f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}")
-    lines.append(f"  resident after each tenth: {' '.join(f'{size / 1e6:.1f}' for size in tally.rss)} MB")
+    lines.append(
+        f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}"
+    )
+    lines.append(
+        f"  resident after each tenth: {' '.join(f'{size / 1e6:.1f}' for size in tally.rss)} MB"
+    )
     print("\n".join(lines), flush=True)
     return 1 if tally.breaches else 0
 

@@ -41,7 +41,9 @@ GENERATOR = "asyncli.engine.host"
 
 
 def family(running: Running) -> dict[str, list[int]]:
-    """The process ids of a program and its descendants: its "own", and those of a generator that a Dask worker started."""
+    """The process ids of a program and its descendants: its "own", and those of a generator that a
+    Dask worker started.
+    """
     root = psutil.Process(running.process.pid)
     found: dict[str, list[int]] = {"own": [], "generator": []}
     for one in [root, *root.children(recursive=True)]:
@@ -56,15 +58,23 @@ def cpu_s(pids: list[int]) -> float:
 
 
 async def shares(programs: dict[str, list[Running]], seconds: float) -> dict[str, float]:
-    """The CPU of each program over ``seconds``, in per cent of a core; the mean for several of one name."""
+    """The CPU of each program over ``seconds``, in per cent of a core; the mean for several of one
+    name.
+    """
     pids = {name: [family(one) for one in ones] for name, ones in programs.items()}
     groups = {name: [pid for one in found for pid in one["own"]] for name, found in pids.items()}
-    groups["generator"] = [pid for found in pids.values() for one in found for pid in one["generator"]]
+    groups["generator"] = [
+        pid for found in pids.values() for one in found for pid in one["generator"]
+    ]
     before, begun = {name: cpu_s(found) for name, found in groups.items()}, time.monotonic()
     await asyncio.sleep(seconds)
     elapsed = time.monotonic() - begun
     hosts = {name: len(programs.get(name, CLIENTS)) for name in groups}
-    return {name: 100 * (cpu_s(found) - before[name]) / elapsed / hosts[name] for name, found in groups.items() if found}
+    return {
+        name: 100 * (cpu_s(found) - before[name]) / elapsed / hosts[name]
+        for name, found in groups.items()
+        if found
+    }
 
 
 async def measure(connections: int, seconds: float, rounds: int, folder: Path) -> None:
@@ -79,7 +89,10 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
             async with Programs(network) as programs:
                 url, token = await programs.agent(nginx.status_url)
                 address = await programs.cluster(SESSION)
-                there = {name: [one for one in programs.running if one.what == name] for name in (SCHEDULER, WORKER, AGENT)}
+                there = {
+                    name: [one for one in programs.running if one.what == name]
+                    for name in (SCHEDULER, WORKER, AGENT)
+                }
                 for number in range(rounds):
                     await asyncio.sleep(3.0)
                     idle = await shares(there, seconds)
@@ -88,12 +101,22 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
                         "soak", nginx.url, "--cluster", address, "--agent", url, "-c", str(connections), "-k", "600", "--baseline", "2s",
                         "--residue", "1s", "--hold", f"{seconds + 10:.0f}s", "--out", str(file), "--log-json",
                     ], token)  # fmt: skip
-                    await soak.wait_for_output('"event":"phase","phase":"hold"', connections / 1000 + 90.0)
+                    await soak.wait_for_output(
+                        '"event":"phase","phase":"hold"', connections / 1000 + 90.0
+                    )
                     await asyncio.sleep(3.0)
                     busy = await shares({**there, "session": [soak]}, seconds)
                     await soak.wait_for_output('"event":"end"', 60.0)
-                    summary = json.loads(subprocess.check_output([sys.executable, "-m", "asyncli", "report", file, "--json", "-"]))
-                    held, lost, lateness = summary["connections"]["held"], summary["connections"]["lost"], summary["ramp"]["lateness_ms"]
+                    summary = json.loads(
+                        subprocess.check_output(
+                            [sys.executable, "-m", "asyncli", "report", file, "--json", "-"]
+                        )
+                    )
+                    held, lost, lateness = (
+                        summary["connections"]["held"],
+                        summary["connections"]["lost"],
+                        summary["ramp"]["lateness_ms"],
+                    )
                     late.append(lateness["p99"])
                     print(
                         f"round {number + 1}: {held:,} held, {lost:,} lost, counts agree: {summary['reconciliation']['agrees']}; ramp lateness "
@@ -108,7 +131,9 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
             await nginx.stop()
     print(f"ramp lateness p99: {spread_of(late)} ms")
     for name, shared in more.items():
-        print(f"{name}: {spread_of(shared)} % of a core more during a run (generator and Dask worker: per host)")
+        print(
+            f"{name}: {spread_of(shared)} % of a core more during a run (generator and Dask worker: per host)"
+        )
 
 
 def main() -> None:

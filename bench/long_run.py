@@ -40,19 +40,43 @@ _COUNTERS = (
     "TCPMemoryPressures", "TCPRcvQDrop", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "TCPRetransFail", "TCPSynRetrans",
     "TCPTimeWaitOverflow", "TCPTimeouts", "TCPZeroWindowDrop",
 )  # fmt: skip
-#: Cache -> bytes per socket end (100,000 connections on nginx 1.22, Linux 6.18), and bytes in use before the first connection.
+#: Cache -> bytes per socket end (100,000 connections on nginx 1.22, Linux 6.18), and bytes in use
+#: before the first connection.
 _SLABS = {
     "TCP": (2368, 0.2e6), "TCPv6": (0, 0.13e6), "dentry": (192, 16e6), "ep_head": (16, 0.01e6), "eventpoll_epi": (128, 0.05e6),
     "eventpoll_pwq": (64, 0.13e6), "filp": (192, 0.1e6), "lsm_file_cache": (24, 0.02e6), "lsm_inode_cache": (64, 1.9e6),
     "sock_inode_cache": (832, 0.2e6),
 }  # fmt: skip
 # Metrics that a report uses.
-_USED = ("status.", "server.p", "server.rss", "generator.", "host.used", "host.available", "kernel.socket_bytes", "kernel.listing", "kernel.tcp_")
-_PROBES = ("generator", "generator_memory", "kernel", "server", "server_memory", "session", "session_memory", "slab", "status")
+_USED = (
+    "status.",
+    "server.p",
+    "server.rss",
+    "generator.",
+    "host.used",
+    "host.available",
+    "kernel.socket_bytes",
+    "kernel.listing",
+    "kernel.tcp_",
+)
+_PROBES = (
+    "generator",
+    "generator_memory",
+    "kernel",
+    "server",
+    "server_memory",
+    "session",
+    "session_memory",
+    "slab",
+    "status",
+)
 
 
-def write_long_run(path: Path, *, hours: float = 12.0, keepalive_s: float = 3600.0, metrics: int | None = None) -> None:
-    """Write a complete run of ``hours`` to the new file ``path``: about 3,600 ticks and 277,000 rows of samples an hour.
+def write_long_run(
+    path: Path, *, hours: float = 12.0, keepalive_s: float = 3600.0, metrics: int | None = None
+) -> None:
+    """Write a complete run of ``hours`` to the new file ``path``: about 3,600 ticks and 277,000
+    rows of samples an hour.
 
     ``metrics``: only so many of a soak's 77 metrics, preferring those that a report uses.
     """
@@ -70,7 +94,11 @@ def write_long_run(path: Path, *, hours: float = 12.0, keepalive_s: float = 3600
     ramp_s = math.ceil(Ramp(connections, plan.batch, plan.interval_s).end_s)
     stop = start + ramp_s + (plan.hold_s or 0.0)
     writer = RunWriter.create(
-        path, run_id="f00dfeed0002", started_wall_s=1_740_830_400.0, plan_document=plan_document(plan), environment=environment
+        path,
+        run_id="f00dfeed0002",
+        started_wall_s=1_740_830_400.0,
+        plan_document=plan_document(plan),
+        environment=environment,
     )
     with _unhurried(writer) as put:
         for phase in (
@@ -78,15 +106,28 @@ def write_long_run(path: Path, *, hours: float = 12.0, keepalive_s: float = 3600
             Phase("drain", stop, stop + 3.0), Phase("residue", stop + 3.0, stop + 3.0 + plan.residue_s),
         ):  # fmt: skip
             writer.phase(phase)
-        writer.finding(0.1, Finding("ports_spread", "info", "36 sources of 127.1.0.0/16 share the connections"))
+        writer.finding(
+            0.1, Finding("ports_spread", "info", "36 sources of 127.1.0.0/16 share the connections")
+        )
         second = _Second(plan, random.Random(1), metrics)
         for t in range(int(stop + plan.residue_s + 3)):
-            held = round(min(connections, max(0.0, (t - start) * plan.asked_per_s))) if t <= stop else 0
+            held = (
+                round(min(connections, max(0.0, (t - start) * plan.asked_per_s)))
+                if t <= stop
+                else 0
+            )
             put(lambda t=t, held=held: writer.sample(second.sample(t + 0.3, held)))
             if t > start:
-                put(lambda t=t, held=held: writer.tick(start + int(t - start) + 1, second.tick(int(t - start) + 1, held, stop - start)))
+                put(
+                    lambda t=t, held=held: writer.tick(
+                        start + int(t - start) + 1,
+                        second.tick(int(t - start) + 1, held, stop - start),
+                    )
+                )
     if writer.trouble is not None or writer.dropped:
-        raise RuntimeError(f"the run file is incomplete: {writer.trouble}, {writer.dropped} dropped")
+        raise RuntimeError(
+            f"the run file is incomplete: {writer.trouble}, {writer.dropped} dropped"
+        )
 
 
 class _Second:
@@ -102,7 +143,9 @@ class _Second:
         self._connect = [_histogram(chance, 1000, 4.4, 0.3) for _ in range(7)]
         self._grid = [_histogram(chance, 100, 6.3, 0.4) for _ in range(7)]
         self._opened = self._answered = self._before = 0
-        self._probes = {f"probe.{name}": 0.0002 + 0.0003 * place for place, name in enumerate(_PROBES)}
+        self._probes = {
+            f"probe.{name}": 0.0002 + 0.0003 * place for place, name in enumerate(_PROBES)
+        }
         self._counters = {f"tcp.{name}": float(7 * place) for place, name in enumerate(_COUNTERS)}
 
     def tick(self, second: int, held: int, drain_s: float) -> Tick:
@@ -114,10 +157,16 @@ class _Second:
             held_at_drain=self._plan.connections if second > drain_s else 0, longest_turn_s=0.004 + 0.001 * (second % 5),
         )  # fmt: skip
         if opened:
-            tick.connect_us, tick.ramp_lateness_us = self._connect[second % 7], self._grid[second % 7]
+            tick.connect_us, tick.ramp_lateness_us = (
+                self._connect[second % 7],
+                self._grid[second % 7],
+            )
         if held:
             share = min(1.0, held / self._plan.connections)
-            tick.latency_us, tick.lateness_us = self._latency[second % _KINDS], self._lateness[second % _KINDS]
+            tick.latency_us, tick.lateness_us = (
+                self._latency[second % _KINDS],
+                self._lateness[second % _KINDS],
+            )
             tick.sent = tick.answered = round(self._each_s)
             tick.by_status = {200: tick.sent}
             tick.bytes_sent, tick.bytes_received = 60 * tick.sent, round(200 * share * tick.sent)
@@ -137,7 +186,9 @@ class _Second:
         values = dict(self._counters)
         values["tcp.EstabResets"] += self._opened
         for place, (name, (each, fixed)) in enumerate(_SLABS.items()):
-            values[f"kernel.slab.{name}"] = fixed + 2 * each * n + 1e4 * noise[(at + place) % len(noise)]
+            values[f"kernel.slab.{name}"] = (
+                fixed + 2 * each * n + 1e4 * noise[(at + place) % len(noise)]
+            )
         kernel = sum(values[f"kernel.slab.{name}"] for name in _SLABS)
         server = 55.7e6 + 528 * n + 3e4 * noise[(at + 3) % len(noise)] + 20 * t_s
         generator = 28e6 + 26 * n + 1e4 * noise[(at + 5) % len(noise)]
@@ -171,8 +222,9 @@ def _histogram(chance: random.Random, count: int, middle: float, spread: float) 
 
 @contextlib.contextmanager
 def _unhurried(writer: RunWriter) -> Any:
-    """Yields ``put``, which waits while the writer's queue is half full: a soak writes two records a second, and the writer
-    drops records that come faster than the disk."""
+    """Yields ``put``, which waits while the writer's queue is half full: a soak writes two records
+    a second, and the writer drops records that come faster than the disk.
+    """
     every, writing.COMMIT_EVERY_S = writing.COMMIT_EVERY_S, 0.01
 
     def put(record: Callable[[], None]) -> None:
@@ -188,7 +240,9 @@ def _unhurried(writer: RunWriter) -> Any:
 
 
 def stages(path: Path) -> dict[str, float]:
-    """CPU seconds of each step from the file to the report, without imports of numpy, scipy and matplotlib."""
+    """CPU seconds of each step from the file to the report, without imports of numpy, scipy and
+    matplotlib.
+    """
     import jinja2
     import matplotlib.figure
     import numpy as np
@@ -219,7 +273,9 @@ def stages(path: Path) -> dict[str, float]:
     page = timed("html", lambda: render(run, summary, analyses))
     took["html_mb"] = len(page) / 1e6
     gc.unfreeze()
-    took["memory_mb"] = float(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e3
+    took["memory_mb"] = (
+        float(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e3
+    )
     return took
 
 
@@ -242,10 +298,14 @@ def main() -> None:
         if not path.exists():
             began = time.monotonic()
             write_long_run(path, hours=options.hours, keepalive_s=options.keepalive)
-            print(f"written in {time.monotonic() - began:.1f} s: {path.stat().st_size / 1e6:,.0f} MB")
+            print(
+                f"written in {time.monotonic() - began:.1f} s: {path.stat().st_size / 1e6:,.0f} MB"
+            )
         # A process for each round: memory left by an earlier one would affect the next.
         again = [sys.executable, __file__, "--read", str(path)]
-        rounds = [json.loads(subprocess.check_output(again, text=True)) for _ in range(options.rounds)]
+        rounds = [
+            json.loads(subprocess.check_output(again, text=True)) for _ in range(options.rounds)
+        ]
     for name in rounds[0]:
         values = [one[name] for one in rounds]
         print(f"{name:<12}{statistics.median(values):>9.2f} ({min(values):.2f}-{max(values):.2f})")

@@ -35,14 +35,27 @@ DEADLINE_S = 300.0
 
 
 def status_of(url: str) -> dict[str, int]:
-    """nginx's counts of active connections, accepts, handled and requests; this reading is one of each."""
+    """nginx's counts of active connections, accepts, handled and requests; this reading is one of
+    each.
+    """
     words = urllib.request.urlopen(url, timeout=10).read().split()
-    return dict(zip(("active", "accepts", "handled", "requests"), map(int, (words[2], *words[7:10])), strict=True))
+    return dict(
+        zip(
+            ("active", "accepts", "handled", "requests"),
+            map(int, (words[2], *words[7:10])),
+            strict=True,
+        )
+    )
 
 
 def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     log = (folder / f"{name}.log").open("wb")
-    return subprocess.Popen([sys.executable, "-m", "asyncli", "soak", *arguments], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "asyncli", "soak", *arguments],
+        cwd=folder,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
@@ -69,7 +82,19 @@ async def soak(options: argparse.Namespace, folder: Path, faults: bool) -> None:
         assert server.status_url is not None
         before = status_of(server.status_url)
         path = folder / "run.db"
-        asked = ("-c", str(options.connections), "-k", str(options.keepalive), "--hold", f"{span_s:.0f}s", "--status-url", server.status_url, "--out", "run.db", "--log-json")
+        asked = (
+            "-c",
+            str(options.connections),
+            "-k",
+            str(options.keepalive),
+            "--hold",
+            f"{span_s:.0f}s",
+            "--status-url",
+            server.status_url,
+            "--out",
+            "run.db",
+            "--log-json",
+        )
         program = start(folder, "soak", server.url, *asked)
         await wait_for_hold(path, options.connections)
         zero = time.monotonic()
@@ -102,33 +127,65 @@ def say(zero: float, what: str) -> None:
 
 def compare(folder: Path, before: dict[str, int], after: dict[str, int]) -> None:
     """Print the report's numbers beside nginx's."""
-    done = subprocess.run([sys.executable, "-m", "asyncli", "report", "run.db", "--json", "-"], cwd=folder, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncli", "report", "run.db", "--json", "-"],
+        cwd=folder,
+        capture_output=True,
+        check=True,
+    )
     summary: dict[str, Any] = json.loads(done.stdout)
     found, beats = summary["connections"], summary["heartbeats"]
     run = read_run(folder / "run.db")
     polls = sum(1 for one in run.samples if "status.active" in one.values)
     print(f"\nverdict {summary['run']['verdict']}; gaps {summary['run']['gaps']}")
-    print(f"opened {found['opened']:,} - lost {found['lost']:,} = held {found['held']:,}: {found['opened'] - found['lost'] == found['held']}")
-    print(f"deaths {found['deaths']} add up to lost: {sum(found['deaths'].values()) == found['lost']}")
-    print(f"failures {found['failures']} add up to failed: {sum(found['failures'].values()) == found['failed']}")
-    print(f"sent {beats['sent']:,} = answered {beats['answered']:,} + failed {beats['failed']:,}: {beats['sent'] == beats['answered'] + beats['failed']}")
+    print(
+        f"opened {found['opened']:,} - lost {found['lost']:,} = held {found['held']:,}: {found['opened'] - found['lost'] == found['held']}"
+    )
+    print(
+        f"deaths {found['deaths']} add up to lost: {sum(found['deaths'].values()) == found['lost']}"
+    )
+    print(
+        f"failures {found['failures']} add up to failed: {sum(found['failures'].values()) == found['failed']}"
+    )
+    print(
+        f"sent {beats['sent']:,} = answered {beats['answered']:,} + failed {beats['failed']:,}: {beats['sent'] == beats['answered'] + beats['failed']}"
+    )
     accepts = after["accepts"] - before["accepts"]
     requests = after["requests"] - before["requests"]
-    print(f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} compared with opened (this script's and the poller's connections, unrecorded ones)")
-    print(f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} compared with answers and {polls:,} polls")
+    print(
+        f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} compared with opened (this script's and the poller's connections, unrecorded ones)"
+    )
+    print(
+        f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} compared with answers and {polls:,} polls"
+    )
     missing = [
         (a, b) for (a, _), (b, _) in zip(run.ticks, run.ticks[1:], strict=False)
         if b - a > 2.5 and not any(gap.start_s <= a + 1.5 and b <= (gap.end_s or b) + 1.5 for gap in run.gaps)
     ]  # fmt: skip
-    print(f"seconds missing outside the gaps: {missing or 'none'}; {len(run.ticks):,} ticks, {len(run.samples):,} samples")
+    print(
+        f"seconds missing outside the gaps: {missing or 'none'}; {len(run.ticks):,} ticks, {len(run.samples):,} samples"
+    )
     drift = summary["drift"].get("generator_user")
     if drift is not None and drift["bytes_per_hour"] is not None:
         low, high = drift["ci95"]
-        print(f"asyncli's memory: {drift['bytes_per_hour']:+,.0f} B an hour ({low:+,.0f} to {high:+,.0f}), of {drift['level_bytes']:,.0f} B, over {drift['minutes']} minutes: {drift['verdict']}")
+        print(
+            f"asyncli's memory: {drift['bytes_per_hour']:+,.0f} B an hour ({low:+,.0f} to {high:+,.0f}), of {drift['level_bytes']:,.0f} B, over {drift['minutes']} minutes: {drift['verdict']}"
+        )
     hold = next(one for one in summary["run"]["phases"] if one["name"] == "hold")
-    cpu = [(one.t_s, one.values["generator.cpu_s"]) for one in run.samples if "generator.cpu_s" in one.values and hold["start_s"] <= one.t_s <= hold["end_s"]]
-    ours = [(one.t_s, one.values["session.cpu_s"]) for one in run.samples if "session.cpu_s" in one.values and hold["start_s"] <= one.t_s <= hold["end_s"]]
-    for name, series in (("generator (host and workers)", cpu), ("session (collector, run file)", ours)):
+    cpu = [
+        (one.t_s, one.values["generator.cpu_s"])
+        for one in run.samples
+        if "generator.cpu_s" in one.values and hold["start_s"] <= one.t_s <= hold["end_s"]
+    ]
+    ours = [
+        (one.t_s, one.values["session.cpu_s"])
+        for one in run.samples
+        if "session.cpu_s" in one.values and hold["start_s"] <= one.t_s <= hold["end_s"]
+    ]
+    for name, series in (
+        ("generator (host and workers)", cpu),
+        ("session (collector, run file)", ours),
+    ):
         if len(series) > 1:
             share = (series[-1][1] - series[0][1]) / (series[-1][0] - series[0][0])
             print(f"CPU in the hold, {name}: {share:.2%} of a core")
@@ -137,7 +194,9 @@ def compare(folder: Path, before: dict[str, int], after: dict[str, int]) -> None
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("faults", "peace"))
     parser.add_argument("-c", "--connections", type=int, default=100_000)
     parser.add_argument("-k", "--keepalive", type=int)

@@ -36,7 +36,9 @@ async def main() -> None:
     parser.add_argument("--interval", default="20ms")
     parser.add_argument("--hold", type=int, default=30)
     parser.add_argument("--keepalive", type=int, default=60)
-    parser.add_argument("--keep", help="a folder for the run files; existing runs in it count as rounds")
+    parser.add_argument(
+        "--keep", help="a folder for the run files; existing runs in it count as rounds"
+    )
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -62,10 +64,16 @@ async def one(options: argparse.Namespace, out: Path) -> Path:
 
 
 def show(measured: list[MeasuredRun]) -> None:
-    print(f"{'':26} {'rounds':>6} {'median':>14} {'sd':>8} {'own sd':>8} {'beyond':>8} {'beyond':>14}")
+    print(
+        f"{'':26} {'rounds':>6} {'median':>14} {'sd':>8} {'own sd':>8} {'beyond':>8} {'beyond':>14}"
+    )
     for row in ROWS:
         values = [one.numbers[row.key] for one in measured]
-        known = [one.estimate() if isinstance(one, Rate) else one for one in values if not isinstance(one, str)]
+        known = [
+            one.estimate() if isinstance(one, Rate) else one
+            for one in values
+            if not isinstance(one, str)
+        ]
         if len(known) < 3:
             print(f"{row.key:26} {next((one for one in values if isinstance(one, str)), '-')}")
             continue
@@ -73,16 +81,28 @@ def show(measured: list[MeasuredRun]) -> None:
         middle, deviation = statistics.median(values), statistics.stdev(values)
         own = math.sqrt(statistics.median(own_variance(one) for one in known))
         beyond = math.sqrt(max(0.0, deviation**2 - own**2))
-        shares = " ".join(f"{one / abs(middle):8.2%}" if middle else f"{'-':>8}" for one in (deviation, own, beyond))
+        shares = " ".join(
+            f"{one / abs(middle):8.2%}" if middle else f"{'-':>8}"
+            for one in (deviation, own, beyond)
+        )
         print(f"{row.key:26} {len(known):6} {middle:14,.3f} {shares} {beyond:14,.3f}")
     pairs = list(combinations(measured, 2))
     for words, repeat in (("without REPEAT", {}), ("with REPEAT", dict(compare.REPEAT))):
         compare.REPEAT.clear()
         compare.REPEAT.update(repeat)
-        real = [[one.key for one in compare.compare([a, b]).differences if one.verdict in ("higher", "lower")] for a, b in pairs]
+        real = [
+            [
+                one.key
+                for one in compare.compare([a, b]).differences
+                if one.verdict in ("higher", "lower")
+            ]
+            for a, b in pairs
+        ]
         counts = {row.key: sum(row.key in one for one in real) for row in ROWS}
         called = ", ".join(f"{key} {count}" for key, count in counts.items() if count) or "none"
-        print(f"{words}: of {len(pairs)} pairs {sum(map(bool, real))} were called different: {called}")
+        print(
+            f"{words}: of {len(pairs)} pairs {sum(map(bool, real))} were called different: {called}"
+        )
 
 
 def own_variance(one: Estimate) -> float:

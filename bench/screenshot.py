@@ -21,13 +21,19 @@ from rich.text import Text
 
 
 def tmux(*words: str) -> str:
-    return subprocess.run(["tmux", "-L", "asyncli-screenshot", *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["tmux", "-L", "asyncli-screenshot", *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--at", default="end", help="seconds after the start, or 'end' for when the command has ended")
+    parser.add_argument(
+        "--at",
+        default="end",
+        help="seconds after the start, or 'end' for when the command has ended",
+    )
     parser.add_argument("--size", default="96x24")
     parser.add_argument("--wait", action="store_true", help="let the command end before leaving")
     parser.add_argument("command", nargs="+")
@@ -54,7 +60,9 @@ def main() -> None:
     console.print(Text.from_ansi(screen), soft_wrap=True)
     svg = console.export_svg(title=shlex.join(options.command))
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace, Menlo, Consolas")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace(
+        "Fira Code", "ui-monospace, Menlo, Consolas"
+    )
     options.picture.write_text(svg, encoding="utf-8")
 
 

@@ -25,8 +25,13 @@ CACHES = ("TCP", "sock_inode_cache", "filp", "dentry")
 
 
 def readings() -> dict[str, float]:
-    listed, memory = parse_slabinfo(read_text("/proc/slabinfo"), CACHES), MemoryReader().read().values
-    used = parse_meminfo(read_text("/proc/meminfo"))[HOST_USED_BYTES] - parse_zoneinfo(read_text("/proc/zoneinfo"))
+    listed, memory = (
+        parse_slabinfo(read_text("/proc/slabinfo"), CACHES),
+        MemoryReader().read().values,
+    )
+    used = parse_meminfo(read_text("/proc/meminfo"))[HOST_USED_BYTES] - parse_zoneinfo(
+        read_text("/proc/zoneinfo")
+    )
     return {
         "slabinfo": sum(one.active_bytes for one in listed.values()),
         "counters": sum(memory[f"{KERNEL_SLAB}{name}"] for name in CACHES),
@@ -55,7 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    print(f"{machine()}\n{command()}\n\n| connections | {' | '.join(readings())} |\n|---|---|---|---|---|")
+    print(
+        f"{machine()}\n{command()}\n\n| connections | {' | '.join(readings())} |\n|---|---|---|---|---|"
+    )
     found: dict[int, list[dict[str, float]]] = {100: [], 200: [], 500: [], 1000: []}
     for _ in range(rounds):
         close(connect(2000))
@@ -68,7 +75,9 @@ def main() -> None:
             rows.append({name: (after[name] - before[name]) / count / 2 for name in before})
             close(ends)
     for count, rows in found.items():
-        print(f"| {count} | {' | '.join(spread_of([row[name] for row in rows]).replace('.00', '') for name in rows[0])} |")
+        print(
+            f"| {count} | {' | '.join(spread_of([row[name] for row in rows]).replace('.00', '') for name in rows[0])} |"
+        )
 
 
 if __name__ == "__main__":

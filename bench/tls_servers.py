@@ -42,9 +42,17 @@ ROWS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nginx": ("nginx", "", {"tls": True}),
     "nginx, ssl_buffer_size 4k": ("nginx", "ssl_buffer_size 4k;", {"tls": True}),
     "nginx, ssl_session_tickets off": ("nginx", "ssl_session_tickets off;", {"tls": True}),
-    "nginx, ssl_session_cache shared:ssl:10m": ("nginx", "ssl_session_cache shared:ssl:10m;", {"tls": True}),
+    "nginx, ssl_session_cache shared:ssl:10m": (
+        "nginx",
+        "ssl_session_cache shared:ssl:10m;",
+        {"tls": True},
+    ),
     "nginx, resumed (--tls-resume)": ("nginx", "", {"tls": True, "tls_resume": True}),
-    "nginx, ssl_verify_client on": ("nginx", "ssl_client_certificate FOLDER/clients.pem; ssl_verify_client on;", {"tls": True}),
+    "nginx, ssl_verify_client on": (
+        "nginx",
+        "ssl_client_certificate FOLDER/clients.pem; ssl_verify_client on;",
+        {"tls": True},
+    ),
     "nginx, TLS 1.2": ("nginx", "", {"tls": True, "tls_max": "1.2"}),
     "HAProxy, in the clear": ("haproxy", "", {}),
     "HAProxy": ("haproxy", "", {"tls": True}),
@@ -60,7 +68,11 @@ def server_of(name: str, lines: str, connections: int, tls: bool) -> LabServer:
 
 def between(run: Recorded, start_s: float, end_s: float) -> tuple[float, int, int]:
     """The server's CPU seconds, connections opened and heartbeats answered between two instants."""
-    samples = [one for one in run.records.samples if start_s <= one.t_s <= end_s and SERVER_CPU_S in one.values]
+    samples = [
+        one
+        for one in run.records.samples
+        if start_s <= one.t_s <= end_s and SERVER_CPU_S in one.values
+    ]
     first, last = samples[0], samples[-1]
     ticks = [tick for t_s, tick in run.records.ticks if first.t_s < t_s <= last.t_s]
     cpu_s = last.values[SERVER_CPU_S] - first.values[SERVER_CPU_S]
@@ -98,10 +110,16 @@ async def row(name: str, connections: int, folder: Path) -> str:
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--connections", type=int, default=4000)
-    parser.add_argument("--only", default="", help="only rows whose name contains one of these words, separated by commas")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="only rows whose name contains one of these words, separated by commas",
+    )
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}\n")
-    print("| server | B per connection | CPU per connection, us | CPU per heartbeat, us | lost |\n|---|---|---|---|---|")
+    print(
+        "| server | B per connection | CPU per connection, us | CPU per heartbeat, us | lost |\n|---|---|---|---|---|"
+    )
     for name in ROWS:
         if any(word in name for word in options.only.split(",")):
             with tempfile.TemporaryDirectory() as folder:

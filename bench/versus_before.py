@@ -21,10 +21,21 @@ from asyncli.lab import choose
 
 
 def of_tree(tree: str, url: str, options: argparse.Namespace) -> dict[str, float]:
-    words = [__file__, tree, "--url", url, "--connections", str(options.connections), "--hold", str(options.hold)]
+    words = [
+        __file__,
+        tree,
+        "--url",
+        url,
+        "--connections",
+        str(options.connections),
+        "--hold",
+        str(options.hold),
+    ]
     words += ["--http2"] if options.http2 else []
     environment = {**os.environ, "PYTHONPATH": os.path.abspath(tree)}
-    done = subprocess.run([sys.executable, *words], env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, check=True
+    )
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -41,20 +52,29 @@ async def main() -> None:
     if options.url is not None:
         more = {"http2": True} if options.http2 else {}
         costs = await engine_costs(options.url, options.connections, options.hold, (20, 40), **more)
-        own = {f"{name}_us": python_us_per_heartbeat(protocol=name) for name in ("websocket", "http2")}
+        own = {
+            f"{name}_us": python_us_per_heartbeat(protocol=name) for name in ("websocket", "http2")
+        }
         print(json.dumps({**costs, "python_us": python_us_per_heartbeat(), **own}))
         return
     print(f"$ {command()}\n{machine()}")
     trees = (options.before, str(HERE.parent))
     rounds: list[dict[str, dict[str, float]]] = []
-    async with choose("nginx", connections=options.connections, keepalive_s=3600, http2=options.http2) as server:
+    async with choose(
+        "nginx", connections=options.connections, keepalive_s=3600, http2=options.http2
+    ) as server:
         for number in range(options.rounds):
             found = {}
             for tree in trees if number % 2 else reversed(trees):
                 found[tree] = await asyncio.to_thread(of_tree, tree, server.url, options)
             rounds.append(found)
             for tree in trees:
-                print(f"round {number + 1}", tree, {key: round(value, 2) for key, value in found[tree].items()}, flush=True)
+                print(
+                    f"round {number + 1}",
+                    tree,
+                    {key: round(value, 2) for key, value in found[tree].items()},
+                    flush=True,
+                )
     print_figures(("before", "now"), [(one[options.before], one[trees[1]]) for one in rounds])
 
 

@@ -39,7 +39,10 @@ async def main() -> None:
         for number in range(options.rounds):
             floor, ours = {}, {}
             # Connects with hardly any heartbeats, then heartbeats alone.
-            for keepalive, hold, batch in ((3600, 1, options.batch), (options.keepalive, options.hold, 2 * options.batch)):
+            for keepalive, hold, batch in (
+                (3600, 1, options.batch),
+                (options.keepalive, options.hold, 2 * options.batch),
+            ):
                 process = await asyncio.create_subprocess_exec(
                     client, server.url.rstrip("/").rpartition(":")[2], str(options.connections), str(batch), str(options.interval_us),
                     str(keepalive), str(hold), str(sources), stdout=subprocess.PIPE,
@@ -59,13 +62,17 @@ async def main() -> None:
             print("  asyncli", {key: round(value, 2) for key, value in ours.items()}, flush=True)
     print(f"\n{'us':24} {'C':>24} {'asyncli':>24} {'ratio':>24}")
     for name in ("connect", "beat"):
-        totals = [[one[f"{name}_user_us"] + one[f"{name}_system_us"] for one in pair] for pair in rounds]
+        totals = [
+            [one[f"{name}_user_us"] + one[f"{name}_system_us"] for one in pair] for pair in rounds
+        ]
         ratios = [ours / floor for floor, ours in totals]
         print(
             f"{name + ' (user+system)':24} {spread_of([t[0] for t in totals]):>24} {spread_of([t[1] for t in totals]):>24} {spread_of(ratios):>24}"
         )
     for figure in FIGURES:
-        print(f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} {spread_of([o[figure] for _, o in rounds]):>24}")
+        print(
+            f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} {spread_of([o[figure] for _, o in rounds]):>24}"
+        )
     print(
         f"memory per connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
     )

@@ -30,12 +30,21 @@ async def main() -> None:
         for name in ("plain", options.what) if number % 2 else (options.what, "plain"):
             server_name, tls = "nchan" if name == "websocket" else "nginx", name == "tls"
             http2 = {"http2": True} if name == "http2" else {}
-            async with choose(server_name, connections=options.connections, keepalive_s=3600, tls=tls, **http2) as server:
+            async with choose(
+                server_name, connections=options.connections, keepalive_s=3600, tls=tls, **http2
+            ) as server:
                 more = {"ca": str(server.authority)} if tls else http2
                 # Two CPUs manage about 700 handshakes a second.
                 batches = (3, 3) if options.what == "tls" else (20, 40)
-                found[name] = await engine_costs(server.url, options.connections, options.hold, batches, **more)
-            print(f"round {number + 1}", name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)
+                found[name] = await engine_costs(
+                    server.url, options.connections, options.hold, batches, **more
+                )
+            print(
+                f"round {number + 1}",
+                name,
+                {key: round(value, 2) for key, value in found[name].items()},
+                flush=True,
+            )
         rounds.append((found["plain"], found[options.what]))
     print_figures(("plain", options.what), rounds)
 

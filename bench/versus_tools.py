@@ -44,7 +44,16 @@ def commands(tool: str, url: str, connections: int, seconds: int, folder: Path) 
         return [exe, "-w1", f"-c{connections}", "--connect-rate=1000", "-r0.2", f"-T{seconds}s", "-m", "HEAD / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n", url.split("//")[1].strip("/")]  # fmt: skip
     script = folder / "hold.js"
     script.write_text(K6)
-    return [exe, "run", "--quiet", f"-u{connections}", f"-d{seconds}s", "-e", f"URL={url}", str(script)]
+    return [
+        exe,
+        "run",
+        "--quiet",
+        f"-u{connections}",
+        f"-d{seconds}s",
+        "-e",
+        f"URL={url}",
+        str(script),
+    ]
 
 
 def status(server: LabServer) -> tuple[int, int]:
@@ -55,13 +64,23 @@ def status(server: LabServer) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-async def hold(server: LabServer, argv: list[str], connections: int, patience: float, window: float) -> dict[str, float]:
-    """Run the tool until nginx counts all connections (or for ``patience`` seconds), then measure for ``window`` seconds."""
-    process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+async def hold(
+    server: LabServer, argv: list[str], connections: int, patience: float, window: float
+) -> dict[str, float]:
+    """Run the tool until nginx counts all connections (or for ``patience`` seconds), then measure
+    for ``window`` seconds.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
         deadline = asyncio.get_running_loop().time() + patience
         most = 0
-        while asyncio.get_running_loop().time() < deadline and process.returncode is None and most <= connections:
+        while (
+            asyncio.get_running_loop().time() < deadline
+            and process.returncode is None
+            and most <= connections
+        ):
             await asyncio.sleep(0.5)
             most = max(most, status(server)[0] - 1)
             if most >= connections:
@@ -69,13 +88,18 @@ async def hold(server: LabServer, argv: list[str], connections: int, patience: f
         result: dict[str, float] = {"held": most}
         if process.returncode is None:
             await asyncio.sleep(2.0)
-            watched = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            watched = [
+                psutil.Process(process.pid),
+                *psutil.Process(process.pid).children(recursive=True),
+            ]
             before, requests = sum(sum(p.cpu_times()[:2]) for p in watched), status(server)[1]
             await asyncio.sleep(window)
             if process.returncode is None:
                 done = max(1, status(server)[1] - requests - 1)
                 result["requests_per_s"] = done / window
-                result["cpu_us"] = (sum(sum(p.cpu_times()[:2]) for p in watched) - before) / done * 1e6
+                result["cpu_us"] = (
+                    (sum(sum(p.cpu_times()[:2]) for p in watched) - before) / done * 1e6
+                )
                 result["uss"] = sum(p.memory_full_info().uss for p in watched)
                 result["held"] = status(server)[0] - 1
         return result
@@ -114,22 +138,34 @@ async def main() -> None:
                     ramp = connections // 900 + 10
                     seconds = ramp + options.hold + 15
                     if tool == "asyncli":
-                        argv: list[str] | None = asyncli_command(server, connections, options.hold + 15, folder)
+                        argv: list[str] | None = asyncli_command(
+                            server, connections, options.hold + 15, folder
+                        )
                     else:
                         argv = commands(tool, server.url, connections, seconds, folder)
                     if argv is None:
                         print(f"{tool}: not installed here")
                         break
-                    found[connections] = await hold(server, argv, connections, ramp + 10, options.hold)
+                    found[connections] = await hold(
+                        server, argv, connections, ramp + 10, options.hold
+                    )
                     print(f"{tool} {connections}: {found[connections]}", flush=True)
                     settle(60)
                 else:
                     few, many, asked = (found[n] for n in (500, options.connections, options.ask))
-                    slope = (many["uss"] - few["uss"]) / (options.connections - 500) if "uss" in many and "uss" in few else None
+                    slope = (
+                        (many["uss"] - few["uss"]) / (options.connections - 500)
+                        if "uss" in many and "uss" in few
+                        else None
+                    )
                     rows.append((tool, slope, many.get("cpu_us"), asked["held"]))
-    print(f"\n{'tool':10} {'B/connection':>15} {'CPU us/request':>17} {f'held of {options.ask:,}':>18}")
+    print(
+        f"\n{'tool':10} {'B/connection':>15} {'CPU us/request':>17} {f'held of {options.ask:,}':>18}"
+    )
     for tool, slope, cpu, held in rows:
-        print(f"{tool:10} {'-' if slope is None else f'{slope:,.0f}':>15} {'-' if cpu is None else f'{cpu:.1f}':>17} {held:>18,.0f}")
+        print(
+            f"{tool:10} {'-' if slope is None else f'{slope:,.0f}':>15} {'-' if cpu is None else f'{cpu:.1f}':>17} {held:>18,.0f}"
+        )
 
 
 if __name__ == "__main__":

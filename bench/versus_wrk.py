@@ -45,7 +45,14 @@ def spent(argv: list[str]) -> tuple[str, float]:
 
 
 def wrk(url: str, connections: int, seconds: float, script: Path | None = None) -> Round:
-    argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}s", *(["-s", str(script)] if script else []), url]
+    argv = [
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{seconds:.0f}s",
+        *(["-s", str(script)] if script else []),
+        url,
+    ]
     text, cpu_s = spent(argv)
     found = re.search(r"(\d+) requests in ([\d.]+)s", text)
     assert found is not None, text
@@ -63,7 +70,19 @@ def ab(url: str, connections: int, requests: int) -> Round:
 
 
 def ours(url: str, connections: int, *arguments: str) -> Round:
-    asked = [sys.executable, "-m", "asyncli", "bench", url, f"-c{connections}", "--workers", "1", "--json", "-", "--quiet"]
+    asked = [
+        sys.executable,
+        "-m",
+        "asyncli",
+        "bench",
+        url,
+        f"-c{connections}",
+        "--workers",
+        "1",
+        "--json",
+        "-",
+        "--quiet",
+    ]
     text, cpu_s = spent([*asked, *arguments])
     found = json.loads(text)
     requests, generator = found["requests"], found["generator"]
@@ -89,8 +108,16 @@ def show(title: str, name: str, mine: list[Round], theirs: list[Round]) -> None:
         f"  {'asyncli':<8}{middle(mine, 'per_s'):>12,.0f}{middle(mine, 'cpu_us'):>16.2f}  of it user {middle(mine, 'user_us'):.2f}; "
         f"session and host {middle(mine, 'others_s'):.2f} s in all"
     )
-    print(f"  asyncli / {name}, round by round: requests/s {ratio(mine, theirs, 'per_s')}, CPU {ratio(mine, theirs, 'cpu_us')}")
-    print("  rounds: " + "; ".join(f"{a['per_s']:,.0f} vs {b['per_s']:,.0f}" for a, b in zip(mine, theirs, strict=True)), flush=True)
+    print(
+        f"  asyncli / {name}, round by round: requests/s {ratio(mine, theirs, 'per_s')}, CPU {ratio(mine, theirs, 'cpu_us')}"
+    )
+    print(
+        "  rounds: "
+        + "; ".join(
+            f"{a['per_s']:,.0f} vs {b['per_s']:,.0f}" for a, b in zip(mine, theirs, strict=True)
+        ),
+        flush=True,
+    )
 
 
 async def main() -> None:
@@ -99,7 +126,9 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--depth", type=int, default=100)
-    parser.add_argument("--short", type=int, default=40_000, help="requests of a round of short connections")
+    parser.add_argument(
+        "--short", type=int, default=40_000, help="requests of a round of short connections"
+    )
     given = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     c, seconds = given.connections, given.seconds
@@ -120,7 +149,10 @@ async def main() -> None:
                 ),
             ]  # fmt: skip
             for title, name, mine, theirs in ways:
-                rounds = [(mine(), theirs()) if number % 2 else (theirs(), mine())[::-1] for number in range(given.rounds)]
+                rounds = [
+                    (mine(), theirs()) if number % 2 else (theirs(), mine())[::-1]
+                    for number in range(given.rounds)
+                ]
                 show(title, name, [one[0] for one in rounds], [one[1] for one in rounds])
 
 

@@ -28,17 +28,32 @@ _WARM_H = 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hours", type=int, default=72)
     parser.add_argument("-c", "--connections", type=int, default=5_000)
     parser.add_argument("-k", "--keepalive", type=int, default=3_600)
     parser.add_argument("--loss", type=float, default=0.01)
     chosen = parser.parse_args()
-    plan = build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1/"], "connections": chosen.connections, "keepalive": chosen.keepalive, "seed": 1})])
+    plan = build_plan(
+        [
+            Layer(
+                "--{key}",
+                {
+                    "urls": ["http://127.0.0.1/"],
+                    "connections": chosen.connections,
+                    "keepalive": chosen.keepalive,
+                    "seed": 1,
+                },
+            )
+        ]
+    )
     shard = build_shard(plan, Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 28_232))
     server = SimServer(reset_share=chosen.loss, connect_s=0.0)
     net, process = SimNet(server), psutil.Process()
-    # Only counts: the buckets of histograms summed over days would grow, in this script's own memory.
+    # Only counts: the buckets of histograms summed over days would grow, in this script's own
+    # memory.
     total, lost, held, hours, bytes_at, begun = Tick(), 0, 0, [], [], time.monotonic()
     for tick in simulate(shard, server, chosen.hours * 3600.0, net=net):
         for name, how in summable(Tick).items():
@@ -51,12 +66,20 @@ def main() -> None:
             hours.append(tick.second / 3600)
             bytes_at.append(float(process.memory_full_info().uss))
     print(f"{command()}\n{machine()}")
-    print(f"{chosen.hours} virtual hours in {time.monotonic() - begun:.0f} s: {total.sent:,} heartbeats, {lost:,} lost, {total.reopened:,} reopened")
-    print(f"opened {total.opened:,} - lost {lost:,} = held {held:,} at the end: {total.opened - lost == held}")
-    print(f"private memory at hour {hours[0]:.0f}: {bytes_at[0]:,.0f} B, at hour {hours[-1]:.0f}: {bytes_at[-1]:,.0f} B")
+    print(
+        f"{chosen.hours} virtual hours in {time.monotonic() - begun:.0f} s: {total.sent:,} heartbeats, {lost:,} lost, {total.reopened:,} reopened"
+    )
+    print(
+        f"opened {total.opened:,} - lost {lost:,} = held {held:,} at the end: {total.opened - lost == held}"
+    )
+    print(
+        f"private memory at hour {hours[0]:.0f}: {bytes_at[0]:,.0f} B, at hour {hours[-1]:.0f}: {bytes_at[-1]:,.0f} B"
+    )
     found = trend(hours[_WARM_H:], bytes_at[_WARM_H:])
     if found is not None:
-        print(f"slope from hour {_WARM_H} on: {found.slope:+,.0f} B an hour ({found.low:+,.0f} to {found.high:+,.0f}), p = {found.p_value:.2f}")
+        print(
+            f"slope from hour {_WARM_H} on: {found.slope:+,.0f} B an hour ({found.low:+,.0f} to {found.high:+,.0f}), p = {found.p_value:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Chooses the destination of a row among the addresses of a host name.
 
-An address of a name may have no listener (``localhost`` as ::1) or no route from here. So an attempt fails, and counts as the
-server's failure, once every address was tried, or one that has worked before. An address where every connect failed while another
-of the same name answers is dropped; one that has worked, or the only one of its name, never is. The only one of its name is
+An address of a name may have no listener (``localhost`` as ::1) or no route from here. So an
+attempt fails, and counts as the server's failure, once every address was tried, or one that has
+worked before. An address where every connect failed while another of the same name answers is
+dropped; one that has worked, or the only one of its name, never is. The only one of its name is
 reported when it refuses while another name's answers.
 """
 
@@ -15,7 +16,9 @@ _REFUSALS_TO_DROP = 5
 
 
 class Addresses:
-    """The destinations of a table. ``most_unproven``: pending connects to an address that never answered, if another does."""
+    """The destinations of a table. ``most_unproven``: pending connects to an address that never
+    answered, if another does.
+    """
 
     def __init__(self, shard: Shard, most_unproven: int) -> None:
         self._shard, self._most_unproven = shard, most_unproven
@@ -25,15 +28,20 @@ class Addresses:
         # Until one has: failed and pending connects.
         self._refusals = [0] * len(self.live)
         self._waiting = [0] * len(self.live)
-        #: By row: where its last connect failed, and the number of addresses its attempt has tried; 0: the attempt is over.
+        #: By row: where its last connect failed, and the number of addresses its attempt has tried;
+        #: 0: the attempt is over.
         self.failed_at: dict[int, tuple[int, int]] = {}
 
     def continues(self, row: int) -> bool:
-        """Whether the row's attempt continues from another address, and so is counted as started already."""
+        """Whether the row's attempt continues from another address, and so is counted as started
+        already.
+        """
         return bool(self.failed_at) and self.failed_at.get(row, (0, 0))[1] > 0
 
     def choose(self, row: int, destination: int) -> int:
-        """Where to connect: the row's own destination, or after a failure the next address of the same name."""
+        """Where to connect: the row's own destination, or after a failure the next address of the
+        same name.
+        """
         if row in self.failed_at:
             last = self.failed_at[row][0]
             mates = self._same_name(last)
@@ -45,9 +53,12 @@ class Addresses:
             self._waiting[destination] += 1
         return destination
 
-    def failed(self, row: int, destination: int, *, reached: bool, draining: bool) -> tuple[bool, bool]:
-        """Record a failed connect of ``row``; not ``reached``: it failed on this side. Returns whether the attempt continues at
-        another address, and whether this address is dropped or, the only one of its name, reported.
+    def failed(
+        self, row: int, destination: int, *, reached: bool, draining: bool
+    ) -> tuple[bool, bool]:
+        """Record a failed connect of ``row``; not ``reached``: it failed on this side. Returns
+        whether the attempt continues at another address, and whether this address is dropped or,
+        the only one of its name, reported.
         """
         proven, addresses = self.proven[destination], self._shard.addresses_beside(destination)
         if not proven:
@@ -59,7 +70,9 @@ class Addresses:
         tried = self.failed_at.get(row, (0, 0))[1] + 1
         continues = not proven and tried < addresses and reached and not draining
         self.failed_at[row] = (destination, tried if continues else 0)
-        return continues, not proven and reached and destination in self.live and self._drop(destination)
+        return continues, not proven and reached and destination in self.live and self._drop(
+            destination
+        )
 
     def _drop(self, destination: int) -> bool:
         self._refusals[destination] += 1
@@ -72,4 +85,8 @@ class Addresses:
     def _same_name(self, destination: int) -> list[int]:
         """The addresses of the same name that are not dropped."""
         destinations = self._shard.destinations
-        return [number for number in self.live if destinations[number].target == destinations[destination].target]
+        return [
+            number
+            for number in self.live
+            if destinations[number].target == destinations[destination].target
+        ]

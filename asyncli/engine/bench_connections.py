@@ -14,7 +14,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, IDLE, MALFORMED, cause, event_of
+from asyncli.core.life import (
+    ABORTS,
+    ANNOUNCED,
+    AWAITING,
+    CONNECTING,
+    DEADLINE,
+    IDLE,
+    MALFORMED,
+    cause,
+    event_of,
+)
 from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
@@ -22,8 +32,8 @@ from asyncli.engine.slots import Slots
 from asyncli.model.records import Deaths
 from asyncli.protocols.replies import Replies, State
 
-# For one answer, and for the answers of a pipeline. Beyond 128 KiB the allocator maps and unmaps the buffer at each read, which
-# costs more than the read.
+# For one answer, and for the answers of a pipeline. Beyond 128 KiB the allocator maps and unmaps
+# the buffer at each read, which costs more than the read.
 _SHORT_READ, _LONG_READ = 8192, 65_536
 # The number of requests of a bench by time.
 UNBOUNDED = 1 << 62
@@ -39,15 +49,25 @@ class LoadConnections(ABC):
         self._closed_loop = shard.rate is None
         self._asks_at_once = self._closed_loop or not kept
         # Requests not yet assigned to a connection; in an open loop, those not due yet.
-        self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
-        self._resend: deque[tuple[float, int]] = deque()  # to send again: (start of their latency, number)
+        self._todo = (
+            UNBOUNDED
+            if shard.requests is None
+            else len(range(worker, shard.requests, shard.workers))
+        )
+        self._resend: deque[tuple[float, int]] = (
+            deque()
+        )  # to send again: (start of their latency, number)
         self._outstanding = 0
         # By destination.
         self._replies = [Replies(shard.new_reader, self._read) for _ in shard.destinations]
         self._known = [replies.known for replies in self._replies]
         self._requests = [shard.asks[one.target] for one in shard.destinations]
-        # Requests that it allows a connection: learnt when two in a row were closed, announced, after the same number.
-        self._limits, self._last_limits = [UNBOUNDED] * len(self._requests), [0] * len(self._requests)
+        # Requests that it allows a connection: learnt when two in a row were closed, announced,
+        # after the same number.
+        self._limits, self._last_limits = (
+            [UNBOUNDED] * len(self._requests),
+            [0] * len(self._requests),
+        )
         self._slots = Slots(shard, worker, waiting=kept)
         self._counts = LoadCounts(shard, self._replies)
         # By handle, grown on demand.
@@ -60,9 +80,15 @@ class LoadConnections(ABC):
         self._slow: set[int] = set()
         # Only for handles in _slow.
         self._connecting: dict[int, float] = {}
-        self._claimed: dict[int, tuple[float, int]] = {}  # while connecting: (start of latency, number) of its first requests
-        self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: (connect begun, connected)
-        self._state: dict[int, tuple[State, float]] = {}  # in the middle of an answer: (state, instant of its first bytes)
+        self._claimed: dict[
+            int, tuple[float, int]
+        ] = {}  # while connecting: (start of latency, number) of its first requests
+        self._fresh: dict[
+            int, tuple[float, float]
+        ] = {}  # no answer yet: (connect begun, connected)
+        self._state: dict[
+            int, tuple[State, float]
+        ] = {}  # in the middle of an answer: (state, instant of its first bytes)
         self._unsent: dict[int, bytes] = {}
         self._closing: dict[int, float] = {}  # all answered, and the server is to close: since when
         self._to_close: list[tuple[int, bool]] = []
@@ -75,7 +101,9 @@ class LoadConnections(ABC):
 
     @abstractmethod
     def _claim(self, now: float, destination: int, served: int) -> tuple[float, int]:
-        """Take the next requests for a connection that has served ``served``: (start of their latency, number)."""
+        """Take the next requests for a connection that has served ``served``: (start of their
+        latency, number).
+        """
 
     @abstractmethod
     def _use_free(self, handle: int, now: float) -> None:
@@ -96,7 +124,12 @@ class LoadConnections(ABC):
         free = self._free
         while free:
             handle = free[0]
-            taken = self._slot[handle] < 0 or self._pending[handle] or handle in self._closing or handle in self._connecting
+            taken = (
+                self._slot[handle] < 0
+                or self._pending[handle]
+                or handle in self._closing
+                or handle in self._connecting
+            )
             if not taken:
                 return True
             free.popleft()
@@ -143,13 +176,19 @@ class LoadConnections(ABC):
         self._net.watch(handle, WATCH, again=True)
         self._leave_slow_path(handle)
         if not self._pending[handle]:
-            self._on_all_answered(handle, self._net.clock())  # the answer came before the request was sent whole
+            self._on_all_answered(
+                handle, self._net.clock()
+            )  # the answer came before the request was sent whole
 
     def _leave_slow_path(self, handle: int) -> None:
-        """Return the handle to the fast path, if nothing keeps it off. An answer too long to remember is stored as b"", like the
-        end of a stream: only the slow path can tell them apart.
+        """Return the handle to the fast path, if nothing keeps it off. An answer too long to
+        remember is stored as b"", like the end of a stream: only the slow path can tell them apart.
         """
-        if handle not in self._fresh and handle not in self._state and self._known[self._destination[handle]].data:
+        if (
+            handle not in self._fresh
+            and handle not in self._state
+            and self._known[self._destination[handle]].data
+        ):
             self._slow.discard(handle)
 
     # -- connections
@@ -183,15 +222,25 @@ class LoadConnections(ABC):
 
     def _alloc_row(self, handle: int, slot: int) -> None:
         while handle >= len(self._slot):
-            for column in (self._pending, self._since, self._written, self._served, self._destination):
+            for column in (
+                self._pending,
+                self._since,
+                self._written,
+                self._served,
+                self._destination,
+            ):
                 column.append(0)
             self._slot.append(-1)
         self._pending[handle] = self._served[handle] = 0
         self._slot[handle], self._destination[handle] = slot, self._slots.destination[slot]
         self._slow.add(handle)
 
-    def _connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int) -> None:
-        """Write the ``claimed`` requests, which returns the outcome of the connect. ``watched``: the events it is watched for."""
+    def _connected(
+        self, handle: int, began: float, claimed: tuple[float, int], watched: int
+    ) -> None:
+        """Write the ``claimed`` requests, which returns the outcome of the connect. ``watched``:
+        the events it is watched for.
+        """
         net, slot = self._net, self._slot[handle]
         now = net.clock()
         since, many = claimed
@@ -214,7 +263,9 @@ class LoadConnections(ABC):
         else:
             self._use_free(handle, now)
 
-    def _not_connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int, error: OSError) -> None:
+    def _not_connected(
+        self, handle: int, began: float, claimed: tuple[float, int], watched: int, error: OSError
+    ) -> None:
         """The write showed that the connect is still in progress, or has failed."""
         self._connecting[handle], self._claimed[handle] = began, claimed
         if not isinstance(error, BlockingIOError):
@@ -229,7 +280,8 @@ class LoadConnections(ABC):
             failures[why] = failures.get(why, 0) + 1
 
     def _end(self, handle: int, event: str, what: int = 0, *, begun: bool = False) -> None:
-        """End a connection or a connect; every end comes here. Its unanswered requests are sent again on others.
+        """End a connection or a connect; every end comes here. Its unanswered requests are sent
+        again on others.
 
         ``begun``: the answer to the first of them had begun.
         """
@@ -262,7 +314,9 @@ class LoadConnections(ABC):
                 self._limits[destination] = served
             self._last_limits[destination] = served
         begun = begun or handle in self._state
-        if pending and (begun or not served or event in (DEADLINE, MALFORMED) or not self._shard.may_repeat):
+        if pending and (
+            begun or not served or event in (DEADLINE, MALFORMED) or not self._shard.may_repeat
+        ):
             asked.failed[why] = asked.failed.get(why, 0) + 1
             pending -= 1
         if pending:
@@ -305,8 +359,13 @@ class LoadConnections(ABC):
                 break
             self._close(handle)
         for handle, slot in enumerate(self._slot):
-            waits = slot >= 0 and (self._pending[handle] or handle in self._unsent) and handle not in self._closing
-            # A closed loop's fast path sets only ``_since``; a request that is sent again waits since its second write.
+            waits = (
+                slot >= 0
+                and (self._pending[handle] or handle in self._unsent)
+                and handle not in self._closing
+            )
+            # A closed loop's fast path sets only ``_since``; a request that is sent again waits
+            # since its second write.
             written = max(self._since[handle], self._written[handle])
             if waits and written < late and handle not in self._connecting:
                 self._end(handle, DEADLINE)

@@ -1,6 +1,7 @@
 """The counts of one worker of a bench between two ticks.
 
-The hot path counts whole microseconds in plain dictionaries; once a second they are added to the tick's histograms.
+The hot path counts whole microseconds in plain dictionaries; once a second they are added to the
+tick's histograms.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ class LoadCounts:
         self.tick, self.asked = Tick(), Asked()
         self.sent = self.sent_bytes = 0
         self.rounds = 0  # short connections whose one answer came
-        # Microseconds -> answers: from the instant that counts, from the write, from the write to the first byte.
+        # Microseconds -> answers: from the instant that counts, from the write, from the write to
+        # the first byte.
         self.whole_us: dict[int, int] = {}
         self.processing_us: dict[int, int] = {}
         self.waiting_us: dict[int, int] = {}
         self.answering_us: dict[int, int] = {}  # added to both processing and waiting
         self.connect_us: dict[int, int] = {}
-        self.per_connection: dict[int, int] = {}  # answers of a connection that has ended -> connections
+        self.per_connection: dict[
+            int, int
+        ] = {}  # answers of a connection that has ended -> connections
 
     def answers(self, event: Event, many: int, destination: int) -> None:
         """Count ``many`` equal answers of a destination."""
@@ -64,7 +68,8 @@ class LoadCounts:
         if self.rounds:
             count(self.per_connection, 1, self.rounds)
             self.rounds = 0
-        # Each came in one read on an open connection: in a closed loop latency, processing and waiting are equal.
+        # Each came in one read on an open connection: in a closed loop latency, processing and
+        # waiting are equal.
         at_once = Histogram()
         for destination, replies in enumerate(self._replies):
             for tally in replies.tallies.values():

@@ -1,7 +1,9 @@
-"""One worker of ``asyncli bench``: reads, compares and counts answers. closed_loop.py and open_loop.py send the requests.
+"""One worker of ``asyncli bench``: reads, compares and counts answers. closed_loop.py and
+open_loop.py send the requests.
 
-No asyncio and no clock: a driver waits and calls :meth:`Load.turn` (bench_worker.py on the real clock, tests on a virtual one).
-Level-triggered, a bounded number of events a turn. During a batch of events a handle is closed only by its own event.
+No asyncio and no clock: a driver waits and calls :meth:`Load.turn` (bench_worker.py on the real
+clock, tests on a virtual one). Level-triggered, a bounded number of events a turn. During a batch
+of events a handle is closed only by its own event.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ class Load(LoadConnections):
 
     def __init__(self, shard: LoadShard, worker: int, net: Net, kept: bool) -> None:
         super().__init__(shard, worker, net, kept)
-        self._only_ask = self._requests[0] if len(set(self._requests)) == 1 and shard.pipeline == 1 and self._closed_loop else b""
+        self._only_ask = (
+            self._requests[0]
+            if len(set(self._requests)) == 1 and shard.pipeline == 1 and self._closed_loop
+            else b""
+        )
         #: How long the driver may let answers accumulate before the next turn.
         self.pause_s = 0.0
         self._t0 = self._stop_at = NEVER
@@ -46,11 +52,15 @@ class Load(LoadConnections):
         """Send the requests that wait for a free connection."""
 
     def _finish_short(self, handle: int) -> bool:
-        """Count the answer and the end of a short connection that came together, and connect again; False: not done."""
+        """Count the answer and the end of a short connection that came together, and connect again;
+        False: not done.
+        """
         return False
 
     def _count_overdue(self, now: float, waited: dict[int, int]) -> int:
-        """The number of requests that are due and not sent; their waits (us) are added to ``waited``."""
+        """The number of requests that are due and not sent; their waits (us) are added to
+        ``waited``.
+        """
         return 0
 
     # -- called by the driver
@@ -104,7 +114,12 @@ class Load(LoadConnections):
         if now >= self._next_sweep:
             self._sweep(now)
         self._close_handles()
-        if not self._outstanding and not self._todo and not self._resend and not any(one[1] for one in self._claimed.values()):
+        if (
+            not self._outstanding
+            and not self._todo
+            and not self._resend
+            and not any(one[1] for one in self._claimed.values())
+        ):
             self.stop("asked")
 
     def take_tick(self, second: int) -> Tick:
@@ -113,13 +128,20 @@ class Load(LoadConnections):
         tick = self._counts.take()
         tick.dropped = dict.fromkeys(self._slots.dropped(), 1)
         tick.started = self._slots.take_started()
-        tick.second, tick.workers, tick.held, tick.connecting = second, 1, self.held, len(self._connecting)
+        tick.second, tick.workers, tick.held, tick.connecting = (
+            second,
+            1,
+            self.held,
+            len(self._connecting),
+        )
         tick.awaiting, tick.drained = self._outstanding, int(self.over)
         self._net.add_counts(tick)
         return tick
 
     def _sweep(self, now: float) -> None:
-        """End connections whose deadline has passed, and the bench after too long without any connection."""
+        """End connections whose deadline has passed, and the bench after too long without any
+        connection.
+        """
         self._next_sweep = now + self._sweep_s
         self._expire(now)
         self._use_all_free(now)
@@ -135,7 +157,13 @@ class Load(LoadConnections):
         """Read and count answers, and send the next requests: the hot path."""
         net, odd, most, counts = self._net, self._slow, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock
-        pending, since, served, known_at, destination = self._pending, self._since, self._served, self._known, self._destination
+        pending, since, served, known_at, destination = (
+            self._pending,
+            self._since,
+            self._served,
+            self._known,
+            self._destination,
+        )
         closed_loop, only, sent = self._closed_loop, self._only_ask, 0
         deep, short = self._shard.pipeline > 1, self._shard.short and closed_loop
         answered_at = self._last_answer
@@ -156,7 +184,11 @@ class Load(LoadConnections):
             answer = known.data
             if data == answer:
                 many = 1
-            elif deep and len(data) > len(answer) > 0 == len(data) % len(answer) and known.train.startswith(data):
+            elif (
+                deep
+                and len(data) > len(answer) > 0 == len(data) % len(answer)
+                and known.train.startswith(data)
+            ):
                 many = len(data) // len(answer)
             else:
                 many = UNBOUNDED
@@ -203,7 +235,11 @@ class Load(LoadConnections):
         elif self._slot[handle] >= 0:
             if handle in self._unsent and what & WRITABLE:
                 self._flush(handle)
-            if what & ~WRITABLE and self._slot[handle] >= 0 and (data := self._receive(handle)) is not None:
+            if (
+                what & ~WRITABLE
+                and self._slot[handle] >= 0
+                and (data := self._receive(handle)) is not None
+            ):
                 self._take_answers(handle, data, self._net.clock(), what)
 
     def _receive(self, handle: int) -> bytes | None:
@@ -227,7 +263,9 @@ class Load(LoadConnections):
             last = replies.end(state)
             if last is not None and self._pending[handle]:
                 self._answered(handle, last, 1, first_byte, now)
-            self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP, begun=state is not None)
+            self._end(
+                handle, EOF if last is None else ANNOUNCED, what | HUNG_UP, begun=state is not None
+            )
             return
         self._counts.tick.bytes_received += len(data)
         runs, state, over = replies.take(state, data)
@@ -239,7 +277,11 @@ class Load(LoadConnections):
                 self._answered(handle, event, wanted, first_byte, now)
             unasked = unasked or wanted < many
             first_byte = now
-        if unasked or isinstance(state, Malformed) or (state is not None and not self._pending[handle]):
+        if (
+            unasked
+            or isinstance(state, Malformed)
+            or (state is not None and not self._pending[handle])
+        ):
             self._end(handle, MALFORMED)
         elif over:
             self._end(handle, ANNOUNCED, what)
@@ -252,14 +294,17 @@ class Load(LoadConnections):
             if not self._pending[handle]:
                 self._on_all_answered(handle, now)
 
-    def _answered(self, handle: int, event: Event, many: int, first_byte: float, now: float) -> None:
+    def _answered(
+        self, handle: int, event: Event, many: int, first_byte: float, now: float
+    ) -> None:
         counts, since = self._counts, self._since[handle]
         self._pending[handle] -= many
         self._outstanding -= many
         self._served[handle] += many
         counts.answers(event, many, self._destination[handle])
         count(counts.whole_us, us_between(since, now), many)
-        # Processing time excludes the connect and the time before the write, which the latency includes.
+        # Processing time excludes the connect and the time before the write, which the latency
+        # includes.
         since = self._written[handle] if not self._closed_loop else since
         if (fresh := self._fresh.pop(handle, None)) is not None:
             since = max(since, fresh[1])

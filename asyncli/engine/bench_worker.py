@@ -1,7 +1,8 @@
-"""One worker of a bench: a process with its own loop over one epoll set, a share of the load, and a link to the host.
+"""One worker of a bench: a process with its own loop over one epoll set, a share of the load, and a
+link to the host.
 
-No asyncio: requests go out as fast as answers come, so there is nothing to interleave, and an event loop around the epoll set
-would cost a system call a turn.
+No asyncio: requests go out as fast as answers come, so there is nothing to interleave, and an event
+loop around the epoll set would cost a system call a turn.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class _Reporter:
         self._second = self._second + 1 if ended else max(self._second + 1, int(now - self._t0))
         self._end_reported = self._load.over
         tick = self._load.take_tick(self._second)
-        tick.cpu_user_s, tick.cpu_system_s = (after - before for after, before in zip(self._spent, self._before, strict=True))
+        tick.cpu_user_s, tick.cpu_system_s = (
+            after - before for after, before in zip(self._spent, self._before, strict=True)
+        )
         self._ticks.send(tick)
 
 

@@ -1,4 +1,6 @@
-"""A closed loop sends the next request after an answer: latency counts from the write, or from the connect before it."""
+"""A closed loop sends the next request after an answer: latency counts from the write, or from the
+connect before it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from asyncli.engine.bench_load import Load
 from asyncli.engine.net import PEER_CLOSED, Net
 from asyncli.engine.shard import LoadShard
 
-# A pipeline's answers come one by one, and reading each alone costs more than all else. So the driver may pause after each turn,
-# for this part of the latency of a full pipeline (1/128 of its median latency, the resolution of the histograms), and no longer
-# than _LONGEST_PAUSE_S.
+# A pipeline's answers come one by one, and reading each alone costs more than all else. So the
+# driver may pause after each turn, for this part of the latency of a full pipeline (1/128 of its
+# median latency, the resolution of the histograms), and no longer than _LONGEST_PAUSE_S.
 _PAUSE, _LONGEST_PAUSE_S = 1 / 256, 200e-6
 
 
@@ -41,7 +43,9 @@ class ClosedLoop(Load):
 
     def _use_free(self, handle: int, now: float) -> None:
         if self._shard.pipeline > 1:
-            self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
+            self.pause_s += (
+                min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s
+            ) / 8
         if self._todo or self._resend:
             since, many = self._claim(now, self._destination[handle], self._served[handle])
             self._write(handle, since, many, now)
@@ -49,17 +53,19 @@ class ClosedLoop(Load):
             self._free.append(handle)
 
     def _use_all_free(self, now: float) -> None:
-        """Send the unanswered requests of ended connections again. Not as each ends: the write to a free connection may end that
-        one too.
+        """Send the unanswered requests of ended connections again. Not as each ends: the write to a
+        free connection may end that one too.
         """
         while self._free and (self._todo or self._resend) and self._has_free():
             self._use_free(self._free.popleft(), now)
 
     def _finish_short(self, handle: int) -> bool:  # noqa: PLR0915 - every short request comes by here
-        """Count the answer of a short connection that came with its end, as nearly all do, and connect again in its place.
+        """Count the answer of a short connection that came with its end, as nearly all do, and
+        connect again in its place.
 
-        False for anything else, before anything was read. The handle may be closed at once: its event is this one. Inlined for
-        speed: columns that do not change for the next connection's row are not written.
+        False for anything else, before anything was read. The handle may be closed at once: its
+        event is this one. Inlined for speed: columns that do not change for the next connection's
+        row are not written.
         """
         fresh = self._fresh.get(handle)
         if fresh is None or handle in self._unsent or handle in self._state:

@@ -1,7 +1,9 @@
-"""A fleet is one generator on several hosts. Assigns workers to hosts, reassigns those of a lost host, and merges ticks. Pure.
+"""A fleet is one generator on several hosts. Assigns workers to hosts, reassigns those of a lost
+host, and merges ticks. Pure.
 
-Workers are numbered across the fleet and batch j is opened by worker j mod n, on whichever host that is. So the schedule does not
-depend on the hosts, and a host's share follows from its workers' numbers.
+Workers are numbered across the fleet and batch j is opened by worker j mod n, on whichever host
+that is. So the schedule does not depend on the hosts, and a host's share follows from its workers'
+numbers.
 """
 
 from __future__ import annotations
@@ -14,25 +16,32 @@ from asyncli.engine.spread import CONNECTIONS_WORTH_A_PROCESS, share
 from asyncli.engine.ticks import without_held
 from asyncli.model.records import Deaths, Tick
 
-# A host process waits 0.7 s for a slow worker (host.PATIENCE_S); the network adds to that. The counts of a later tick are added
-# to the next second, so none are lost.
+# A host process waits 0.7 s for a slow worker (host.PATIENCE_S); the network adds to that. The
+# counts of a later tick are added to the next second, so none are lost.
 PATIENCE_S = 1.2
-# Each worker is a process, so at most this many times the fewest possible: then shares are even to within a few per cent.
+# Each worker is a process, so at most this many times the fewest possible: then shares are even to
+# within a few per cent.
 _FINEST = 16
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The capacity of a host: ``connections`` in all, ``of_a_worker`` in one process, and its ``cpus``."""
+    """The capacity of a host: ``connections`` in all, ``of_a_worker`` in one process, and its
+    ``cpus``.
+    """
 
     connections: int
     of_a_worker: int
     cpus: int
 
 
-def assign(connections: int, batch: int, rooms: Sequence[Room], workers: int | None = None) -> list[tuple[int, ...]] | None:
-    """The numbers of each host's workers: shares as even as the rooms allow. None if the hosts cannot hold all connections.
+def assign(
+    connections: int, batch: int, rooms: Sequence[Room], workers: int | None = None
+) -> list[tuple[int, ...]] | None:
+    """The numbers of each host's workers: shares as even as the rooms allow. None if the hosts
+    cannot hold all connections.
 
-    ``workers``: their exact number; None: as few as descriptors and CPUs require, and at least one a host.
+    ``workers``: their exact number; None: as few as descriptors and CPUs require, and at least one
+    a host.
     """
     if workers is not None:
         return _assign(connections, batch, rooms, workers)
@@ -49,12 +58,18 @@ def assign(connections: int, batch: int, rooms: Sequence[Room], workers: int | N
     return None
 
 
-def _assign(connections: int, batch: int, rooms: Sequence[Room], workers: int) -> list[tuple[int, ...]] | None:
+def _assign(
+    connections: int, batch: int, rooms: Sequence[Room], workers: int
+) -> list[tuple[int, ...]] | None:
     assigned: list[list[int]] = [[] for _ in rooms]
     held = [0] * len(rooms)
     for number in range(workers):
         more = share(connections, batch, workers, number)
-        fits = [host for host, room in enumerate(rooms) if held[host] + more <= room.connections and more <= room.of_a_worker]
+        fits = [
+            host
+            for host, room in enumerate(rooms)
+            if held[host] + more <= room.connections and more <= room.of_a_worker
+        ]
         if not fits:
             return None
         # Round robin, so that successive batches are opened by different hosts.
@@ -72,13 +87,17 @@ def held_by(connections: int, batch: int, workers: int, numbers: Sequence[int]) 
 def take_over(
     connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, Room]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """Assign the workers of a lost host to hosts with ``free`` room: their numbers by host, and those without a host."""
+    """Assign the workers of a lost host to hosts with ``free`` room: their numbers by host, and
+    those without a host.
+    """
     left = {name: room.connections for name, room in free.items()}
     taken: dict[str, list[int]] = {}
     over: list[int] = []
     for number in numbers:
         more = share(connections, batch, workers, number)
-        fits = [name for name, room in free.items() if more <= left[name] and more <= room.of_a_worker]
+        fits = [
+            name for name, room in free.items() if more <= left[name] and more <= room.of_a_worker
+        ]
         host = max(fits, key=lambda name: left[name], default=None)
         if host is None:
             over.append(number)
@@ -97,7 +116,9 @@ class _Source:
 
 
 class TickMerger:
-    """Merges the ticks of the hosts into one a second, as a host process does with its workers' ticks."""
+    """Merges the ticks of the hosts into one a second, as a host process does with its workers'
+    ticks.
+    """
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
@@ -129,7 +150,8 @@ class TickMerger:
         self._sources[host].silent = silent
 
     def lose(self, host: str, held: int = 0, awaiting: int = 0) -> int:
-        """Remove a lost host and count its connections as the generator's loss; returns how many it held.
+        """Remove a lost host and count its connections as the generator's loss; returns how many it
+        held.
 
         ``held``, ``awaiting``: of its silent workers, which are not in its gauges.
         """
@@ -161,7 +183,9 @@ class TickMerger:
         self._gone -= workers
 
     def due(self, elapsed_s: float) -> list[Tick]:
-        """The ticks of the seconds that are complete or overdue ``elapsed_s`` after T0, in order, without a gap."""
+        """The ticks of the seconds that are complete or overdue ``elapsed_s`` after T0, in order,
+        without a gap.
+        """
         ready: list[Tick] = []
         while self._whole(self._sent + 1) or elapsed_s >= self._sent + 1 + PATIENCE_S:
             self._sent += 1
@@ -170,11 +194,21 @@ class TickMerger:
 
     def rest(self) -> Tick:
         """The last tick: what has come and was not due yet."""
-        self._sent = max([self._sent, *(second for source in self._sources.values() for second in source.coming)]) + 1
+        self._sent = (
+            max(
+                [
+                    self._sent,
+                    *(second for source in self._sources.values() for second in source.coming),
+                ]
+            )
+            + 1
+        )
         return self._close(self._sent)
 
     def _whole(self, second: int) -> bool:
-        waited = [source for source in self._sources.values() if source.workers and not source.silent]
+        waited = [
+            source for source in self._sources.values() if source.workers and not source.silent
+        ]
         return bool(waited) and all(max(source.coming, default=0) >= second for source in waited)
 
     def _close(self, second: int) -> Tick:

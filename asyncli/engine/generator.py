@@ -1,4 +1,6 @@
-"""The session's end of a host process: starts it, sends orders, receives messages. Works on any asyncio loop."""
+"""The session's end of a host process: starts it, sends orders, receives messages. Works on any
+asyncio loop.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ from asyncli.model.errors import EngineError
 from asyncli.model.secret_variables import for_child
 
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
-# Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long something hangs.
+# Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long
+# something hangs.
 _START_S = 60.0
-# The host gives its workers 2 s to end before it kills them; after five times that it is stuck itself.
+# The host gives its workers 2 s to end before it kills them; after five times that it is stuck
+# itself.
 _CLOSE_S = 10.0
-# Between the end of its pipe and its exit status there is one turn of the kernel and one of the loop.
+# Between the end of its pipe and its exit status there is one turn of the kernel and one of the
+# loop.
 _REAP_S = 1.0
 # The line that the processes printed last, in a report.
 _LONGEST_OUTPUT = 500
@@ -44,7 +49,8 @@ _LONGEST_OUTPUT = 500
 class Generator:
     """One host process and its workers. ``pids``: all of them, the host first."""
 
-    #: The ramp's first batch is due this long after the start order: time for it to reach sixty processes.
+    #: The ramp's first batch is due this long after the start order: time for it to reach sixty
+    #: processes.
     lead_s = 0.1
     #: The time that a drain may take beyond that of its connections.
     drain_s = 0.0
@@ -57,11 +63,13 @@ class Generator:
         self.pids: list[int] = []
 
     async def start(self) -> None:
-        """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` if they do not start."""
+        """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` if they do not
+        start.
+        """
         path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = await asyncio.create_subprocess_exec(
-            # -P and this process's path: a file in the user's folder must not shadow a module, and the host imports what
-            # this process can (a notebook's path).
+            # -P and this process's path: a file in the user's folder must not shadow a module, and
+            # the host imports what this process can (a notebook's path).
             sys.executable, "-P", "-m", "asyncli.engine.host", env={**for_child(), "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -92,11 +100,15 @@ class Generator:
         self._send(order)
 
     def alive(self, leash_s: int) -> None:
-        """Renew the heartbeat of the controller: the processes exit when it is not renewed within ``leash_s``."""
+        """Renew the heartbeat of the controller: the processes exit when it is not renewed within
+        ``leash_s``.
+        """
         self._send(Alive(leash_s))
 
     async def messages(self) -> AsyncIterator[Up]:
-        """The host's messages until it is gone; then, unless :meth:`close` ended it, a last :class:`Failed`."""
+        """The host's messages until it is gone; then, unless :meth:`close` ended it, a last
+        :class:`Failed`.
+        """
         while True:
             message = await self._receive()
             if message is None:
@@ -108,7 +120,9 @@ class Generator:
                         if self._errors is not None:  # its last output may still be in the pipe
                             await asyncio.wait({self._errors})
                 leashed = process.returncode == -signal.SIGALRM
-                yield Failed(why=f"asyncli's host process has ended; {self.last_output}", away=leashed)
+                yield Failed(
+                    why=f"asyncli's host process has ended; {self.last_output}", away=leashed
+                )
                 return
             if isinstance(message, WorkerLost):
                 self.pids.remove(message.pid)
@@ -122,7 +136,9 @@ class Generator:
         return self._last_line.decode(errors="replace").strip() or "it printed nothing"
 
     async def close(self) -> None:
-        """Stop the processes and wait for their end; if cancelled, kill them and still wait. Safe to call twice."""
+        """Stop the processes and wait for their end; if cancelled, kill them and still wait. Safe
+        to call twice.
+        """
         process = self._process
         if process is None:
             return
@@ -155,7 +171,11 @@ class Generator:
             self._errors.cancel()
 
     def _send(self, message: Shard | LoadShard | Down) -> None:
-        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
+        if (
+            self._process is not None
+            and self._process.stdin is not None
+            and self._process.returncode is None
+        ):
             with contextlib.suppress(OSError, RuntimeError):
                 self._process.stdin.write(frame(message))
 
@@ -174,16 +194,22 @@ class Generator:
     async def _read_errors(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        # Not by readline(): a line beyond the reader's limit would end this task, and a full pipe blocks the processes.
+        # Not by readline(): a line beyond the reader's limit would end this task, and a full pipe
+        # blocks the processes.
         line = b""
         while piece := await self._process.stderr.read(1 << 16):
             *whole, line = (line + piece).split(b"\n")
             line = line[:_LONGEST_OUTPUT]
-            self._last_line = next((one[:_LONGEST_OUTPUT] for one in (line, *reversed(whole)) if one.strip()), self._last_line)
+            self._last_line = next(
+                (one[:_LONGEST_OUTPUT] for one in (line, *reversed(whole)) if one.strip()),
+                self._last_line,
+            )
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill it and close our ends of its pipes: a stuck worker may outlive a killed host and keep the other ends open."""
+    """Kill it and close our ends of its pipes: a stuck worker may outlive a killed host and keep
+    the other ends open.
+    """
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]

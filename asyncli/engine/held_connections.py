@@ -47,10 +47,11 @@ from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
 from asyncli.protocols.settings import HttpSettings
 
-# Pending connects to an address that never answered, if another of its name does: an unreachable address must not hold up the
-# ramp for a connect timeout.
+# Pending connects to an address that never answered, if another of its name does: an unreachable
+# address must not hold up the ramp for a connect timeout.
 _MOST_UNPROVEN = MOST_PENDING // 4
-# An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
+# An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at
+# 256 KiB).
 _READ_BYTES = 8192
 # The least time between two checks of a row that listens.
 _CHECK_AGAIN_S = 1.0
@@ -72,25 +73,36 @@ class HeldConnections:
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self._protocol, self._fields = shard.new_protocol(self._number), shard.fields(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
-        self._heartbeat_for, self._targets = self._protocol.heartbeat_for, [place.target for place in shard.destinations]
+        self._heartbeat_for, self._targets = (
+            self._protocol.heartbeat_for,
+            [place.target for place in shard.destinations],
+        )
         self._answers, self._owed = self._protocol.answers, self._protocol.owed
         self._repeats = self._protocol.repeats
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
-        self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
+        self._counts_words = self._handshake is not None or not isinstance(
+            shard.settings, HttpSettings
+        )
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
         self.state = bytearray(rows)  # UNOPENED
         self._handle = array("i", b"\xff" * (4 * rows))
         # By handle; grows on demand, since the descriptor limit may be a billion.
         self._row_of = array("i", b"\xff" * (4 * (rows + 64)))
         self._established_at = array("d", bytes(8 * rows))
-        self._heard_at = array("d", bytes(8 * rows))  # when last answered (or established): idle since then
+        self._heard_at = array(
+            "d", bytes(8 * rows)
+        )  # when last answered (or established): idle since then
         self._requests = array("I", bytes(4 * rows))  # answered on this connection
-        self._beats = array("I", bytes(4 * rows))  # over all connections of the row: the jitter's number
+        self._beats = array(
+            "I", bytes(4 * rows)
+        )  # over all connections of the row: the jitter's number
         self._lives = array("I", bytes(4 * rows))  # connections established so far
         self._retries = bytearray(rows)
         self._destination = array("H", bytes(2 * rows))  # by index
-        self._retransmitted = bytearray(rows)  # segments known to have been sent again on this connection, modulo 256
+        self._retransmitted = bytearray(
+            rows
+        )  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -100,7 +112,8 @@ class HeldConnections:
             (self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s),
             (self.closing, self._protocol.close_timeout_s or shard.timeout_s),
         )  # fmt: skip
-        # By row, bytes that the kernel has no room for yet; these rows are also watched for WRITABLE.
+        # By row, bytes that the kernel has no room for yet; these rows are also watched for
+        # WRITABLE.
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
         # The last whole answer and its meaning. None at first: b"" is the end of a stream.
@@ -128,14 +141,26 @@ class HeldConnections:
         self.open(rows)
 
     def open(self, rows: range) -> None:
-        """Begin to connect ``rows``, which are of one batch. With :meth:`_establish` the hot path of the ramp: both take many
-        rows, because a call and the attribute look-ups for each row cost more than the work itself.
+        """Begin to connect ``rows``, which are of one batch. With :meth:`_establish` the hot path
+        of the ramp: both take many rows, because a call and the attribute look-ups for each row
+        cost more than the work itself.
         """
-        net, state, connecting, handles, row_of = self._net, self.state, self.connecting, self._handle, self._row_of
+        net, state, connecting, handles, row_of = (
+            self._net,
+            self.state,
+            self.connecting,
+            self._handle,
+            self._row_of,
+        )
         addresses, unsent = self.addresses, self._unsent
         live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, heartbeat, shakes = self._shard.local, self._beats_at_once, self._heartbeat, self._handshake is not None
+        local, beat, heartbeat, shakes = (
+            self._shard.local,
+            self._beats_at_once,
+            self._heartbeat,
+            self._handshake is not None,
+        )
         connected: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
         for number, row in enumerate(rows, self._number(rows.start)):
@@ -155,9 +180,13 @@ class HeldConnections:
                 row_of[handle] = row
                 early = not local
                 if local:
-                    # On one host TCP's handshake is over when connect() returns: the first heartbeat goes out at once, without
-                    # waiting for an event.
-                    first = ((not shakes and heartbeat) or self._first_words(row)) if beat or shakes else b""
+                    # On one host TCP's handshake is over when connect() returns: the first
+                    # heartbeat goes out at once, without waiting for an event.
+                    first = (
+                        ((not shakes and heartbeat) or self._first_words(row))
+                        if beat or shakes
+                        else b""
+                    )
                     try:
                         if (taken := send(handle, first)) != len(first):
                             unsent[row] = first[taken:]
@@ -186,7 +215,9 @@ class HeldConnections:
             self._check_silence(row, self._silence_s)
             return
         # _next_heartbeat, inlined.
-        heartbeat = self._heartbeat or self._heartbeat_for(row, self._targets[self._destination[row]])
+        heartbeat = self._heartbeat or self._heartbeat_for(
+            row, self._targets[self._destination[row]]
+        )
         if not self._write(row, heartbeat, in_wheel=False):
             return
         now, tick = self._net.clock(), self.tick
@@ -206,25 +237,41 @@ class HeldConnections:
                 self._end(row, DEADLINE)
 
     def missing_streams(self, now: float) -> Iterator[tuple[float, int]]:
-        """Rows that have lost streams since the last call, each with the instant to open them again: with the backoff of
-        connections, which grows until a heartbeat is answered.
+        """Rows that have lost streams since the last call, each with the instant to open them
+        again: with the backoff of connections, which grows until a heartbeat is answered.
         """
         for row in self._protocol.take_rows_missing_streams() if self._shard.reopen else ():
             retry = self._retries[row]
             self._retries[row] = min(255, retry + 1)
-            yield now + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry), row
+            yield (
+                now
+                + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry),
+                row,
+            )
 
     def reopen_streams(self, row: int) -> None:
         """Open again the streams that an idle row has lost."""
-        if requests := self._protocol.reopen_streams(row, self._shard.destinations[self._destination[row]].target):
+        if requests := self._protocol.reopen_streams(
+            row, self._shard.destinations[self._destination[row]].target
+        ):
             self._write(row, requests)
 
     def take_events(self, most: int) -> int:
         """Handle up to ``most`` events of the network; returns their number."""
-        events, row_of, ready, unsent = self._net.poll(most), self._row_of, self._ready, self._unsent
+        events, row_of, ready, unsent = (
+            self._net.poll(most),
+            self._row_of,
+            self._ready,
+            self._unsent,
+        )
         for handle, what in events:
             if (row := row_of[handle]) >= 0:
-                if unsent and what & WRITABLE and row in unsent and self.state[row] in (HANDSHAKE, IDLE, AWAITING):
+                if (
+                    unsent
+                    and what & WRITABLE
+                    and row in unsent
+                    and self.state[row] in (HANDSHAKE, IDLE, AWAITING)
+                ):
                     # Here, because a row that always has something to read would never get to it.
                     self._flush(row)
                     if row_of[handle] != row:
@@ -245,11 +292,16 @@ class HeldConnections:
                 self._read_all(row, waiting, since)
                 if row in self.closing:
                     self._close(row)
-                elif waiting.get(row) == since and (event := self._net.late_event(self._handle[row])) is not None:
+                elif (
+                    waiting.get(row) == since
+                    and (event := self._net.late_event(self._handle[row])) is not None
+                ):
                     self._end(row, event)
 
     def _read_all(self, row: int, waiting: dict[int, float], since: float) -> None:
-        """Read what came in time, which is unread after a stall of ours; messages may precede the answer."""
+        """Read what came in time, which is unread after a stall of ours; messages may precede the
+        answer.
+        """
         for _ in range(_MOST_READS):
             before = self.tick.bytes_received
             self._ready(row, self._handle[row])
@@ -271,9 +323,16 @@ class HeldConnections:
         return tick
 
     def begin_drain(self) -> None:
-        """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an answer."""
+        """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an
+        answer.
+        """
         self.draining = True
-        now, state, heard, add_idle_ms = self._net.clock(), self.state, self._heard_at, self.tick.heard_ms.add
+        now, state, heard, add_idle_ms = (
+            self._net.clock(),
+            self.state,
+            self._heard_at,
+            self.tick.heard_ms.add,
+        )
         for row in range(self.rows):
             if state[row] == IDLE:
                 add_idle_ms((now - heard[row]) * 1e3)
@@ -281,12 +340,18 @@ class HeldConnections:
                 state[row] = DEAD
 
     def close(self, row: int) -> None:
-        """Close an idle row at the end of the drain: at once, or once the peer has answered the protocol's goodbye."""
+        """Close an idle row at the end of the drain: at once, or once the peer has answered the
+        protocol's goodbye.
+        """
         self.held -= 1
         self.state[row], self.closing[row] = CLOSING, self._net.clock()
         bye = self._protocol.goodbye(row)
         try:
-            if bye and row not in self._unsent and self._net.send(self._handle[row], bye) == len(bye):
+            if (
+                bye
+                and row not in self._unsent
+                and self._net.send(self._handle[row], bye) == len(bye)
+            ):
                 return
         except OSError:
             pass
@@ -344,7 +409,9 @@ class HeldConnections:
         try:
             if (taken := self._net.send(handle, first)) != len(first):
                 self._unsent[row] = first[taken:]
-            self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
+            self._net.watch(
+                handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True
+            )
         except BlockingIOError:
             if first:
                 self._unsent[row] = first
@@ -360,7 +427,8 @@ class HeldConnections:
             self._establish(connected, beat)
 
     def _shake_hands(self, connected: list[tuple[int, int, float]]) -> None:
-        """These rows have sent their handshakes; the peers have another connect timeout to answer."""
+        """These rows have sent their handshakes; the peers have another connect timeout to answer.
+        """
         state, connecting, proven = self.state, self.connecting, self.addresses.proven
         established_at, destination = self._established_at, self._destination
         for row, _, now in connected:
@@ -370,8 +438,9 @@ class HeldConnections:
             connecting[row] = now
 
     def _accept_handshake(self, row: int, reply: bytes) -> None:
-        """The peer accepted the handshake. ``reply`` goes out in one write with the first heartbeat, which on its own would wait
-        until the peer's kernel has acknowledged ``reply`` (Nagle's algorithm).
+        """The peer accepted the handshake. ``reply`` goes out in one write with the first
+        heartbeat, which on its own would wait until the peer's kernel has acknowledged ``reply``
+        (Nagle's algorithm).
         """
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
@@ -382,11 +451,35 @@ class HeldConnections:
             self._establish([(row, self._number(row), now)], beat)
 
     def _establish(self, connected: list[tuple[int, int, float]], beat_sent: bool) -> None:
-        """These connects succeeded: (row, its connection's number, instant); ``beat_sent``: the first heartbeat is sent."""
-        tick, state, connecting, due, add = self.tick, self.state, self.connecting, self.wheel.due, self.wheel.add
-        born, heard, requests, lives, beats = self._established_at, self._heard_at, self._requests, self._lives, self._beats
-        connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
-        aim, proven, failed_at, silence_s = self._destination, self.addresses.proven, self.addresses.failed_at, self._silence_s
+        """These connects succeeded: (row, its connection's number, instant); ``beat_sent``: the
+        first heartbeat is sent.
+        """
+        tick, state, connecting, due, add = (
+            self.tick,
+            self.state,
+            self.connecting,
+            self.wheel.due,
+            self.wheel.add,
+        )
+        born, heard, requests, lives, beats = (
+            self._established_at,
+            self._heard_at,
+            self._requests,
+            self._lives,
+            self._beats,
+        )
+        connect_us, seed, keepalive_s, retries = (
+            tick.connect_us.add,
+            self._seed,
+            self._keepalive_s,
+            self._retries,
+        )
+        aim, proven, failed_at, silence_s = (
+            self._destination,
+            self.addresses.proven,
+            self.addresses.failed_at,
+            self._silence_s,
+        )
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
             connect_us(took_s * 1e6)
@@ -427,7 +520,11 @@ class HeldConnections:
         known, meaning = self._last_answer
         if self._answers is not None:
             known = self._answers[self._owed[row]]
-        event = meaning if awaiting and data == known and row not in self._partial else self._interpret(row, data, awaiting)
+        event = (
+            meaning
+            if awaiting and data == known and row not in self._partial
+            else self._interpret(row, data, awaiting)
+        )
         if event is None:
             return
         now = net.clock()
@@ -447,10 +544,15 @@ class HeldConnections:
         if not event.keep_alive:
             self._end_after_answer(row, event)
         elif not self.draining:
-            self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
+            self.wheel.add(
+                row,
+                now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s),
+            )
 
     def _sent_again(self, row: int, handle: int) -> int:
-        """How many segments the row's socket has sent again since the last call, which are counted here."""
+        """How many segments the row's socket has sent again since the last call, which are counted
+        here.
+        """
         total = self._net.retransmitted(handle)
         segments = (total - self._retransmitted[row]) & 0xFF
         # It falls if the peer reports a duplicate later.
@@ -461,7 +563,9 @@ class HeldConnections:
         return segments
 
     def _count_sent_again(self, row: int, handle: int) -> None:
-        """Count a late answer whose request was sent again; a first request's, unless its SYN was counted."""
+        """Count a late answer whose request was sent again; a first request's, unless its SYN was
+        counted.
+        """
         counted = self._retransmitted[row] > 0
         if not self._sent_again(row, handle):
             return
@@ -495,7 +599,9 @@ class HeldConnections:
         self._end(row, ANNOUNCED, in_wheel)
 
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        """Have the protocol interpret a read; returns the answer, or None if there is none or the row has ended."""
+        """Have the protocol interpret a read; returns the answer, or None if there is none or the
+        row has ended.
+        """
         whole, counts = row not in self._partial, self._counts
         try:
             event = self._protocol.feed(row, data, awaiting)
@@ -515,13 +621,26 @@ class HeldConnections:
         if event.kind == interface.CLOSING:
             self._take_leave(row, event)
             return None
-        if event.reply and event.kind != interface.ESTABLISHED and not self._reply(row, event.reply):
+        if (
+            event.reply
+            and event.kind != interface.ESTABLISHED
+            and not self._reply(row, event.reply)
+        ):
             return None
         match event.kind:
             case interface.ANSWER if awaiting:
                 # Equal bytes mean the same if the answer was all that was read.
-                own = event.own or event.end is not None or self._answers is not None or not self._repeats
-                if whole and data and not (event.reply or event.messages or own or row in self._partial):
+                own = (
+                    event.own
+                    or event.end is not None
+                    or self._answers is not None
+                    or not self._repeats
+                )
+                if (
+                    whole
+                    and data
+                    and not (event.reply or event.messages or own or row in self._partial)
+                ):
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:
@@ -542,8 +661,9 @@ class HeldConnections:
             self._retries[row] = 0
 
     def _count_reason(self, row: int, reasons: dict[str, int], why: str) -> None:
-        """Count the peer's text ``why``, without what it repeats of the row's data. The plan's own secrets are hidden where it is
-        recorded (app/recorder.py)."""
+        """Count the peer's text ``why``, without what it repeats of the row's data. The plan's own
+        secrets are hidden where it is recorded (app/recorder.py).
+        """
         if self._fields.columns and why not in self._reasons:
             why = Quotation(self._fields.of_data(row))(why)
         if len(self._reasons) < _MOST_REASONS:
@@ -552,14 +672,18 @@ class HeldConnections:
         reasons[why] = reasons.get(why, 0) + 1
 
     def _reply(self, row: int, data: bytes) -> bool:
-        """Send the protocol's reply; end a row whose peer does not read replies. False: the row has ended."""
+        """Send the protocol's reply; end a row whose peer does not read replies. False: the row has
+        ended.
+        """
         if len(self._unsent.get(row, b"")) > _MOST_UNREAD_BYTES:
             self._end(row, MALFORMED, reason="it does not read the replies to its messages")
             return False
         return self._write(row, data)
 
     def _write(self, row: int, data: bytes, in_wheel: bool = True) -> bool:
-        """Send ``data`` after what is still unsent; what the kernel has no room for is sent later. False: the row has ended."""
+        """Send ``data`` after what is still unsent; what the kernel has no room for is sent later.
+        False: the row has ended.
+        """
         try:
             taken = self._net.send(self._handle[row], data) if row not in self._unsent else 0
         except BlockingIOError:
@@ -580,8 +704,8 @@ class HeldConnections:
             self._net.watch(self._handle[row], READABLE, again=True)
 
     def _end(self, row: int, event: str, in_wheel: bool = True, reason: str = "") -> None:
-        """End a connection or a connect; every end comes here. ``in_wheel``: an IDLE row is still in the wheel; ``reason``: how
-        the peer refused, or broke the protocol.
+        """End a connection or a connect; every end comes here. ``in_wheel``: an IDLE row is still
+        in the wheel; ``reason``: how the peer refused, or broke the protocol.
         """
         state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
         why, in_message = cause(state, event), row in self._partial
@@ -602,8 +726,11 @@ class HeldConnections:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
             self.held -= 1
-            if not self._requests[row] and (self._silence_s is None or self._heard_at[row] == self._established_at[row]):
-                # Back off from a server that accepts and closes, instead of connecting twice a second for ever.
+            if not self._requests[row] and (
+                self._silence_s is None or self._heard_at[row] == self._established_at[row]
+            ):
+                # Back off from a server that accepts and closes, instead of connecting twice a
+                # second for ever.
                 self._retries[row] = min(255, self._retries[row] + 1)
             asked = state == AWAITING
             if asked:
@@ -634,7 +761,9 @@ class HeldConnections:
             self.state[row] = DEAD
 
     def _end_sent_again(self, row: int, handle: int, event: str) -> None:
-        """Count what a connection that ends has sent again, and whether its first request was in vain."""
+        """Count what a connection that ends has sent again, and whether its first request was in
+        vain.
+        """
         self._sent_again(row, handle)
         state = self.state[row]
         late = (event == DEADLINE and state != CONNECTING) or event == TLS_DEADLINE
@@ -648,7 +777,9 @@ class HeldConnections:
         tick, destination = self.tick, self._destination[row]
         del self.connecting[row]
         # Without descriptors no other address would be reached either.
-        continues, dropped = self.addresses.failed(row, destination, reached=why != "no_descriptors", draining=self.draining)
+        continues, dropped = self.addresses.failed(
+            row, destination, reached=why != "no_descriptors", draining=self.draining
+        )
         if dropped:
             tick.dropped[destination] = 1
         if continues:

@@ -20,7 +20,8 @@ from asyncli.engine.net import MOST_PENDING, Net
 from asyncli.engine.shard import Shard
 from asyncli.model.records import Tick
 
-# Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or heartbeat takes, so that nothing starves.
+# Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or heartbeat takes, so
+# that nothing starves.
 _MOST_EVENTS = 256
 _MOST_BEATS = 256
 _MOST_OPENS = 128
@@ -30,15 +31,21 @@ _SWEEP_S = 0.1
 
 
 class ConnectionTable:
-    """Worker ``worker``'s share of a shard. ``replaces``: it replaces a lost worker, whose connections it opens again."""
+    """Worker ``worker``'s share of a shard. ``replaces``: it replaces a lost worker, whose
+    connections it opens again.
+    """
 
     def __init__(self, shard: Shard, worker: int, net: Net, *, replaces: bool = False) -> None:
         self._shard, self._net, self._replaces = shard, net, replaces
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
-        self._reopens, self._stream_reopens = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
+        self._reopens, self._stream_reopens = (
+            ReopenPacer(shard.ramp, shard.workers) for _ in range(2)
+        )
         self._holds_streams = bool(getattr(shard.settings, "streams", 0))
-        self._missing: list[tuple[float, int]] = []  # a heap of rows by the instant to reopen their streams
+        self._missing: list[
+            tuple[float, int]
+        ] = []  # a heap of rows by the instant to reopen their streams
         self._beats = BeatPacer()
         self._next_sweep = 0.0
         self._closing_row = 0
@@ -60,7 +67,8 @@ class ConnectionTable:
         """Count what is open; from here nothing is sent or opened."""
         connections = self._connections
         if not connections.draining:
-            # Connections that the peer has closed by now are lost: read before counting them as held.
+            # Connections that the peer has closed by now are lost: read before counting them as
+            # held.
             for _ in range(connections.rows // _MOST_EVENTS + 1):
                 if connections.take_events(_MOST_EVENTS) < _MOST_EVENTS:
                     break
@@ -74,7 +82,9 @@ class ConnectionTable:
     @property
     def drained(self) -> bool:
         connections = self._connections
-        closed = self._closing_row >= connections.rows and not (connections.closing or connections.to_close)
+        closed = self._closing_row >= connections.rows and not (
+            connections.closing or connections.to_close
+        )
         return connections.draining and closed
 
     @property
@@ -83,7 +93,9 @@ class ConnectionTable:
         return self._started and self._ramp.finished and not self._connections.first_pending
 
     def turn(self) -> float | None:
-        """Do what is due and ready now. Returns the latest instant of the next turn; None: at the next event of the network."""
+        """Do what is due and ready now. Returns the latest instant of the next turn; None: at the
+        next event of the network.
+        """
         net, connections = self._net, self._connections
         begun = net.clock()
         if not self._started:
@@ -154,7 +166,10 @@ class ConnectionTable:
     def _open_due(self, now: float) -> bool:
         """Open the batches that are due. True if more could be opened at once."""
         connections, opened = self._connections, 0
-        while self._ramp.next_instant <= now and (room := MOST_PENDING - len(connections.connecting)) > 0:
+        while (
+            self._ramp.next_instant <= now
+            and (room := MOST_PENDING - len(connections.connecting)) > 0
+        ):
             if opened >= _MOST_OPENS:
                 return True
             opening = self._ramp.take(min(room, _MOST_OPENS - opened), now)
@@ -166,7 +181,11 @@ class ConnectionTable:
 
     def _beat_due(self, now: float) -> bool:
         connections, beats = self._connections, 0
-        state, wheel, send_heartbeat = connections.state, connections.wheel, connections.send_heartbeat
+        state, wheel, send_heartbeat = (
+            connections.state,
+            connections.wheel,
+            connections.send_heartbeat,
+        )
         for row in wheel.pop_due(self._beats.until(wheel.first_due(now), now), _MOST_BEATS):
             beats += 1
             if state[row] == IDLE:
@@ -179,14 +198,18 @@ class ConnectionTable:
         """Reopen a lost connection if the pace allows it; else schedule it."""
         connections = self._connections
         room = len(connections.connecting) < MOST_PENDING
-        later = self._reopens.wait_until(row, now, room=room, continues=connections.addresses.continues(row))
+        later = self._reopens.wait_until(
+            row, now, room=room, continues=connections.addresses.continues(row)
+        )
         if later is None:
             connections.open(range(row, row + 1))
         else:
             connections.wheel.add(row, later)
 
     def _reopen_streams(self, now: float) -> None:
-        """Reopen lost streams: all of a row at once, rows as fast as the ramp, not during a heartbeat, which may be a HEAD."""
+        """Reopen lost streams: all of a row at once, rows as fast as the ramp, not during a
+        heartbeat, which may be a HEAD.
+        """
         connections, missing = self._connections, self._missing
         for due in connections.missing_streams(now):
             heappush(missing, due)

@@ -1,8 +1,10 @@
-"""The host process: a zygote that forks the workers, merges their ticks and ends when its pipe closes.
+"""The host process: a zygote that forks the workers, merges their ticks and ends when its pipe
+closes.
 
-``python -m asyncli.engine.host`` reads a :class:`Shard` and then orders on standard input, and writes messages to stdout,
-each a frame: four bytes of length, then msgpack. One thread, a plain poll loop, no asyncio and no sockets of the test, so that
-forking is always safe. It has its own terminal session: Ctrl-C reaches only the user's process.
+``python -m asyncli.engine.host`` reads a :class:`Shard` and then orders on standard input, and
+writes messages to stdout, each a frame: four bytes of length, then msgpack. One thread, a plain
+poll loop, no asyncio and no sockets of the test, so that forking is always safe. It has its own
+terminal session: Ctrl-C reaches only the user's process.
 """
 
 from __future__ import annotations
@@ -49,24 +51,31 @@ from asyncli.engine.worker import MOST_MESSAGE, run_worker
 from asyncli.model.records import Deaths, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# The longest wait of a turn, and while a second's ticks are awaited; after a longer turn the host itself was stopped or starved.
+# The longest wait of a turn, and while a second's ticks are awaited; after a longer turn the host
+# itself was stopped or starved.
 _TURN_S, _AWAITING_S, _STALL_S = 0.5, 0.1, 1.0
-# How long after its second a slow worker's tick is awaited; the counts of a later one are added to the next second.
+# How long after its second a slow worker's tick is awaited; the counts of a later one are added to
+# the next second.
 PATIENCE_S = 0.7
-# A lost worker of a soak is replaced, unless its predecessors ended this soon after their start, this often in a row.
+# A lost worker of a soak is replaced, unless its predecessors ended this soon after their start,
+# this often in a row.
 _SHORT_LIFE_S, _MOST_REPLACED = 10.0, 3
-# A running worker without a tick for this long is stopped or stuck: its connections are no longer known.
+# A running worker without a tick for this long is stopped or stuck: its connections are no longer
+# known.
 SILENCE_S = 5.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _encode = msgspec.msgpack.Encoder().encode
 # Ticks; from a failing worker, the last line of its traceback.
-_decode_tick: Callable[[bytes | memoryview], Tick | str] = msgspec.msgpack.Decoder(Tick | str).decode
+_decode_tick: Callable[[bytes | memoryview], Tick | str] = msgspec.msgpack.Decoder(
+    Tick | str
+).decode
 _decode_down = msgspec.msgpack.Decoder(Down).decode
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process, even a stopped one, when the thread that forked it ends."""
+    """Have the kernel kill this process, even a stopped one, when the thread that forked it ends.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -92,17 +101,19 @@ class WorkerHost:
         self._t0: float | None = None
         self._draining = False
         self._last_turn = math.inf
-        # The second that is being merged, and the workers that have reported it. One at a time: when a worker reports the next
-        # second, this one is overdue.
+        # The second that is being merged, and the workers that have reported it. One at a time:
+        # when a worker reports the next second, this one is overdue.
         self._gathered: Tick | None = None
         self._closed: set[int] = set()
         self._sent_second = 0
         self._carried = Tick()
         self._lost = 0
-        # CPU time of ended workers, and what they held when the drain began: later gauges lack both.
+        # CPU time of ended workers, and what they held when the drain began: later gauges lack
+        # both.
         self._spent = Tick()
         self._buffer = b""
-        # Takes no memory until written; a buffer for each message would be mapped and unmapped each time.
+        # Takes no memory until written; a buffer for each message would be mapped and unmapped each
+        # time.
         self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
@@ -118,7 +129,9 @@ class WorkerHost:
             self._poll.register(fd, select.POLLIN)
         self._emit(Ready(host=os.getpid(), workers=[link.pid for link in self._links.values()]))
         while True:
-            for fd, _ in self._poll.poll(1000 * (_TURN_S if self._gathered is None else _AWAITING_S)):
+            for fd, _ in self._poll.poll(
+                1000 * (_TURN_S if self._gathered is None else _AWAITING_S)
+            ):
                 if fd == 0:
                     if not self._read_orders():
                         return
@@ -131,7 +144,8 @@ class WorkerHost:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_MESSAGE)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_MESSAGE)
         parent = os.getpid()
-        # All workers share the objects that exist now; frozen, the collector never touches (and so copies) their pages.
+        # All workers share the objects that exist now; frozen, the collector never touches (and so
+        # copies) their pages.
         gc.freeze()
         pid = os.fork()
         if pid == 0:
@@ -143,12 +157,14 @@ class WorkerHost:
                 ours.close()
                 for link in self._links.values():
                     link.sock.close()
-                # A worker that kept the host's pipes open would hide the host's end from the session.
+                # A worker that kept the host's pipes open would hide the host's end from the
+                # session.
                 null = os.open(os.devnull, os.O_RDWR)
                 os.dup2(null, 0)
                 os.dup2(null, 1)
                 os.close(null)
-                # A worker builds no reference cycles in its steady state; collecting would only copy shared pages.
+                # A worker builds no reference cycles in its steady state; collecting would only
+                # copy shared pages.
                 gc.disable()
                 run_worker(self._shard, number, theirs, replaces=replaces)
                 status = 0
@@ -168,15 +184,20 @@ class WorkerHost:
         if not data:
             return False
         self._buffer += data
-        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := int.from_bytes(self._buffer[:4], "little")):
+        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (
+            size := int.from_bytes(self._buffer[:4], "little")
+        ):
             message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             order = _decode_down(message)
             if isinstance(order, Alive):
-                # The kernel's timer: it ends this process even while it waits for room in a pipe; the workers follow.
+                # The kernel's timer: it ends this process even while it waits for room in a pipe;
+                # the workers follow.
                 signal.alarm(order.leash_s)
             elif isinstance(order, Adopt):
                 if isinstance(self._shard, Shard):
-                    self._shard = msgspec.structs.replace(self._shard, crowded=self._shard.crowded or order.crowded)
+                    self._shard = msgspec.structs.replace(
+                        self._shard, crowded=self._shard.crowded or order.crowded
+                    )
                 for number in order.workers:
                     self._adopt(number)
             else:
@@ -202,7 +223,8 @@ class WorkerHost:
             try:
                 size = link.sock.recv_into(self._inbox)
             except ConnectionResetError:
-                # It ended with an order unread, which is reported first; its messages can still be read.
+                # It ended with an order unread, which is reported first; its messages can still be
+                # read.
                 size = link.sock.recv_into(self._inbox)
         if not size:
             self._handle_exit(link)
@@ -227,13 +249,19 @@ class WorkerHost:
             self._closed.add(link.number)
 
     def _handle_exit(self, link: _Link) -> None:
-        """Handle a worker that failed or was killed: its connections are the generator's loss, not the server's."""
+        """Handle a worker that failed or was killed: its connections are the generator's loss, not
+        the server's.
+        """
         self._poll.unregister(link.sock.fileno())
         del self._links[link.sock.fileno()]
         link.sock.close()
         _, status, usage = os.wait4(link.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"exited with status {code}"
+        )
         if link.error:
             how += f" ({link.error})"
         self._spent.cpu_user_s += usage.ru_utime
@@ -245,9 +273,11 @@ class WorkerHost:
             how += f" (and no process can be started in its place: {error.strerror})"
         held, at_drain = link.last.held, link.last.held_at_drain
         if self._t0 is not None or other is None:
-            # Reported with a count of 0 too: it may have opened some since its last tick, or its share stays unopened. Once the
-            # drain has begun, only unanswered connections are lost.
-            self._carried.deaths.setdefault("generator_lost", Deaths()).count += link.last.awaiting if at_drain else held
+            # Reported with a count of 0 too: it may have opened some since its last tick, or its
+            # share stays unopened. Once the drain has begun, only unanswered connections are lost.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += (
+                link.last.awaiting if at_drain else held
+            )
         if at_drain:
             self._carried.unanswered += link.last.awaiting
         self._carried.beats_failed += link.last.awaiting
@@ -264,7 +294,9 @@ class WorkerHost:
             self._emit(Failed(why="every worker of asyncli has ended"))
 
     def _replace(self, lost: _Link) -> _Link | None:
-        """Start a replacement for a lost worker of a soak; None if the drain has begun or its replacements keep failing."""
+        """Start a replacement for a lost worker of a soak; None if the drain has begun or its
+        replacements keep failing.
+        """
         short_lives = lost.short_lives + 1 if time.monotonic() - lost.started < _SHORT_LIFE_S else 0
         if not isinstance(self._shard, Shard) or self._draining or short_lives > _MOST_REPLACED:
             return None
@@ -302,14 +334,19 @@ class WorkerHost:
             if not link.silent and now - link.heard_at > SILENCE_S:
                 link.silent = True
                 held, awaiting = link.last.held, link.last.awaiting
-                self._emit(WorkerSilent(link.number, link.pid, held, awaiting, silent_s=now - link.heard_at))
+                self._emit(
+                    WorkerSilent(
+                        link.number, link.pid, held, awaiting, silent_s=now - link.heard_at
+                    )
+                )
         gathered = self._gathered
         if gathered is None and self._links and all(link.silent for link in self._links.values()):
             # All workers are silent: still send a tick a second, without their connections.
             unheard = Tick(second=math.floor(now - self._t0 - PATIENCE_S))
             gathered = unheard if unheard.second > self._sent_second else None
         if gathered is not None and (
-            now >= self._t0 + gathered.second + PATIENCE_S or all(one.number in self._closed for one in self._links.values())
+            now >= self._t0 + gathered.second + PATIENCE_S
+            or all(one.number in self._closed for one in self._links.values())
         ):
             self._send(gathered)
 

@@ -1,7 +1,8 @@
 """The network interface of a connection table, and its implementation on the kernel's sockets.
 
-The table sees connections as small integers (file descriptors here, numbers in the simulation of sim.py), bytes, and OSErrors.
-TLS (tls.py), the PROXY protocol (proxied_net.py) and Unix sockets (unix_net.py) are further implementations.
+The table sees connections as small integers (file descriptors here, numbers in the simulation of
+sim.py), bytes, and OSErrors. TLS (tls.py), the PROXY protocol (proxied_net.py) and Unix sockets
+(unix_net.py) are further implementations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
 from asyncli.model.records import Tick
 
-#: Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
+#: Pending connects of a worker: half of nginx's default listen backlog of 511. More would only
+#: queue in the kernel.
 MOST_PENDING = 256
 #: PEER_CLOSED: the peer has closed its end; reported only where it is watched.
 READABLE, WRITABLE, PEER_CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
@@ -34,22 +36,27 @@ HUNG_UP = PEER_CLOSED | select.EPOLLHUP | select.EPOLLERR
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-# The C base class: no Python frame per socket, and no system call for the family and type of a descriptor.
+# The C base class: no Python frame per socket, and no system call for the family and type of a
+# descriptor.
 _Socket = socket.SocketType
 _CONNECTS = (errno.EINPROGRESS, 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-# The places of tcpi_total_retrans and tcpi_dsack_dups in struct tcp_info (linux/tcp.h); the latter since Linux 4.19.
+# The places of tcpi_total_retrans and tcpi_dsack_dups in struct tcp_info (linux/tcp.h); the latter
+# since Linux 4.19.
 _TCP_INFO_BYTES, _AT_TOTAL_RETRANS, _AT_DSACK_DUPS = 232, 100, 216
 _UNSPEC = bytes(16)  # a sockaddr of the family AF_UNSPEC
 
 
 class Net(Protocol):
-    """What a connection table needs. Every method is non-blocking; OSErrors carry an errno from core.life's table."""
+    """What a connection table needs. Every method is non-blocking; OSErrors carry an errno from
+    core.life's table.
+    """
 
     @property
     def send(self) -> Callable[[int, bytes], int]:
-        """send(handle, data) -> bytes taken. BlockingIOError while connecting, or the error of a failed connect: sending b""
-        returns the outcome of a connect."""
+        """send(handle, data) -> bytes taken. BlockingIOError while connecting, or the error of a
+        failed connect: sending b"" returns the outcome of a connect.
+        """
         ...
 
     @property
@@ -63,7 +70,9 @@ class Net(Protocol):
         ...
 
     def connect(self, destination: int, source: int) -> int:
-        """Begin to connect to the numbered destination, from source ``source`` modulo their number; returns the handle."""
+        """Begin to connect to the numbered destination, from source ``source`` modulo their number;
+        returns the handle.
+        """
         ...
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
@@ -71,7 +80,8 @@ class Net(Protocol):
         ...
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        """Up to ``most`` (handle, events) that are ready now or within ``wait_s``; level-triggered."""
+        """Up to ``most`` (handle, events) that are ready now or within ``wait_s``; level-triggered.
+        """
         ...
 
     def close(self, handle: int, abort: bool) -> None:
@@ -79,15 +89,18 @@ class Net(Protocol):
         ...
 
     def replace(self, handle: int, destination: int, source: int) -> int:
-        """Close a watched handle and connect in its place; returns the new handle, mostly the same number.
+        """Close a watched handle and connect in its place; returns the new handle, mostly the same
+        number.
 
-        The same number stays watched as before, another is not watched. The old handle is closed even if connecting fails.
+        The same number stays watched as before, another is not watched. The old handle is closed
+        even if connecting fails.
         """
         ...
 
     def late_event(self, handle: int) -> str | None:
-        """The event (core.life) for what took too long: the handshake of TCP or TLS, or an answer. None: nothing yet, because
-        the TLS handshake began later."""
+        """The event (core.life) for what took too long: the handshake of TCP or TLS, or an answer.
+        None: nothing yet, because the TLS handshake began later.
+        """
         ...
 
     def acknowledged(self, handle: int) -> bool:
@@ -95,8 +108,9 @@ class Net(Protocol):
         ...
 
     def retransmitted(self, handle: int) -> int:
-        """How many segments the socket has sent again since it was opened, SYNs included, less those that the peer had received
-        (RFC 2883): probes of a busy end, and no loss. 0 for other sockets than TCP's.
+        """How many segments the socket has sent again since it was opened, SYNs included, less
+        those that the peer had received (RFC 2883): probes of a busy end, and no loss. 0 for other
+        sockets than TCP's.
         """
         ...
 
@@ -121,13 +135,19 @@ def replace_by_closing(net: Net, handle: int, destination: int, source: int) -> 
 
 
 class RealNet:
-    """Sockets of the kernel as bare descriptors in one epoll set. ``crowded``: most ports of a source will be in use."""
+    """Sockets of the kernel as bare descriptors in one epoll set. ``crowded``: most ports of a
+    source will be in use.
+    """
 
-    def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False) -> None:
+    def __init__(
+        self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False
+    ) -> None:
         self._range = _port_range() if crowded else None
         self._epoll = select.epoll()
         self._targets = [(one.family, one.sockaddr) for one in destinations]
-        self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
+        self._sources = [
+            [(source, 0) for source in sources_for(one, sources)] for one in destinations
+        ]
         # The bare system calls: this is the hot path.
         self.send: Callable[[int, bytes], int] = os.write
         self.recv: Callable[[int, int], bytes] = os.read
@@ -143,7 +163,8 @@ class RealNet:
             if self._range is not None:
                 sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, self._range)
             if mine := self._sources[destination]:
-                # Without this option bind() takes a port exclusively, which halves the capacity of a pair.
+                # Without this option bind() takes a port exclusively, which halves the capacity of
+                # a pair.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.bind(mine[source % len(mine)])
             error = sock.connect_ex(address)
@@ -196,11 +217,14 @@ class RealNet:
 
 
 def _port_range() -> bytes | None:
-    """The range of local ports as a socket option. With it connect() tries one port after the other, without it every second one
-    first, which took 30 ms a connect once half the ports were in use. It helps from Linux 6.8 on; None before 6.3.
+    """The range of local ports as a socket option. With it connect() tries one port after the
+    other, without it every second one first, which took 30 ms a connect once half the ports were in
+    use. It helps from Linux 6.8 on; None before 6.3.
     """
     try:
-        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+        low, high = map(
+            int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        )
         # One number of 32 bits: the highest port in its upper half.
         option = struct.pack("=I", high << 16 | low)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
@@ -211,14 +235,16 @@ def _port_range() -> bytes | None:
 
 
 class PollNet(RealNet):
-    """RealNet by poll(2): the set is in this process, so adding and removing a connection takes no system call.
+    """RealNet by poll(2): the set is in this process, so adding and removing a connection takes no
+    system call.
 
-    For a few connections that each serve one request. poll(2) checks every connection at each call, so epoll is better for
-    many or long-lived ones.
+    For a few connections that each serve one request. poll(2) checks every connection at each call,
+    so epoll is better for many or long-lived ones.
 
-    A replaced connection leaves its socket to the next one: connecting to an address of no family dissolves the association
-    (connect(2)). On the wire that is a FIN and then a SYN from another port, as usual; the socket, its inode and its file are
-    reused, which saves a tenth of the cost of a short connection.
+    A replaced connection leaves its socket to the next one: connecting to an address of no family
+    dissolves the association (connect(2)). On the wire that is a FIN and then a SYN from another
+    port, as usual; the socket, its inode and its file are reused, which saves a tenth of the cost
+    of a short connection.
     """
 
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
@@ -228,7 +254,8 @@ class PollNet(RealNet):
         self._set = select.poll()
         self._watched: set[int] = set()
         self._kept: dict[int, socket.SocketType] = {}
-        # PyDLL keeps the GIL: the call takes a microsecond. Python's own modules cannot connect to AF_UNSPEC.
+        # PyDLL keeps the GIL: the call takes a microsecond. Python's own modules cannot connect to
+        # AF_UNSPEC.
         self._libc_connect = ctypes.PyDLL(None).connect
         self._libc_connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
@@ -255,7 +282,10 @@ class PollNet(RealNet):
                 sock = self._kept[handle] = _Socket(family, _NONBLOCKING_STREAM, 0, handle)
             try:
                 sock.shutdown(socket.SHUT_WR)
-                if self._libc_connect(handle, _UNSPEC, len(_UNSPEC)) == 0 and sock.connect_ex(address) in _CONNECTS:
+                if (
+                    self._libc_connect(handle, _UNSPEC, len(_UNSPEC)) == 0
+                    and sock.connect_ex(address) in _CONNECTS
+                ):
                     return handle
             except OSError:
                 pass  # reset by the peer

@@ -1,5 +1,5 @@
-"""An open loop sends requests at fixed instants. Latency counts from that instant, even if no connection is free then, so neither
-a slow server nor a stalled generator can hide.
+"""An open loop sends requests at fixed instants. Latency counts from that instant, even if no
+connection is free then, so neither a slow server nor a stalled generator can hide.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ class OpenLoop(Load):
         """When the next request is due."""
         if self._resend:
             return self._resend[0][0]
-        return self._t0 + (self._due * self._shard.workers + self._worker) / self._rate if self._todo else NEVER
+        return (
+            self._t0 + (self._due * self._shard.workers + self._worker) / self._rate
+            if self._todo
+            else NEVER
+        )
 
     def _next_instant(self) -> float:
         following = super()._next_instant()
@@ -65,11 +69,14 @@ class OpenLoop(Load):
             self._send_due(now, queued=False)
 
     def _send_due(self, now: float, queued: bool) -> None:
-        """Send the requests that are due, on free connections or on new ones. ``queued``: none was free until now."""
+        """Send the requests that are due, on free connections or on new ones. ``queued``: none was
+        free until now.
+        """
         while (due := self._instant()) <= now:
             if not (self._has_free() if self._kept else self._idle):
                 return
-            # A request that is sent again was in time before; one due before all were open shows neither lateness nor a lack.
+            # A request that is sent again was in time before; one due before all were open shows
+            # neither lateness nor a lack.
             if not self._resend and due > self._opened_s:
                 self._note_lateness(due, now, queued)
             if self._kept:
@@ -81,7 +88,8 @@ class OpenLoop(Load):
                 now = self._net.clock()
 
     def _note_lateness(self, due: float, now: float, queued: bool) -> None:
-        # Without a free connection the cause is the server, or too few --connections; else it is the generator.
+        # Without a free connection the cause is the server, or too few --connections; else it is
+        # the generator.
         if queued:
             self._counts.asked.queued += 1
         else:

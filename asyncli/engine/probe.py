@@ -1,4 +1,6 @@
-"""A test connection before a run: the TLS handshake, its parameters and CPU time, then the protocol's handshake."""
+"""A test connection before a run: the TLS handshake, its parameters and CPU time, then the
+protocol's handshake.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from asyncli.model.values import Target
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
 
-# The first handshake of a process loads libraries, and other programs only slow a handshake down: the fastest of several counts.
+# The first handshake of a process loads libraries, and other programs only slow a handshake down:
+# the fastest of several counts.
 _TIMES = 10
 # A server that refuses our certificate says so at once; one that accepts it mostly sends tickets.
 _FIRST_RECORD_MS = 200
@@ -50,8 +53,8 @@ _FORCE = "a soak starts anyway with --force"
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A server's certificate. ``subject`` and ``issuer`` by RFC 4514; ``ends``: ISO 8601, UTC; ``lasts_days``: from its begin to
-    its end; ``key``: "EC 256", "RSA 2048".
+    """A server's certificate. ``subject`` and ``issuer`` by RFC 4514; ``ends``: ISO 8601, UTC;
+    ``lasts_days``: from its begin to its end; ``key``: "EC 256", "RSA 2048".
     """
 
     subject: str
@@ -62,13 +65,16 @@ class Certificate(msgspec.Struct, frozen=True):
     lasts_days: float
     key: str
     signature: str
-    #: The certificates that the server sends with it; None: unknown. ``top``: the issuer of the last one, RFC 4514.
+    #: The certificates that the server sends with it; None: unknown. ``top``: the issuer of the
+    #: last one, RFC 4514.
     sent: int | None = None
     top: str = ""
 
 
 class TlsFacts(msgspec.Struct, frozen=True):
-    """What the server negotiated. Of the fastest handshake, ``handshake_s`` is the duration and ``cpu_s`` our CPU time."""
+    """What the server negotiated. Of the fastest handshake, ``handshake_s`` is the duration and
+    ``cpu_s`` our CPU time.
+    """
 
     protocol: str
     suite: str
@@ -80,8 +86,9 @@ class TlsFacts(msgspec.Struct, frozen=True):
 
 
 class Probed(NamedTuple):
-    """TLS parameters of the first URL's server, and by URL the completed steps with their seconds; no steps: not reached.
-    ``findings``: error answers, unreachable addresses of names that have a reachable one, and with --force what failed.
+    """TLS parameters of the first URL's server, and by URL the completed steps with their seconds;
+    no steps: not reached. ``findings``: error answers, unreachable addresses of names that have a
+    reachable one, and with --force what failed.
     """
 
     tls: TlsFacts | None
@@ -96,12 +103,13 @@ class _UntrustedError(HostError):
 
 
 def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool = False) -> Probed:
-    """Do the TLS and protocol handshakes with each URL's first address; with ``beats``, with the first reachable one, and send a
-    heartbeat too. Blocking: call it in a thread.
+    """Do the TLS and protocol handshakes with each URL's first address; with ``beats``, with the
+    first reachable one, and send a heartbeat too. Blocking: call it in a thread.
 
-    Without TLS, protocol handshake and ``beats`` it does not connect. Unreachable servers are no error here: the ramp reports
-    them. Raises :class:`~asyncli.model.errors.HostError` for what fails, in one line. With ``plan.force`` that is a finding, and
-    without ``beats`` only the TLS handshake is done.
+    Without TLS, protocol handshake and ``beats`` it does not connect. Unreachable servers are no
+    error here: the ramp reports them. Raises :class:`~asyncli.model.errors.HostError` for what
+    fails, in one line. With ``plan.force`` that is a finding, and without ``beats`` only the TLS
+    handshake is done.
     """
     shard = build_shard(plan, spread, data)
     protocol = shard.new_protocol(int)
@@ -113,11 +121,19 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     tls, steps, findings = None, {}, []
     for number, target in enumerate(plan.targets):
         addresses = [one for one in spread.destinations if one.target == number]
-        unreachable = [one for one in addresses if not _is_reachable(plan, one)] if beats and len(addresses) > 1 else []
-        if address := next((one for one in addresses if one not in unreachable), next(iter(addresses), None)):
+        unreachable = (
+            [one for one in addresses if not _is_reachable(plan, one)]
+            if beats and len(addresses) > 1
+            else []
+        )
+        if address := next(
+            (one for one in addresses if one not in unreachable), next(iter(addresses), None)
+        ):
             exchange = _Exchange(plan, target, number, protocol, beats, quotation)
             try:
-                found = _probe_address(exchange, address, context, 1 if tls or context is None else _TIMES)
+                found = _probe_address(
+                    exchange, address, context, 1 if tls or context is None else _TIMES
+                )
             except HostError as error:
                 if not plan.force:
                     raise
@@ -127,11 +143,15 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
             steps[target.url] = exchange.steps
             findings += [address_dropped(show(one)) for one in unreachable if exchange.steps]
             if exchange.status >= 400:
-                findings.append(probe_answered(masked_url(target.url), exchange.status, plan.tls is not None))
+                findings.append(
+                    probe_answered(masked_url(target.url), exchange.status, plan.tls is not None)
+                )
     return Probed(tls, steps, findings)
 
 
-def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLContext | None, times: int) -> TlsFacts | None:
+def _probe_address(
+    exchange: _Exchange, address: Destination, context: ssl.SSLContext | None, times: int
+) -> TlsFacts | None:
     fastest, plan, target = None, exchange.plan, exchange.target
     for _ in range(times):
         began = time.monotonic()
@@ -151,28 +171,44 @@ def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLCo
             except ssl.SSLCertVerificationError as error:
                 shown = _unverified(plan, target, address)
                 certificate = None if shown is None else shown.certificate
-                why = _explain_untrusted(error.verify_code, error.verify_message, target, certificate, plan.ca)
+                why = _explain_untrusted(
+                    error.verify_code, error.verify_message, target, certificate, plan.ca
+                )
                 refused = _UntrustedError(f"{masked_url(target.url)}: {why}")
                 refused.shown = shown
                 raise refused from None
             except OSError as error:
-                raise HostError(f"{masked_url(target.url)}: {_explain(error, plan, target)}") from None
+                raise HostError(
+                    f"{masked_url(target.url)}: {_explain(error, plan, target)}"
+                ) from None
         if fastest is None or tls.cpu_s < fastest.cpu_s:
             fastest = tls
     return fastest
 
 
 class _Exchange:
-    """The protocol's handshake, heartbeat and goodbye on a connection to ``target``. ``steps``: as in :class:`Probed`."""
+    """The protocol's handshake, heartbeat and goodbye on a connection to ``target``. ``steps``: as
+    in :class:`Probed`.
+    """
 
     def __init__(
-        self, plan: Plan, target: Target, number: int, protocol: Protocol, beats: bool, quotation: Quotation
+        self,
+        plan: Plan,
+        target: Target,
+        number: int,
+        protocol: Protocol,
+        beats: bool,
+        quotation: Quotation,
     ) -> None:
         self.plan, self.target = plan, target
         self.steps: list[tuple[str, float]] = []
         self.status = 0
         self._quotation = quotation
-        self._number, self._protocol, self._beats = number, protocol, beats and protocol.silence_s is None
+        self._number, self._protocol, self._beats = (
+            number,
+            protocol,
+            beats and protocol.silence_s is None,
+        )
 
     def run(self, sock: socket.socket, received: bytes) -> None:
         """``received``: what the peer has sent already."""
@@ -183,11 +219,15 @@ class _Exchange:
         if self.plan.force and not self._beats:
             return
         if protocol.handshake is not None:
-            received = self._request(sock, protocol.handshake(0, self._number), received, ESTABLISHED).rest
+            received = self._request(
+                sock, protocol.handshake(0, self._number), received, ESTABLISHED
+            ).rest
             protocol.add_counts(counts := ProtocolCounts())
             if counts.streams_lost:
                 lost = losses.streams_lost(counts.streams_lost)
-                raise HostError(f"{masked_url(self.target.url)}: {lost.evidence}; {lost.remedy}; {_FORCE}")
+                raise HostError(
+                    f"{masked_url(self.target.url)}: {lost.evidence}; {lost.remedy}; {_FORCE}"
+                )
         if self._beats:
             beat = protocol.heartbeat or protocol.heartbeat_for(0, self._number)
             self.status = self._request(sock, beat, received, ANSWER).status
@@ -211,7 +251,9 @@ class _Exchange:
         except ProtocolError as error:
             remedy = remedy_of_broken("http", {str(error): 1})
             why = self._quotation(printable(str(error)))
-            raise HostError(f"{masked_url(self.target.url)}: the heartbeat failed: {why}; {remedy}") from None
+            raise HostError(
+                f"{masked_url(self.target.url)}: the heartbeat failed: {why}; {remedy}"
+            ) from None
         except OSError:
             pass
 
@@ -220,7 +262,12 @@ class _Exchange:
         shakes, began, begun, others = awaited == ESTABLISHED, time.monotonic(), False, b""
         what, done, flag, limit_s = "heartbeat", "answered", "--timeout", self.plan.timeout_s
         if shakes:
-            what, done, flag, limit_s = "handshake", "granted", "--connect-timeout", self.plan.connect_timeout_s
+            what, done, flag, limit_s = (
+                "handshake",
+                "granted",
+                "--connect-timeout",
+                self.plan.connect_timeout_s,
+            )
         try:
             sock.settimeout(limit_s)
             sock.sendall(data)
@@ -234,7 +281,11 @@ class _Exchange:
                     sock.sendall(event.reply)
                     if event.kind == awaited:
                         # An answer over raw TCP has no status.
-                        shown = self._quotation(quoted(received, _SHOWN_BYTES)) if self.plan.protocol == "tcp" else event.status
+                        shown = (
+                            self._quotation(quoted(received, _SHOWN_BYTES))
+                            if self.plan.protocol == "tcp"
+                            else event.status
+                        )
                         self.steps.append((f"{what} {done}{f' {shown}' if shown else ''}", took_s))
                         return event
                     if event.kind == CLOSING:
@@ -250,18 +301,30 @@ class _Exchange:
             missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
             remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
             if others and self.plan.ws_message is not None:
-                shown = self._quotation(quoted(others[_WEBSOCKET_HEAD:], _SHOWN_BYTES - _WEBSOCKET_HEAD))
+                shown = self._quotation(
+                    quoted(others[_WEBSOCKET_HEAD:], _SHOWN_BYTES - _WEBSOCKET_HEAD)
+                )
                 missed = f": it sent another message ({shown}), and no echo of --ws-message"
                 remedy = "leave --ws-message out, for pings, which every server answers"
             why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"
         except ssl.SSLError:
             raise  # reported as a failure of TLS
         except (ProtocolError, OSError) as error:
-            reason = self._quotation(printable(str(error))) if isinstance(error, ProtocolError) else "reset without an answer"
+            reason = (
+                self._quotation(printable(str(error)))
+                if isinstance(error, ProtocolError)
+                else "reset without an answer"
+            )
             spoken = self.plan.protocol
-            remedy = remedy_of_refusals(spoken, [reason]) if shakes else remedy_of_broken(spoken, {reason: 1})
+            remedy = (
+                remedy_of_refusals(spoken, [reason])
+                if shakes
+                else remedy_of_broken(spoken, {reason: 1})
+            )
             why = f"{'was refused' if shakes else 'failed'}: {reason}; {remedy}"
-        raise HostError(f"{masked_url(self.target.url)}: the {what} {why}{f'; {_FORCE}' if shakes else ''}")
+        raise HostError(
+            f"{masked_url(self.target.url)}: the {what} {why}{f'; {_FORCE}' if shakes else ''}"
+        )
 
 
 def _connect(plan: Plan, address: Destination) -> socket.socket:
@@ -284,9 +347,14 @@ def _is_reachable(plan: Plan, address: Destination) -> bool:
 
 
 def _handshake(
-    sock: socket.socket, context: ssl.SSLContext, name: str, run: Callable[[socket.socket, bytes], None] | None = None
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    name: str,
+    run: Callable[[socket.socket, bytes], None] | None = None,
 ) -> TlsFacts:
-    """Do a TLS handshake, then call ``run``; with TLS 1.3 after a read, since the server checks our certificate only then."""
+    """Do a TLS handshake, then call ``run``; with TLS 1.3 after a read, since the server checks our
+    certificate only then.
+    """
     began, cpu = time.monotonic(), time.thread_time()
     with context.wrap_socket(sock, server_hostname=name) as tls:
         handshake_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu
@@ -321,12 +389,24 @@ def read_certificate(der: bytes) -> Certificate | None:
         one = x509.load_der_x509_certificate(der)
         try:
             names = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            listed = [str(name) for kind in (x509.DNSName, x509.IPAddress) for name in names.get_values_for_type(kind)]
+            listed = [
+                str(name)
+                for kind in (x509.DNSName, x509.IPAddress)
+                for name in names.get_values_for_type(kind)
+            ]
         except x509.ExtensionNotFound:
             listed = []
         key: Any = one.public_key()
-        size = f" {key.key_size}" if isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) else ""
-        kind = "EC" if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__.strip("_").removesuffix("PublicKey")
+        size = (
+            f" {key.key_size}"
+            if isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
+            else ""
+        )
+        kind = (
+            "EC"
+            if isinstance(key, ec.EllipticCurvePublicKey)
+            else type(key).__name__.strip("_").removesuffix("PublicKey")
+        )
         digest = one.signature_hash_algorithm
         ends = one.not_valid_after_utc
         return Certificate(
@@ -346,12 +426,20 @@ def read_certificate(der: bytes) -> Certificate | None:
 def _with_chain(certificate: Certificate | None, tls: ssl.SSLSocket) -> Certificate | None:
     """``certificate`` with what is known of the others that the server sent."""
     # Public from Python 3.13 on.
-    sent = getattr(tls, "get_unverified_chain", None) or getattr(tls._sslobj, "get_unverified_chain", None)  # type: ignore[attr-defined]
+    sent = getattr(tls, "get_unverified_chain", None)
+    if sent is None:
+        inner = tls._sslobj  # type: ignore[attr-defined]
+        sent = getattr(inner, "get_unverified_chain", None)
     if certificate is None or sent is None:
         return certificate
-    chain = [one if isinstance(one, bytes) else ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in sent() or ()]
+    chain = [
+        one if isinstance(one, bytes) else ssl.PEM_cert_to_DER_cert(one.public_bytes())
+        for one in sent() or ()
+    ]
     last = read_certificate(chain[-1]) if chain else None
-    return msgspec.structs.replace(certificate, sent=len(chain), top="" if last is None else last.issuer)
+    return msgspec.structs.replace(
+        certificate, sent=len(chain), top="" if last is None else last.issuer
+    )
 
 
 _INSECURE = "--insecure skips verification"
@@ -368,9 +456,18 @@ def _explain(error: Exception, plan: Plan, target: Target) -> str:
     if isinstance(error, TimeoutError):
         return f"the TLS handshake took longer than --connect-timeout ({plan.connect_timeout_s:g} s); {see}"
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
-    if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
+    if reason in (
+        "wrong version number",
+        "http request",
+        "record layer failure",
+        "packet length too long",
+    ):
         return f"port {target.port} does not speak TLS; write {plain}://, or its {secure} port"
-    if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
+    if "protocol version" in reason or reason in (
+        "unsupported protocol",
+        "no protocols available",
+        "wrong ssl version",
+    ):
         allowed = " to ".join(dict.fromkeys((plan.tls_min or "1.2", plan.tls_max or "1.3")))
         return f"no version of TLS in common ({allowed} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
@@ -382,7 +479,11 @@ def _explain(error: Exception, plan: Plan, target: Target) -> str:
     if isinstance(error, ConnectionResetError):
         reason = "the server reset the connection"
     elif not reason or reason == "unexpected eof while reading":
-        reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
+        reason = (
+            "the server closed the connection"
+            if isinstance(error, ssl.SSLError | ConnectionError)
+            else str(error)
+        )
     return f"the TLS handshake failed ({reason}); {see}"
 
 
@@ -396,7 +497,9 @@ def _unverified(plan: Plan, target: Target, address: Destination) -> TlsFacts | 
         return None
 
 
-def _explain_untrusted(code: int, message: str, target: Target, shown: Certificate | None, authority: str | None) -> str:
+def _explain_untrusted(
+    code: int, message: str, target: Target, shown: Certificate | None, authority: str | None
+) -> str:
     if code in (_WRONG_NAME, _WRONG_ADDRESS) and shown is not None and not shown.names:
         # RFC 9525, section 6.3; Chrome since version 58, Go since 1.15.
         alone = f"its certificate has no subjectAltName, and its subject ({shown.subject}) no longer counts"
@@ -407,18 +510,33 @@ def _explain_untrusted(code: int, message: str, target: Target, shown: Certifica
     if code in (_EXPIRED, _NOT_YET) and shown is not None:
         if code == _EXPIRED:
             return f"its certificate expired on {shown.ends[:10]}, {-shown.days_left:.1f} days ago; renew it, or {_INSECURE}"
-        begins = datetime.datetime.fromisoformat(shown.ends) - datetime.timedelta(days=shown.lasts_days)
+        begins = datetime.datetime.fromisoformat(shown.ends) - datetime.timedelta(
+            days=shown.lasts_days
+        )
         return f"its certificate is not valid before {begins:%F %R} UTC by this host's clock; check both clocks, or {_INSECURE}"
     if code == _SHORT_KEY:
         return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
-    if code in _UNKNOWN_AUTHORITY and shown is not None and shown.sent == 1 and shown.issuer != shown.subject:
+    if (
+        code in _UNKNOWN_AUTHORITY
+        and shown is not None
+        and shown.sent == 1
+        and shown.issuer != shown.subject
+    ):
         lacks = "is not known here" if authority is None else f"is not in --ca {authority}"
         missing = f"its certificate is signed by {shown.issuer}, which the server does not send and which {lacks}"
         whole = "if that is an intermediate authority, have the server send its certificate too (the whole chain)"
         return f"{missing}; {whole}; else name its file with --ca, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:
-        by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.top or shown.issuer})"
-        signer = "an authority unknown here" if authority is None else f"another authority than that of --ca {authority}"
+        by = (
+            ""
+            if shown is None
+            else f" ({'itself' if shown.issuer == shown.subject else shown.top or shown.issuer})"
+        )
+        signer = (
+            "an authority unknown here"
+            if authority is None
+            else f"another authority than that of --ca {authority}"
+        )
         return f"its certificate is signed by {signer}{by}; name the authority's file with --ca, or {_INSECURE}"
     return f"its certificate cannot be trusted ({message}); renew it, or {_INSECURE}"
 

@@ -11,16 +11,24 @@ from asyncli.protocols.proxy_header import ProxyHeader
 
 
 class ProxiedNet:
-    """``net`` with a header of ``version`` "v1" or "v2" on each connection. It goes out with the first send, also with an empty
-    one, by which a table asks for a connect's outcome. Its bytes are not counted.
+    """``net`` with a header of ``version`` "v1" or "v2" on each connection. It goes out with the
+    first send, also with an empty one, by which a table asks for a connect's outcome. Its bytes are
+    not counted.
     """
 
     def __init__(self, net: KernelNet, destinations: Sequence[Destination], version: str) -> None:
-        self._net, self._headers = net, [ProxyHeader(version, one.address, one.port) for one in destinations]
+        self._net, self._headers = (
+            net,
+            [ProxyHeader(version, one.address, one.port) for one in destinations],
+        )
         self._unsent: dict[int, bytes] = {}
         self._raw_send, self.recv, self.clock = net.send, net.recv, net.clock
         self.fileno, self.watch, self.poll = net.fileno, net.watch, net.poll
-        self.late_event, self.acknowledged, self.add_counts = net.late_event, net.acknowledged, net.add_counts
+        self.late_event, self.acknowledged, self.add_counts = (
+            net.late_event,
+            net.acknowledged,
+            net.add_counts,
+        )
         self.retransmitted = net.retransmitted
 
     def connect(self, destination: int, source: int) -> int:
@@ -51,4 +59,6 @@ class ProxiedNet:
 
     def _begin(self, handle: int, destination: int, source: int) -> None:
         # The connection's number by the rule of spread.py, while all destinations are used.
-        self._unsent[handle] = self._headers[destination].of(source * len(self._headers) + destination)
+        self._unsent[handle] = self._headers[destination].of(
+            source * len(self._headers) + destination
+        )

@@ -1,4 +1,6 @@
-"""Messages between the session and the generator's processes: the resolved part of the plan that they need, orders, reports."""
+"""Messages between the session and the generator's processes: the resolved part of the plan that
+they need, orders, reports.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     workers: int
     #: The run resumes another, in which all connections were open: each counts as reopened.
     again: bool = False
-    #: So many connections share a pair's ports that the kernel's default search for a free one gets slow.
+    #: So many connections share a pair's ports that the kernel's default search for a free one gets
+    #: slow.
     crowded: bool = False
     #: The numbers of this host's workers among the fleet's ``workers``; None: all of them.
     mine: tuple[int, ...] | None = None
@@ -73,14 +76,18 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     @property
     def attempt_s(self) -> float:
         """The longest attempt to connect, which tries each address of a name."""
-        return self.connect_timeout_s * max(map(self.addresses_beside, range(len(self.destinations))))
+        return self.connect_timeout_s * max(
+            map(self.addresses_beside, range(len(self.destinations)))
+        )
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag=True):
-    """The orders for a generator of a bench. Times in seconds. ``asks``: the bytes of a request for each URL of the plan.
+    """The orders for a generator of a bench. Times in seconds. ``asks``: the bytes of a request for
+    each URL of the plan.
 
-    ``requests``: of all workers together, or None with ``duration_s``; ``rate``: requests a second of all together, or None for
-    a closed loop; ``pipeline`` requests are written at once; ``short``: a connection for each request.
+    ``requests``: of all workers together, or None with ``duration_s``; ``rate``: requests a second
+    of all together, or None for a closed loop; ``pipeline`` requests are written at once;
+    ``short``: a connection for each request.
     """
 
     connections: int
@@ -116,7 +123,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
 
 def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
-    """The orders for the one host process of a local run. ``data``: the content of ``plan.data``."""
+    """The orders for the one host process of a local run. ``data``: the content of ``plan.data``.
+    """
     return Shard(
         ramp=plan.schedule,
         keepalive_s=plan.keepalive_s,
@@ -152,7 +160,9 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         connections=plan.connections,
         workers=spread.workers,
         method=plan.method,
-        asks=tuple(request_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
+        asks=tuple(
+            request_head(plan.method, target, fields) + plan.body for target in plan.held.targets
+        ),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -181,7 +191,9 @@ class Start(msgspec.Struct, tag=True):
 
 
 class Drain(msgspec.Struct, tag=True):
-    """Count the held connections, send and open nothing more, await outstanding answers, then close."""
+    """Count the held connections, send and open nothing more, await outstanding answers, then
+    close.
+    """
 
 
 class Stop(msgspec.Struct, tag=True):
@@ -189,8 +201,8 @@ class Stop(msgspec.Struct, tag=True):
 
 
 class Adopt(msgspec.Struct, tag=True):
-    """Also run these ``workers`` of a lost host, and open their connections again. ``crowded``: as in :class:`Shard`, for all
-    connections that this host may then hold.
+    """Also run these ``workers`` of a lost host, and open their connections again. ``crowded``: as
+    in :class:`Shard`, for all connections that this host may then hold.
     """
 
     workers: tuple[int, ...]
@@ -198,7 +210,9 @@ class Adopt(msgspec.Struct, tag=True):
 
 
 class Alive(msgspec.Struct, tag=True):
-    """A heartbeat of the controller: the processes exit if the next one does not come within ``leash_s``."""
+    """A heartbeat of the controller: the processes exit if the next one does not come within
+    ``leash_s``.
+    """
 
     leash_s: int
 
@@ -220,8 +234,9 @@ class Ticked(msgspec.Struct, tag=True):
 
 
 class WorkerLost(msgspec.Struct, tag=True):
-    """A worker ended unexpectedly: ``how`` ("was killed by SIGKILL", "exited with status 1 (...)"), and what it ``held`` by its
-    last tick. ``host``, here and below: its name, in a fleet of several.
+    """A worker ended unexpectedly: ``how`` ("was killed by SIGKILL", "exited with status 1 (...)"),
+    and what it ``held`` by its last tick. ``host``, here and below: its name, in a fleet of
+    several.
     """
 
     worker: int
@@ -240,7 +255,9 @@ class WorkerReplaced(msgspec.Struct, tag=True):
 
 
 class WorkerSilent(msgspec.Struct, tag=True):
-    """A running worker has sent no tick for ``silent_s``; ``held`` and ``awaiting`` by its last tick, not in the gauges now."""
+    """A running worker has sent no tick for ``silent_s``; ``held`` and ``awaiting`` by its last
+    tick, not in the gauges now.
+    """
 
     worker: int
     pid: int
@@ -260,7 +277,8 @@ class WorkerBack(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator has ended; ``why`` in one line. ``away``: because the controller disconnected."""
+    """The generator has ended; ``why`` in one line. ``away``: because the controller disconnected.
+    """
 
     why: str
     away: bool = False
@@ -280,7 +298,17 @@ class HostFinding(msgspec.Struct, tag=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 Down = Start | Drain | Stop | Adopt | Alive
-Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | ProcessUsage | HostFinding
+Up = (
+    Ready
+    | Ticked
+    | WorkerLost
+    | WorkerReplaced
+    | WorkerSilent
+    | WorkerBack
+    | Failed
+    | ProcessUsage
+    | HostFinding
+)
 
 
 def frame(message: Shard | LoadShard | Down | Up) -> bytes:
@@ -290,7 +318,8 @@ def frame(message: Shard | LoadShard | Down | Up) -> bytes:
 
 
 class SilentWorkers:
-    """The silent workers, and those of them whose connections are not in the gauges of the last tick.
+    """The silent workers, and those of them whose connections are not in the gauges of the last
+    tick.
 
     A silence is reported between two ticks: the gauges leave the worker out from the next one on.
     """

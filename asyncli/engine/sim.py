@@ -1,7 +1,8 @@
 """A simulated network: a server with faults and a virtual clock that jumps from event to event.
 
-The same :class:`~asyncli.engine.held_table.ConnectionTable` runs on it as on the kernel. A soak of twelve hours takes seconds,
-and its counts are exact: every event has its instant, and all randomness comes from the seed.
+The same :class:`~asyncli.engine.held_table.ConnectionTable` runs on it as on the kernel. A soak of
+twelve hours takes seconds, and its counts are exact: every event has its instant, and all
+randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _OK_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class SimServer(msgspec.Struct, frozen=True):
-    """How the simulated server behaves. Times in seconds, shares from 0 to 1; None and 0 switch a behaviour off.
+    """How the simulated server behaves. Times in seconds, shares from 0 to 1; None and 0 switch a
+    behaviour off.
 
-    ``idle_timeout_s`` closes a connection that long after its last request; ``most_requests`` and ``longest_age_s`` announce
-    ``Connection: close`` with the answer that reaches them, as nginx's keepalive_requests and keepalive_time do. Of the requests,
-    ``reset_share`` are answered with RST, ``drop_share`` never (a dead, silent connection, as a middle box leaves it),
-    ``cut_share`` by closing in the middle of the answer. After ``refuse_after`` connections further ones are refused.
-    ``resets_all_at_s`` resets every connection at that instant. ``stalls_s``: answers due between these two instants come at the
-    second. Pipelined requests are answered in order; ``Connection: close`` in a request is obeyed. With a ``connect_s`` of 0 a
-    connect is over when the call returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream.
+    ``idle_timeout_s`` closes a connection that long after its last request; ``most_requests`` and
+    ``longest_age_s`` announce ``Connection: close`` with the answer that reaches them, as nginx's
+    keepalive_requests and keepalive_time do. Of the requests, ``reset_share`` are answered with
+    RST, ``drop_share`` never (a dead, silent connection, as a middle box leaves it), ``cut_share``
+    by closing in the middle of the answer. After ``refuse_after`` connections further ones are
+    refused. ``resets_all_at_s`` resets every connection at that instant. ``stalls_s``: answers due
+    between these two instants come at the second. Pipelined requests are answered in order;
+    ``Connection: close`` in a request is obeyed. With a ``connect_s`` of 0 a connect is over when
+    the call returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream.
     ``takes_bytes``: the send buffer, which has room again ``latency_s`` after a write.
     """
 
@@ -77,7 +81,9 @@ class _Connection:
 
 
 class SimNet:
-    """A network for one table. ``now`` is the virtual clock; ``advance`` moves it and handles the events that are due."""
+    """A network for one table. ``now`` is the virtual clock; ``advance`` moves it and handles the
+    events that are due.
+    """
 
     def __init__(self, server: SimServer, start: float = 0.0) -> None:
         self.server = server
@@ -126,7 +132,9 @@ class SimNet:
             what = self._readiness(handle)
             if what:
                 events.append((handle, what))
-                self._ready[handle] = None  # level-triggered: to the back of the queue while it is ready
+                self._ready[handle] = (
+                    None  # level-triggered: to the back of the queue while it is ready
+                )
         return events
 
     def send(self, handle: int, data: bytes) -> int:
@@ -265,7 +273,10 @@ class SimNet:
             self._end(handle, connection, answer_at, _OK[:20])
             return
         full = bool(server.most_requests) and connection.requests >= server.most_requests
-        old = server.longest_age_s is not None and self.now - connection.age_from >= server.longest_age_s
+        old = (
+            server.longest_age_s is not None
+            and self.now - connection.age_from >= server.longest_age_s
+        )
         if full or old or close:
             self._end(handle, connection, answer_at, _OK_CLOSE)
             return
@@ -291,17 +302,25 @@ class SimNet:
         ready = (READABLE if connection.inbox else 0) | (
             connection.watched & WRITABLE if connection.accepted and not connection.full else 0
         )
-        return ready | (connection.watched & PEER_CLOSED if connection.inbox and connection.inbox[-1] == b"" else 0)
+        return ready | (
+            connection.watched & PEER_CLOSED
+            if connection.inbox and connection.inbox[-1] == b""
+            else 0
+        )
 
     def _note(self, handle: int) -> None:
         if self._connections[handle].watched and self._readiness(handle):
             self._ready[handle] = None
 
 
-def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | None = None) -> Iterator[Tick]:
-    """Run a one-worker shard against a simulated server; yields a tick for every virtual second, until it has drained.
+def simulate(
+    shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | None = None
+) -> Iterator[Tick]:
+    """Run a one-worker shard against a simulated server; yields a tick for every virtual second,
+    until it has drained.
 
-    The hold begins at the scheduled end of the ramp and lasts ``hold_s``. A ``net`` that is passed in keeps its counters.
+    The hold begins at the scheduled end of the ramp and lasts ``hold_s``. A ``net`` that is passed
+    in keeps its counters.
     """
     net = net or SimNet(server)
     table = ConnectionTable(shard, 0, net)
@@ -330,7 +349,8 @@ def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | No
 
 
 def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> Iterator[Tick]:
-    """Run a bench's one worker on a simulated network; yields a tick for every virtual second, until every request is answered.
+    """Run a bench's one worker on a simulated network; yields a tick for every virtual second,
+    until every request is answered.
 
     After ``most_s`` virtual seconds it is stopped, as by Ctrl-C.
     """
@@ -348,6 +368,8 @@ def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> I
             load.stop()
             continue
         event = net.next_event
-        until = min(net.now + load.wait_s(), start + second + 1.0, _NEVER if event is None else event)
+        until = min(
+            net.now + load.wait_s(), start + second + 1.0, _NEVER if event is None else event
+        )
         # An instant that is a rounding error ahead is due.
         net.advance(max(net.now + 1e-9, until))

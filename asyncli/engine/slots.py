@@ -1,4 +1,6 @@
-"""A bench worker's slots: each has one connection at a time, the instant of its next connect, and its address."""
+"""A bench worker's slots: each has one connection at a time, the instant of its next connect, and
+its address.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ class Slots:
         self.destination = [number % len(destinations) for number in numbers]
         self.retries = bytearray(len(numbers))
         # Slots without a connection, by the instant of their connect.
-        self._due: list[tuple[float, int]] = [(0.0, slot) for slot in range(len(numbers))] if waiting else []
+        self._due: list[tuple[float, int]] = (
+            [(0.0, slot) for slot in range(len(numbers))] if waiting else []
+        )
         #: By destination: whether a connect ever succeeded.
         self.proven = [False] * len(destinations)
-        self._same_name = [[n for n, other in enumerate(destinations) if other.target == one.target] for one in destinations]
+        self._same_name = [
+            [n for n, other in enumerate(destinations) if other.target == one.target]
+            for one in destinations
+        ]
         self._refusing: set[int] = set()
-        # By slot whose attempt continues at another address of its name: the number of addresses tried.
+        # By slot whose attempt continues at another address of its name: the number of addresses
+        # tried.
         self._tried: dict[int, int] = {}
-        #: Connects begun in all, and those that take_started() has reported or that continue an attempt.
+        #: Connects begun in all, and those that take_started() has reported or that continue an
+        #: attempt.
         self.connects = self._reported = 0
 
     @property
@@ -57,9 +66,11 @@ class Slots:
             self._tried.pop(slot, None)
 
     def failed(self, slot: int, reached: bool, now: float) -> bool:
-        """A connect failed; not ``reached``: on this side. The slot's next connect is to the next address of the same name.
+        """A connect failed; not ``reached``: on this side. The slot's next connect is to the next
+        address of the same name.
 
-        False: it connects at once, since no connect to this address ever succeeded. True: the attempt failed; back off.
+        False: it connects at once, since no connect to this address ever succeeded. True: the
+        attempt failed; back off.
         """
         destination = self.destination[slot]
         same_name = self._same_name[destination]
@@ -86,7 +97,11 @@ class Slots:
 
     def dropped(self) -> list[int]:
         """Destinations that only refused, while another of their name accepted a connect."""
-        return [one for one in self._refusing if not self.proven[one] and any(self.proven[mate] for mate in self._same_name[one])]
+        return [
+            one
+            for one in self._refusing
+            if not self.proven[one] and any(self.proven[mate] for mate in self._same_name[one])
+        ]
 
     def patience_s(self, sweep_s: float) -> float:
         """How long the bench may be without a connection before it gives up."""

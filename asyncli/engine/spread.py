@@ -1,7 +1,7 @@
 """Spreads a plan over processes, sources and destinations. Pure: facts of the host are arguments.
 
-Connection ``i`` goes to destination ``i mod D`` from source ``(i div D) mod S``, so every (source, destination) pair has the
-same share and no pair runs out of ports before another.
+Connection ``i`` goes to destination ``i mod D`` from source ``(i div D) mod S``, so every (source,
+destination) pair has the same share and no pair runs out of ports before another.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ import msgspec
 
 from asyncli.model.places import sockaddr
 
-# connect() searches a pair's port range at random: with a tenth in use nearly every first probe hits a free port; past a half the
-# search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
+# connect() searches a pair's port range at random: with a tenth in use nearly every first probe
+# hits a free port; past a half the search shows (47 us a connect grows to 117 us as the 28,232
+# default ports fill).
 FULLEST_PAIR = 0.10
-# connect() tries every second port first (__inet_hash_connect): once half of a pair's ports are in use, it tries all of those in
-# vain each time. At this share it still tries five.
+# connect() tries every second port first (__inet_hash_connect): once half of a pair's ports are in
+# use, it tries all of those in vain each time. At this share it still tries five.
 CROWDED = 0.4
-# A worker's own descriptors: three standard ones, its epoll set, the loop's, the link to the host, and slack for imports.
+# A worker's own descriptors: three standard ones, its epoll set, the loop's, the link to the host,
+# and slack for imports.
 OWN_DESCRIPTORS = 64
-# One process handles tens of thousands of connections without strain; below this a second one only costs memory.
+# One process handles tens of thousands of connections without strain; below this a second one only
+# costs memory.
 CONNECTIONS_WORTH_A_PROCESS = 10_000
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """One address of the server: ``family`` is socket.AF_INET, AF_INET6 or AF_UNIX, ``target`` the URL's index in the plan.
+    """One address of the server: ``family`` is socket.AF_INET, AF_INET6 or AF_UNIX, ``target`` the
+    URL's index in the plan.
 
     For a Unix socket ``port`` is 0, and ``address`` its path, or ``@`` and its abstract name.
     """
@@ -42,8 +46,9 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The route from this host: ``interface``, the source address that the kernel chooses with its prefix length
-    ("10.0.0.9/24"), and the ``usable`` source addresses of that network, the kernel's choice first.
+    """The route from this host: ``interface``, the source address that the kernel chooses with its
+    prefix length ("10.0.0.9/24"), and the ``usable`` source addresses of that network, the kernel's
+    choice first.
     """
 
     interface: str
@@ -54,9 +59,10 @@ class Route(msgspec.Struct, frozen=True):
 class Spread(msgspec.Struct, frozen=True):
     """The source and destination addresses of the connections, and the number of processes.
 
-    ``sources`` are addresses to bind, each for the destinations of its family; for a family without any the kernel chooses (no
-    bind: one source). ``ports``: usable local ports. ``local``: the server is on this host, which then has both ends of each
-    connection. ``route``: to a server on another host.
+    ``sources`` are addresses to bind, each for the destinations of its family; for a family without
+    any the kernel chooses (no bind: one source). ``ports``: usable local ports. ``local``: the
+    server is on this host, which then has both ends of each connection. ``route``: to a server on
+    another host.
     """
 
     destinations: tuple[Destination, ...]
@@ -77,7 +83,9 @@ class Spread(msgspec.Struct, frozen=True):
         return self.pairs * self.ports
 
     def crowds(self, connections: int) -> bool:
-        """Whether this many fill the ports to where the kernel's default search for a free one gets slow."""
+        """Whether this many fill the ports to where the kernel's default search for a free one gets
+        slow.
+        """
         return connections > self.capacity * CROWDED
 
 
@@ -95,9 +103,15 @@ def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str
 
 
 def workers_needed(connections: int, nofile: int, cpus: int, batch: int = 1) -> int:
-    """Number of processes: as many as the descriptor limit requires or the CPUs can use, whichever is more; at least 1."""
+    """Number of processes: as many as the descriptor limit requires or the CPUs can use, whichever
+    is more; at least 1.
+    """
     room = max(1, nofile - OWN_DESCRIPTORS)
-    workers = max(1, math.ceil(connections / room), min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS)))
+    workers = max(
+        1,
+        math.ceil(connections / room),
+        min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS)),
+    )
     # One process opens a whole batch; worker 0 never has fewer than another.
     while batch <= room < share(connections, batch, workers, 0):
         workers += 1
@@ -110,15 +124,21 @@ def sources_wanted(connections: int, destinations: int, ports: int) -> int:
 
 
 def loopback_sources(count: int) -> tuple[str, ...]:
-    """``count`` addresses of 127.0.0.0/8 without 127.0.0.1, which other programs use; empty for one: no bind needed."""
+    """``count`` addresses of 127.0.0.0/8 without 127.0.0.1, which other programs use; empty for
+    one: no bind needed.
+    """
     if count <= 1:
         return ()
     # 127.1.0.1 upwards, 250 to a block; many hosts use 127.0.0.x (127.0.0.53, for example).
-    return tuple(f"127.1.{index // 250}.{index % 250 + 1}" for index in range(min(count, 250 * 250)))
+    return tuple(
+        f"127.1.{index // 250}.{index % 250 + 1}" for index in range(min(count, 250 * 250))
+    )
 
 
 def share(connections: int, batch: int, workers: int, worker: int) -> int:
-    """Number of connections that worker ``worker`` of ``workers`` opens: batch j belongs to worker j mod n."""
+    """Number of connections that worker ``worker`` of ``workers`` opens: batch j belongs to worker
+    j mod n.
+    """
     batches = math.ceil(connections / batch)
     mine = len(range(worker, batches, workers))
     last_is_mine = batches > 0 and (batches - 1) % workers == worker

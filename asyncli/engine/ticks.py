@@ -13,7 +13,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class TickSender:
-    """Sends a worker's ticks without ever blocking: a tick that does not fit now is merged into the next one."""
+    """Sends a worker's ticks without ever blocking: a tick that does not fit now is merged into the
+    next one.
+    """
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -29,5 +31,7 @@ class TickSender:
 
 
 def without_held(last: Tick) -> Tick:
-    """The last gauges of a silent worker or host, without its connections: it is unknown whether they are still open."""
+    """The last gauges of a silent worker or host, without its connections: it is unknown whether
+    they are still open.
+    """
     return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)

@@ -1,8 +1,8 @@
 """TLS as a net over another net. To the tables a TLS handshake is a connect that takes longer.
 
-OpenSSL does the whole handshake: verification, SNI, ALPN, client certificates, tickets. With TLS 1.3 the record layer of
-protocols/tls13.py then takes over the two traffic secrets, and OpenSSL's object is freed; with TLS 1.2 it is kept, 18 kB or more
-a connection.
+OpenSSL does the whole handshake: verification, SNI, ALPN, client certificates, tickets. With TLS
+1.3 the record layer of protocols/tls13.py then takes over the two traffic secrets, and OpenSSL's
+object is freed; with TLS 1.2 it is kept, 18 kB or more a connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from asyncli.model.records import Tick, TlsCounts
 from asyncli.model.values import TlsOptions
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 
-# A step of a handshake takes up to 0.8 ms: this many keep a turn near the 10 ms that the tables allow.
+# A step of a handshake takes up to 0.8 ms: this many keep a turn near the 10 ms that the tables
+# allow.
 _MOST_STEPS = 12
 _READ_BYTES = 16_384
 # Reasons are OpenSSL's and the names of alerts, so few; the bound holds for a hostile peer too.
@@ -30,15 +31,21 @@ _MOST_REASONS = 20
 
 
 class TlsNet:
-    """``net`` with TLS on every connection. ``names``: the host name (SNI) by destination; ``patience_s``: the deadline of a
-    handshake; ``offered``: protocols by ALPN; ``http2``: the server must choose it.
+    """``net`` with TLS on every connection. ``names``: the host name (SNI) by destination;
+    ``patience_s``: the deadline of a handshake; ``offered``: protocols by ALPN; ``http2``: the
+    server must choose it.
     """
 
     def __init__(
         self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float,
         offered: Sequence[str] = ("http/1.1",), http2: bool = False,
     ) -> None:  # fmt: skip
-        self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
+        self._net, self._names, self._resume, self._patience_s = (
+            net,
+            names,
+            options.tls_resume,
+            patience_s,
+        )
         self._context, self._http2 = client_context(options, offered), http2
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
@@ -48,13 +55,15 @@ class TlsNet:
         self._expiries: dict[bytes, str] = {}  # by certificate
         # Sealed records that the kernel has no room for yet: they must be sent unchanged, or never.
         self._unsent: dict[int, bytes] = {}
-        # Plaintext that came with the end of a handshake, and handles whose peer has ended: None by close_notify, else the error
-        # that the next call raises, because it came in one read with bytes before it.
+        # Plaintext that came with the end of a handshake, and handles whose peer has ended: None by
+        # close_notify, else the error that the next call raises, because it came in one read with
+        # bytes before it.
         self._early: dict[int, bytes] = {}
         self._ended: dict[int, TlsError | None] = {}
         # The handles in any of the above; all others take the fast path.
         self._slow: set[int] = set()
-        # By handle: the events that the table wants, and those that the kernel watches; 0: none, not watched.
+        # By handle: the events that the table wants, and those that the kernel watches; 0: none,
+        # not watched.
         self._wanted, self._asked = array("H"), array("H")
         self._steps = _MOST_STEPS
         self._counts = TlsCounts()
@@ -87,7 +96,11 @@ class TlsNet:
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
         self._steps = _MOST_STEPS
-        waiting = [(handle, READABLE) for handle in (*self._ended, *self._early)] if self._ended or self._early else []
+        waiting = (
+            [(handle, READABLE) for handle in (*self._ended, *self._early)]
+            if self._ended or self._early
+            else []
+        )
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
 
     def late_event(self, handle: int) -> str | None:
@@ -151,7 +164,9 @@ class TlsNet:
 
     def _unseal(self, handle: int, data: bytes) -> bytes:
         kept = self._kept.get(handle)
-        plain, reply, ended = self._feed(handle, data) if kept is None else self._read_kept(handle, kept, data)
+        plain, reply, ended = (
+            self._feed(handle, data) if kept is None else self._read_kept(handle, kept, data)
+        )
         if reply:
             self._transmit(handle, reply)
         if ended:
@@ -163,7 +178,8 @@ class TlsNet:
         return plain
 
     def _end_after(self, handle: int, error: TlsError | None = None) -> None:
-        """The peer has ended after bytes that are returned first; ``error``: not by close_notify."""
+        """The peer has ended after bytes that are returned first; ``error``: not by close_notify.
+        """
         self._ended.setdefault(handle, error)
         self._slow.add(handle)
 
@@ -194,7 +210,8 @@ class TlsNet:
         return kept.outgoing.read()
 
     def _transmit(self, handle: int, data: bytes) -> None:
-        """Send sealed records after those that wait; what the kernel has no room for is sent later."""
+        """Send sealed records after those that wait; what the kernel has no room for is sent later.
+        """
         taken = 0
         if handle not in self._unsent:
             with contextlib.suppress(BlockingIOError):
@@ -216,7 +233,9 @@ class TlsNet:
         self._slow.add(handle)
 
     def _continue_handshake(self, handle: int, handshake: Handshake) -> bytes:
-        """Continue the handshake; once it is over, returns the records to send first. Raises BlockingIOError until then."""
+        """Continue the handshake; once it is over, returns the records to send first. Raises
+        BlockingIOError until then.
+        """
         if handshake.tcp_done is None:
             self._raw_send(handle, b"")  # returns the outcome of TCP's handshake
             handshake.tcp_done = self.clock()
@@ -226,7 +245,11 @@ class TlsNet:
         self._steps -= 1
         try:
             if not handshake.random:
-                handshake.begin(self._context, self._names[handshake.destination], self._sessions.get(handshake.destination))
+                handshake.begin(
+                    self._context,
+                    self._names[handshake.destination],
+                    self._sessions.get(handshake.destination),
+                )
                 handshake.step()
                 hello = handshake.outgoing.read()
                 handshake.random = hello[11:43]
@@ -239,7 +262,11 @@ class TlsNet:
                 raise TlsError("the server closed the connection in mid-handshake")
             over = handshake.feed(data)
         except TlsError as error:
-            if handshake.random and (alert := handshake.outgoing.read()) and handle not in self._unsent:
+            if (
+                handshake.random
+                and (alert := handshake.outgoing.read())
+                and handle not in self._unsent
+            ):
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, alert)
             raise self._failed(handle, error.reason) from None
@@ -266,7 +293,9 @@ class TlsNet:
         wants_ticket = self._resume and handshake.destination not in self._sessions
         if version == "TLSv1.3" and suite in SUITES and not wants_ticket:
             self._layer.open(handle, suite, *self._keylog.take(handshake.random))
-            plain, reply, ended = self._feed(handle, handshake.partial) if handshake.partial else (b"", b"", False)
+            plain, reply, ended = (
+                self._feed(handle, handshake.partial) if handshake.partial else (b"", b"", False)
+            )
         else:
             self._keylog.clear()
             self._kept[handle] = handshake
@@ -287,10 +316,18 @@ class TlsNet:
         return flight + reply
 
     def _expiry_of(self, tls: ssl.SSLObject) -> str:
-        """When the peer's certificate expires (ISO 8601); "" if it is not verified, or beyond the first few certificates."""
+        """When the peer's certificate expires (ISO 8601); "" if it is not verified, or beyond the
+        first few certificates.
+        """
         der = tls.getpeercert(binary_form=True) or b""
-        if der not in self._expiries and len(self._expiries) < _MOST_REASONS and (fields := tls.getpeercert()):
-            self._expiries[der] = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(fields["notAfter"])), UTC).isoformat()
+        if (
+            der not in self._expiries
+            and len(self._expiries) < _MOST_REASONS
+            and (fields := tls.getpeercert())
+        ):
+            self._expiries[der] = datetime.fromtimestamp(
+                ssl.cert_time_to_seconds(str(fields["notAfter"])), UTC
+            ).isoformat()
         return self._expiries.get(der, "")
 
     def _read_kept(self, handle: int, kept: Handshake, data: bytes) -> tuple[bytes, bytes, bool]:
@@ -353,7 +390,10 @@ class TlsNet:
 
     def _leave_slow_path(self, handle: int) -> None:
         """Return the handle to the fast path, if nothing keeps it off."""
-        if not any(handle in rows for rows in (self._handshakes, self._kept, self._unsent, self._early, self._ended)):
+        if not any(
+            handle in rows
+            for rows in (self._handshakes, self._kept, self._unsent, self._early, self._ended)
+        ):
             self._slow.discard(handle)
 
     def _watch(self, handle: int) -> None:

@@ -1,7 +1,7 @@
 """A TLS handshake by OpenSSL, fed a record at a time, and its secrets.
 
-The secrets come by the context's key log, a private file in memory (memfd_create(2)) that is emptied after each handshake. A pipe
-could fill and block OpenSSL.
+The secrets come by the context's key log, a private file in memory (memfd_create(2)) that is
+emptied after each handshake. A pipe could fill and block OpenSSL.
 """
 
 from __future__ import annotations
@@ -26,9 +26,20 @@ class TlsError(OSError):
 
 
 class Handshake:
-    """OpenSSL's object of one connection and its two buffers: during the handshake, with TLS 1.2 always."""
+    """OpenSSL's object of one connection and its two buffers: during the handshake, with TLS 1.2
+    always.
+    """
 
-    __slots__ = ("began", "destination", "incoming", "outgoing", "partial", "random", "tcp_done", "tls")
+    __slots__ = (
+        "began",
+        "destination",
+        "incoming",
+        "outgoing",
+        "partial",
+        "random",
+        "tcp_done",
+        "tls",
+    )
 
     def __init__(self, destination: int, began: float) -> None:
         self.destination, self.began = destination, began
@@ -38,7 +49,9 @@ class Handshake:
 
     def begin(self, context: ssl.SSLContext, name: str, session: ssl.SSLSession | None) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname=name, session=session)
+        self.tls = context.wrap_bio(
+            self.incoming, self.outgoing, server_hostname=name, session=session
+        )
 
     def step(self) -> bool:
         """Whether the handshake is over. Raises :class:`TlsError`."""
@@ -51,16 +64,24 @@ class Handshake:
         return True
 
     def feed(self, data: bytes) -> bool:
-        """Feed a record at a time, so that OpenSSL takes nothing after the handshake. True: it is over, and ``partial`` has the
-        remaining bytes."""
+        """Feed a record at a time, so that OpenSSL takes nothing after the handshake. True: it is
+        over, and ``partial`` has the remaining bytes.
+        """
         self.partial += data
         while len(self.partial) >= _HEADER:
-            kind, major, length = self.partial[0], self.partial[1], int.from_bytes(self.partial[3:5], "big")
+            kind, major, length = (
+                self.partial[0],
+                self.partial[1],
+                int.from_bytes(self.partial[3:5], "big"),
+            )
             if not 20 <= kind <= 23 or major != 3 or length > _LONGEST_RECORD:
                 length = len(self.partial)  # not a record: OpenSSL reports the error
             elif len(self.partial) < _HEADER + length:
                 return False
-            record, self.partial = self.partial[: _HEADER + length], self.partial[_HEADER + length :]
+            record, self.partial = (
+                self.partial[: _HEADER + length],
+                self.partial[_HEADER + length :],
+            )
             self.incoming.write(record)
             if self.step():
                 return True
@@ -75,7 +96,9 @@ class KeyLog:
         context.keylog_filename = f"/proc/self/fd/{self._file}"
 
     def take(self, random: bytes) -> tuple[bytes, bytes]:
-        """The secrets of client and server. Empties the file, with what it has of any other handshake."""
+        """The secrets of client and server. Empties the file, with what it has of any other
+        handshake.
+        """
         lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")
         self.clear()
         found = {}

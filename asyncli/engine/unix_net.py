@@ -19,18 +19,21 @@ _RETRY_NS = 2_000_000
 
 
 class UnixNet(RealNet):
-    """When the server's listen queue is full, connect(2) fails with EAGAIN, while TCP retransmits its SYN. Here such a connect
-    waits its turn, as a blocking one does, until the table's deadline, and is counted.
+    """When the server's listen queue is full, connect(2) fails with EAGAIN, while TCP retransmits
+    its SYN. Here such a connect waits its turn, as a blocking one does, until the table's deadline,
+    and is counted.
     """
 
     def __init__(self, destinations: tuple[Destination, ...]) -> None:
         super().__init__(destinations, ())
-        # Waiting connects in their order, all to the one socket of a plan; and the events to watch once connected.
+        # Waiting connects in their order, all to the one socket of a plan; and the events to watch
+        # once connected.
         self._waiting: dict[int, socket.SocketType] = {}
         self._wanted: dict[int, int] = {}
         self._queued = 0
         self.send = self._send_connected
-        # A timer in the epoll set, so that it wakes a waiting poll. Python has timerfd_create() since 3.13.
+        # A timer in the epoll set, so that it wakes a waiting poll. Python has timerfd_create()
+        # since 3.13.
         self._libc = ctypes.CDLL(None)
         self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._timer, READABLE)
@@ -41,7 +44,9 @@ class UnixNet(RealNet):
                 return super().connect(destination, source)
             except BlockingIOError:
                 self._wake_every(_RETRY_NS)
-        sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = socket.SocketType(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         handle = sock.fileno()
         self._waiting[handle], self._wanted[handle] = sock, READABLE
         self._queued += 1
@@ -77,7 +82,9 @@ class UnixNet(RealNet):
         return self._wanted.pop(handle)
 
     def _wake_every(self, period_ns: int) -> None:
-        self._libc.timerfd_settime(self._timer, 0, struct.pack("4l", 0, period_ns, 0, period_ns), None)
+        self._libc.timerfd_settime(
+            self._timer, 0, struct.pack("4l", 0, period_ns, 0, period_ns), None
+        )
 
     def close(self, handle: int, abort: bool) -> None:
         if handle in self._waiting:
@@ -90,11 +97,14 @@ class UnixNet(RealNet):
         try:
             return os.write(handle, data)
         except BrokenPipeError:
-            # The server has closed. As with TCP, which takes these bytes, what it sent before can still be read.
+            # The server has closed. As with TCP, which takes these bytes, what it sent before can
+            # still be read.
             return len(data)
 
     def acknowledged(self, handle: int) -> bool:
-        """True: what is sent is in the peer's socket. SIOCOUTQ counts what is unread there (unix_outq_len), which is no loss."""
+        """True: what is sent is in the peer's socket. SIOCOUTQ counts what is unread there
+        (unix_outq_len), which is no loss.
+        """
         return True
 
     def retransmitted(self, handle: int) -> int:

@@ -1,4 +1,6 @@
-"""A worker process of a soak: one asyncio loop, one epoll set, one table of connections, and a link to the host process."""
+"""A worker process of a soak: one asyncio loop, one epoll set, one table of connections, and a link
+to the host process.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from asyncli.engine.net import KernelNet, PollNet, RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.ticks import TickSender
 
-# The least time between two turns by a timer. Heartbeats due within it go out together; it is far below any lateness that
-# matters, and it bounds a worker's wake-ups to 1,000 a second.
+# The least time between two turns by a timer. Heartbeats due within it go out together; it is far
+# below any lateness that matters, and it bounds a worker's wake-ups to 1,000 a second.
 GRAIN_S = 0.001
 # A link's message: the largest tick (every histogram full) is some 100 KiB.
 MOST_MESSAGE = 1 << 20
@@ -30,7 +32,9 @@ _decode_down = msgspec.msgpack.Decoder(Down).decode
 class Worker:
     """Drives a table on the real clock until a Stop order, or until the host is gone."""
 
-    def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
+    def __init__(
+        self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False
+    ) -> None:
         self._net = new_net(shard)
         self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
@@ -48,8 +52,9 @@ class Worker:
         self._link.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._read_order)
         self._loop.add_reader(self._net.fileno(), self._turn)
-        # By default a loop logs an exception of a callback and continues; with a level-triggered set it would raise for ever.
-        # So the first exception ends the worker, which the host reports.
+        # By default a loop logs an exception of a callback and continues; with a level-triggered
+        # set it would raise for ever. So the first exception ends the worker, which the host
+        # reports.
         self._loop.set_exception_handler(self._failed)
         await self._ended.wait()
         if self._error is not None:
@@ -96,8 +101,8 @@ class Worker:
             if time.monotonic() < self._armed_for <= upcoming:
                 return
             armed.cancel()
-        # A timer that fires early would find nothing due and spin (libuv truncates to milliseconds): never ask for an earlier
-        # instant.
+        # A timer that fires early would find nothing due and spin (libuv truncates to
+        # milliseconds): never ask for an earlier instant.
         now = time.monotonic()
         if upcoming <= now:  # more work than one turn may do: read the link in between
             self._armed_for = now
@@ -114,7 +119,9 @@ class Worker:
     def _arm_tick(self) -> None:
         self._second += 1
         # As in _turn: never early.
-        self._loop.call_later(max(0.0, self._t0 + self._second - time.monotonic() + GRAIN_S / 2), self._close_second)
+        self._loop.call_later(
+            max(0.0, self._t0 + self._second - time.monotonic() + GRAIN_S / 2), self._close_second
+        )
 
     def _close_second(self) -> None:
         now = time.monotonic()
@@ -134,7 +141,9 @@ class Worker:
 
 
 def new_net(shard: Shard | LoadShard) -> KernelNet:
-    """The transport of ``shard``: TCP or Unix sockets, with a PROXY header and TLS if it asks for them."""
+    """The transport of ``shard``: TCP or Unix sockets, with a PROXY header and TLS if it asks for
+    them.
+    """
     net: KernelNet
     if not all(one.port for one in shard.destinations):
         from asyncli.engine.unix_net import UnixNet
@@ -143,7 +152,12 @@ def new_net(shard: Shard | LoadShard) -> KernelNet:
     elif isinstance(shard, Shard):
         net = RealNet(shard.destinations, shard.sources, shard.crowded)
     else:
-        polls = shard.tls is None and shard.short and shard.rate is None and shard.connections <= _MOST_POLLED * shard.workers
+        polls = (
+            shard.tls is None
+            and shard.short
+            and shard.rate is None
+            and shard.connections <= _MOST_POLLED * shard.workers
+        )
         net = (PollNet if polls else RealNet)(shard.destinations, shard.sources)
     if shard.proxy_protocol is not None:
         from asyncli.engine.proxied_net import ProxiedNet
@@ -157,8 +171,12 @@ def new_net(shard: Shard | LoadShard) -> KernelNet:
     return TlsNet(net, shard.tls, names, shard.connect_timeout_s, shard.offered_alpn, shard.http2)
 
 
-def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-    """The body of a worker process; returns when it is over. ``replaces``: it replaces a lost worker of a soak."""
+def run_worker(
+    shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False
+) -> None:
+    """The body of a worker process; returns when it is over. ``replaces``: it replaces a lost
+    worker of a soak.
+    """
     if isinstance(shard, LoadShard):
         from asyncli.engine.bench_worker import run_load  # a soak's workers do not need it
 

@@ -1,4 +1,6 @@
-"""The classic comparisons of long, short and pipelined connections on real servers, each as one command."""
+"""The classic comparisons of long, short and pipelined connections on real servers, each as one
+command.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,22 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from None
                 if not _MIN_S <= seconds <= _MAX_S:
-                    raise ValueError(f"{key}: {value!r} is out of range; write a time from 1ms to 24h")
+                    raise ValueError(
+                        f"{key}: {value!r} is out of range; write a time from 1ms to 24h"
+                    )
 
 
 class Experiment(NamedTuple):
-    """``plan``: its settings; ``quick``: those that differ in a quick run. ``run`` measures into a context; ``conclude`` is pure
-    and makes conclusions from a plan and rounds, however few."""
+    """``plan``: its settings; ``quick``: those that differ in a quick run. ``run`` measures into a
+    context; ``conclude`` is pure and makes conclusions from a plan and rounds, however few.
+    """
 
     name: str
     #: Both are formats of the plan's fields: ``{connections:,}``.
     title: str
     question: str
-    #: The write-up that it repeats, by title (translated) and author; "": none, its claims are predictions of asyncli's design.
+    #: The write-up that it repeats, by title (translated) and author; "": none, its claims are
+    #: predictions of asyncli's design.
     write_up: str
     #: What the write-up did.
     source: str
@@ -90,15 +96,23 @@ NAMES = tuple(ABOUT)
 
 
 def load(name: str) -> Experiment:
-    """The experiment called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an unknown one."""
+    """The experiment called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an
+    unknown one.
+    """
     if name not in NAMES:
         raise PlanError(f"unknown experiment {name!r}; write one of {', '.join(NAMES)}")
-    return cast(Experiment, importlib.import_module(f"asyncli.experiments.{name.replace('-', '_')}").EXPERIMENT)
+    return cast(
+        Experiment,
+        importlib.import_module(f"asyncli.experiments.{name.replace('-', '_')}").EXPERIMENT,
+    )
 
 
-def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str = "") -> Any:
-    """The plan: defaults, then ``quick``, then ``changes``. Unknown keys (of older records) are ignored. Raises
-    :class:`PlanError`, with ``where`` before the key."""
+def plan_of(
+    experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str = ""
+) -> Any:
+    """The plan: defaults, then ``quick``, then ``changes``. Unknown keys (of older records) are
+    ignored. Raises :class:`PlanError`, with ``where`` before the key.
+    """
     values = dict(changes)
     if quick:
         values = {**experiment.quick, **changes}

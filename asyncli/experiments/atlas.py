@@ -1,4 +1,6 @@
-"""What one held connection costs, by server and protocol: memory in server and kernel, CPU time of a connect and a heartbeat."""
+"""What one held connection costs, by server and protocol: memory in server and kernel, CPU time of
+a connect and a heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,22 @@ from typing import Any, NamedTuple
 
 from asyncli.experiments import Count, Experiment
 from asyncli.experiments.context import Context, fitness
-from asyncli.experiments.record import Chart, Column, Conclusions, FigureRow, FigureTable, Rounds, bars
-from asyncli.experiments.soak_ladder import LadderPlan, figures_of, ladder_soak, measured_in_cgroup, run_ladder
+from asyncli.experiments.record import (
+    Chart,
+    Column,
+    Conclusions,
+    FigureRow,
+    FigureTable,
+    Rounds,
+    bars,
+)
+from asyncli.experiments.soak_ladder import (
+    LadderPlan,
+    figures_of,
+    ladder_soak,
+    measured_in_cgroup,
+    run_ladder,
+)
 from asyncli.lab import choose
 from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.run import Run
@@ -16,8 +32,9 @@ from asyncli.model.units import parse_duration
 
 
 class Cell(NamedTuple):
-    """A lab server and a protocol: ``protocol`` for labels, ``scheme`` if not the lab's default, ``keys`` of the soak's plan,
-    ``options`` of the lab."""
+    """A lab server and a protocol: ``protocol`` for labels, ``scheme`` if not the lab's default,
+    ``keys`` of the soak's plan, ``options`` of the lab.
+    """
 
     server: str
     protocol: str
@@ -35,7 +52,10 @@ class Cell(NamedTuple):
 _H2C: Mapping[str, Any] = {"http2": True}
 _H2: dict[str, Any] = {"keys": _H2C, "options": _H2C}
 # A short message is enough: the first one makes the server allocate its compression state.
-_DEFLATE: dict[str, Any] = {"keys": {"ws_deflate": True, "ws_message": '{"op": "ping"}'}, "options": {"deflate": True}}
+_DEFLATE: dict[str, Any] = {
+    "keys": {"ws_deflate": True, "ws_message": '{"op": "ping"}'},
+    "options": {"deflate": True},
+}
 _SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
 #: Names for ``--only``.
 CELLS = {
@@ -43,12 +63,21 @@ CELLS = {
     "nginx-tls": Cell("nginx", "HTTPS", True),
     "nginx-h2c": Cell("nginx", "HTTP/2, pings", **_H2),
     "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, **_H2),
-    "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={**_H2C, "h2_heartbeat": "head"}, options=_H2C),
-    "nginx-h2c-heads-table": Cell(
-        "nginx", "HTTP/2, HEADs by the header table", keys={**_H2C, "h2_heartbeat": "head", "h2_table": True}, options=_H2C
+    "nginx-h2c-heads": Cell(
+        "nginx", "HTTP/2, HEADs", keys={**_H2C, "h2_heartbeat": "head"}, options=_H2C
     ),
-    "nginx-h2c-streams-10": Cell("nginx", "HTTP/2, 10 held streams", keys={**_H2C, "streams": 10}, options=_H2C),
-    "nginx-h2c-streams-100": Cell("nginx", "HTTP/2, 100 held streams", keys={**_H2C, "streams": 100}, options=_H2C),
+    "nginx-h2c-heads-table": Cell(
+        "nginx",
+        "HTTP/2, HEADs by the header table",
+        keys={**_H2C, "h2_heartbeat": "head", "h2_table": True},
+        options=_H2C,
+    ),
+    "nginx-h2c-streams-10": Cell(
+        "nginx", "HTTP/2, 10 held streams", keys={**_H2C, "streams": 10}, options=_H2C
+    ),
+    "nginx-h2c-streams-100": Cell(
+        "nginx", "HTTP/2, 100 held streams", keys={**_H2C, "streams": 100}, options=_H2C
+    ),
     "apache-event": Cell("apache-event", "HTTP"),
     "apache-event-tls": Cell("apache-event", "HTTPS", True),
     "apache-event-h2c": Cell("apache-event", "HTTP/2, pings", **_H2),
@@ -107,7 +136,8 @@ _COLUMNS = [
     Column("beat_us", "CPU per later heartbeat", "us"),
 ]
 _STREAM_COLUMNS = _COLUMNS[:2]
-# Fewer and more streams: the cost of the first one, and of the connection's buffers, is in both and cancels.
+# Fewer and more streams: the cost of the first one, and of the connection's buffers, is in both and
+# cancels.
 _PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
 _STREAM_CAPTION = (
     "One more HTTP/2 stream with an unfinished response, on a connection that holds some already: the difference of two cells' "
@@ -170,7 +200,9 @@ async def _measure(context: Context, name: str, number: int) -> None:
 
 
 def cpu_of(run: Run) -> dict[str, float | None]:
-    """The server's CPU time (us) of a heartbeat in the hold, and of a connect with its first heartbeat in the ramp. Pure."""
+    """The server's CPU time (us) of a heartbeat in the hold, and of a connect with its first
+    heartbeat in the ramp. Pure.
+    """
     ramp = run.phase("ramp")
     hold = run.phase("hold")
     if ramp is None or hold is None:
@@ -199,7 +231,8 @@ def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """The tables, and a chart of server memory each without and with TLS, which takes a multiple."""
+    """The tables, and a chart of server memory each without and with TLS, which takes a multiple.
+    """
     labels = {name: f"{cell.server}, {cell.protocol}" for name, cell in CELLS.items()}
     tables = [rounds.table("One held connection", _COLUMNS, labels, _CAPTION)]
     _omit_unknown(tables[0], rounds, {label: name for name, label in labels.items()})
@@ -257,8 +290,9 @@ def figure(rounds: Rounds, name: str, cost: str) -> float | None:
 
 
 def stream_cost(rounds: Rounds, few: str, many: str) -> dict[str, list[float]]:
-    """For each round the cost of one more stream: the difference of two cells divided by that of their streams. ``user_half``
-    assumes that their errors are correlated. Pure."""
+    """For each round the cost of one more stream: the difference of two cells divided by that of
+    their streams. ``user_half`` assumes that their errors are correlated. Pure.
+    """
     streams = CELLS[many].streams - CELLS[few].streams
     costs_of_few = rounds.by_round(few, "user")
     costs_of_many = rounds.by_round(many, "user")

@@ -1,8 +1,10 @@
-"""Baseline clients that send the same requests: a thread per connection (http.client), or a task per request (aiohttp).
+"""Baseline clients that send the same requests: a thread per connection (http.client), or a task
+per request (aiohttp).
 
-``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a process, so that its CPU time can
-be measured. Its line of JSON has the seconds from the first request to the last answer, the process's user and system CPU seconds
-in that time, counts of requests, body bytes, and each answer's latency. It imports everything before the clock starts.
+``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a
+process, so that its CPU time can be measured. Its line of JSON has the seconds from the first
+request to the last answer, the process's user and system CPU seconds in that time, counts of
+requests, body bytes, and each answer's latency. It imports everything before the clock starts.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
 
     def work(number: int) -> list[Exchange]:
         exchanges: list[Exchange] = []
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port, timeout=_TIMEOUT_S
+        )
         for _ in range(number, responses, connections):
             begun = time.monotonic()
             try:
@@ -59,7 +63,8 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
 
 
 def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
-    """Send requests with a task for each, all created at once, on a pool of connections (aiohttp)."""
+    """Send requests with a task for each, all created at once, on a pool of connections (aiohttp).
+    """
     import aiohttp
 
     async def ask(session: aiohttp.ClientSession, begun: float) -> Exchange:
@@ -73,38 +78,53 @@ def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
     async def work() -> list[Exchange]:
         # Without a total timeout: a task mostly waits for a free connection.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=connections), timeout=timeout) as session:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections), timeout=timeout
+        ) as session:
             return await asyncio.gather(*(ask(session, time.monotonic()) for _ in range(responses)))
 
     return asyncio.run(work())
 
 
 #: name -> the client.
-CLIENTS: dict[str, Callable[[str, int, int], list[Exchange]]] = {"threads": by_threads, "tasks": by_tasks}
+CLIENTS: dict[str, Callable[[str, int, int], list[Exchange]]] = {
+    "threads": by_threads,
+    "tasks": by_tasks,
+}
 
 
-async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> dict[str, Any]:
+async def run_client(
+    client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0
+) -> dict[str, Any]:
     """Run a client as a process. Raises :class:`HostError` if it fails or takes too long."""
     flags = [client, f"--url={url}", f"--connections={connections}", f"--responses={responses}"]
     result = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
     if result is None:
-        raise HostError(f"the client with {client} has not ended after {timeout_s:.0f} s; stop other programs on this host")
+        raise HostError(
+            f"the client with {client} has not ended after {timeout_s:.0f} s; stop other programs on this host"
+        )
     return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of ``python -m asyncli.experiments.baseline_clients``; returns the exit status."""
+    """The command line of ``python -m asyncli.experiments.baseline_clients``; returns the exit
+    status.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m asyncli.experiments.baseline_clients", description="send requests by threads or by tasks"
+        prog="python -m asyncli.experiments.baseline_clients",
+        description="send requests by threads or by tasks",
     )
     parser.add_argument("client", choices=sorted(CLIENTS))
     parser.add_argument("--url", required=True, help="the URL to request")
-    parser.add_argument("--connections", type=int, default=100, help="threads, or connections of the pool (100)")
+    parser.add_argument(
+        "--connections", type=int, default=100, help="threads, or connections of the pool (100)"
+    )
     parser.add_argument("--responses", type=int, default=10_000, help="number of requests (10,000)")
     chosen = parser.parse_args(argv)
     if chosen.client == "tasks":
         import aiohttp  # noqa: F401 (before the clock starts)
-    # A full collection would traverse asyncli's own modules, which a baseline program does not have.
+    # A full collection would traverse asyncli's own modules, which a baseline program does not
+    # have.
     gc.collect()
     gc.freeze()
     begun = time.monotonic()

@@ -1,11 +1,14 @@
-"""The classic client of the server models: processes that request bytes, read them and close, one connection after the other.
+"""The classic client of the server models: processes that request bytes, read them and close, one
+connection after the other.
 
-``python -m asyncli.experiments.bytes_client HOST PORT PROCESSES LOOPS BYTES``: each of PROCESSES opens LOOPS connections in turn
-with blocking sockets. On each it sends BYTES as a decimal number and a line feed, reads that many bytes, and closes first, as the
-source's client does. It prints one line of JSON. The exit status is 0 only if every connection received its bytes.
+``python -m asyncli.experiments.bytes_client HOST PORT PROCESSES LOOPS BYTES``: each of PROCESSES
+opens LOOPS connections in turn with blocking sockets. On each it sends BYTES as a decimal number
+and a line feed, reads that many bytes, and closes first, as the source's client does. It prints one
+line of JSON. The exit status is 0 only if every connection received its bytes.
 
-The side that closes first keeps the connection's port for a minute (TIME_WAIT). So connections on loopback come from many
-addresses of 127.0.0.0/8, few enough from each that a port is always free, however many runs follow each other.
+The side that closes first keeps the connection's port for a minute (TIME_WAIT). So connections on
+loopback come from many addresses of 127.0.0.0/8, few enough from each that a port is always free,
+however many runs follow each other.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ from asyncli.engine.spread import loopback_sources, sources_wanted
 
 # linux/in.h; new in the socket module of Python 3.12.
 _IP_BIND_ADDRESS_NO_PORT = 24
-# The default range of local ports. With a wider one more addresses than needed are used; a narrower one is still not exhausted.
+# The default range of local ports. With a wider one more addresses than needed are used; a narrower
+# one is still not exhausted.
 _PORTS = 28_232
-# A server that does not answer for so long hangs: 100 clients wait far less for a server that serves one at a time.
+# A server that does not answer for so long hangs: 100 clients wait far less for a server that
+# serves one at a time.
 _TIMEOUT_S = 30
 
 
@@ -37,7 +42,9 @@ class _WrongLengthError(Exception):
 
 
 def request_bytes(host: str, port: int, source: str | None, wanted: int) -> None:
-    """Request ``wanted`` bytes on one connection and read them. Raises OSError or :class:`_WrongLengthError`."""
+    """Request ``wanted`` bytes on one connection and read them. Raises OSError or
+    :class:`_WrongLengthError`.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         # Kernel timeouts: settimeout() would poll before each call.
@@ -61,8 +68,12 @@ def request_bytes(host: str, port: int, source: str | None, wanted: int) -> None
             raise _WrongLengthError("too_many_bytes")
 
 
-def _loop(host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int) -> tuple[int, str | None]:
-    """Open ``loops`` connections in turn; returns how many succeeded before the first failure, and its kind or None."""
+def _loop(
+    host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int
+) -> tuple[int, str | None]:
+    """Open ``loops`` connections in turn; returns how many succeeded before the first failure, and
+    its kind or None.
+    """
     for done in range(loops):
         if os.getppid() != parent:
             return done, "orphaned"
@@ -84,7 +95,9 @@ def _kind_of(error: OSError) -> str:
 
 
 def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
-    """The source addresses of each process; None: the kernel chooses, if the server is not on 127.0.0.0/8."""
+    """The source addresses of each process; None: the kernel chooses, if the server is not on
+    127.0.0.0/8.
+    """
     if not host.startswith("127."):
         return [(None,)] * processes
     per_process = sources_wanted(loops, 1, _PORTS)
@@ -97,8 +110,9 @@ def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ..
 
 
 def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[str]:
-    """Fork the processes and start them at the same time. The returned stream has a line from each when it ends. They end soon
-    after this process."""
+    """Fork the processes and start them at the same time. The returned stream has a line from each
+    when it ends. They end soon after this process.
+    """
     sources = _sources(host, processes, loops)
     parent = os.getpid()
     ready_read, ready_write = os.pipe()
@@ -127,12 +141,18 @@ def main(argv: list[str]) -> int:
             raise ValueError
         socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
     except (ValueError, OSError):
-        print("usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from 1 up", file=sys.stderr)
+        print(
+            "usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from 1 up",
+            file=sys.stderr,
+        )
         return 2
     try:
         results = _start(host, port, processes, loops, wanted)
     except OSError as error:
-        print(f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or raise ulimit -u", file=sys.stderr)
+        print(
+            f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or raise ulimit -u",
+            file=sys.stderr,
+        )
         return 1
     begun = time.monotonic()
     with results:

@@ -1,4 +1,6 @@
-"""The original experiment's hosts as one cluster; one client host loses its network during the hold and gets it back."""
+"""The original experiment's hosts as one cluster; one client host loses its network during the hold
+and gets it back.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class ClientLostPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 
 class CutTimes(NamedTuple):
-    """When the link went down, when it came up again, and shortly before the hold's end (s, monotonic)."""
+    """When the link went down, when it came up again, and shortly before the hold's end (s,
+    monotonic).
+    """
 
     cut_s: float
     back_s: float
@@ -280,7 +284,9 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     for timeline in rounds.in_step("timeline")[:1]:
         lines.append(ChartLine("held by asyncli", timeline["held_s"], timeline["held"]))
         lines.append(ChartLine("active on the server", timeline["active_s"], timeline["active"]))
-    chart = Chart("lines", "Before, during and after the cut", "seconds after the cut", "connections", lines)
+    chart = Chart(
+        "lines", "Before, during and after the cut", "seconds after the cut", "connections", lines
+    )
     return Conclusions([table], [chart], [*_claims(plan, rounds)])
 
 
@@ -365,7 +371,14 @@ EXPERIMENT = Experiment(
     write_up="",
     source="asyncli's own: the hosts of the original experiment as one Dask cluster, with an agent beside nginx",
     plan=ClientLostPlan,
-    quick={"connections": 200, "duration": "28s", "rate": 800, "keepalive": "8s", "baseline": "1s", "cut": "25s"},
+    quick={
+        "connections": 200,
+        "duration": "28s",
+        "rate": 800,
+        "keepalive": "8s",
+        "baseline": "1s",
+        "cut": "25s",
+    },
     run=_run,
     conclude=conclude,
     servers=("nginx",),

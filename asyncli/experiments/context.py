@@ -1,4 +1,6 @@
-"""What experiments share: benches of lab servers, steps that may fail alone, rounds; and :func:`run`, which makes the record."""
+"""What experiments share: benches of lab servers, steps that may fail alone, rounds; and
+:func:`run`, which makes the record.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from asyncli.app.bench import Bench
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.experiments import Experiment, ExperimentPlan, command_of
 from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, rotated
-from asyncli.findings.experiment import ended_early, left_out, not_concluded, quick_run, round_failed, stopped, untested
+from asyncli.findings.experiment import (
+    ended_early,
+    left_out,
+    not_concluded,
+    quick_run,
+    round_failed,
+    stopped,
+    untested,
+)
 from asyncli.lab.base import LabServer
 from asyncli.model.benchplan import BenchRun, build_bench_plan
 from asyncli.model.errors import AsyncliError, PlanError
@@ -29,7 +39,9 @@ from asyncli.model.records import Environment, Finding
 class Context:
     """One run of an experiment."""
 
-    def __init__(self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
+    def __init__(
+        self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None
+    ) -> None:
         self.plan = plan
         self.say = say
         #: For run files kept beside the record; None: none are kept.
@@ -46,8 +58,9 @@ class Context:
 
     @contextlib.contextmanager
     def step(self, server: str, what: str) -> Iterator[None]:
-        """Run a part that may fail alone: an error other than :class:`PlanError` becomes a finding, and ``server`` is left out
-        from then on."""
+        """Run a part that may fail alone: an error other than :class:`PlanError` becomes a finding,
+        and ``server`` is left out from then on.
+        """
         try:
             yield
         except PlanError:
@@ -58,7 +71,9 @@ class Context:
             self.findings.append(left_out(what, why, remedy))
             self.say(f"{what} is left out: {error}")
 
-    async def run_rounds(self, names: Sequence[str], measure: Callable[[Context, str, int], Awaitable[None]]) -> None:
+    async def run_rounds(
+        self, names: Sequence[str], measure: Callable[[Context, str, int], Awaitable[None]]
+    ) -> None:
         """Measure each name in each round as a step, in rotated order."""
         for number in range(self.plan.rounds):
             for name in rotated(names, number):
@@ -78,7 +93,11 @@ class Context:
     def record_server(self, server: LabServer, host: Environment | None = None) -> None:
         """Record the server's version, and once the facts of the ``host``."""
         if not self.environment:
-            facts: Environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
+            facts: Environment = {
+                "cpus": os.cpu_count(),
+                "kernel": os.uname().release,
+                "machine": os.uname().machine,
+            }
             self.environment = {**(host or facts), "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
 
@@ -105,7 +124,9 @@ def fitness(*failures: str | None) -> dict[str, Any]:
 
 
 def fitness_of(result: BenchResult) -> dict[str, Any]:
-    """The :func:`fitness` of a bench: as many requests as asked for were answered, with a status below 400."""
+    """The :func:`fitness` of a bench: as many requests as asked for were answered, with a status
+    below 400.
+    """
     failures = []
     for finding in result.findings:
         if finding.severity == "error" and finding.code not in _BUSY:
@@ -157,8 +178,9 @@ async def run(
     say: Callable[[str], None] = print,
     folder: Path | None = None,
 ) -> Record:
-    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. If cancelled, the record has what was
-    measured and is not complete."""
+    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. If cancelled,
+    the record has what was measured and is not complete.
+    """
     context = Context(plan, say, folder)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     begun = time.monotonic()

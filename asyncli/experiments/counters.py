@@ -1,4 +1,5 @@
-"""Reads the kernel's counters: I/O of the server's processes, TCP segments, CPU time, system calls."""
+"""Reads the kernel's counters: I/O of the server's processes, TCP segments, CPU time, system calls.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _FILES = {"net/snmp": "Tcp", "net/netstat": "TcpExt"}
 
 
 def read_tcp(proc: Path = PROC) -> dict[str, float]:
-    """Segments, retransmissions and closed windows in our network namespace; empty if the kernel's files cannot be read.
+    """Segments, retransmissions and closed windows in our network namespace; empty if the kernel's
+    files cannot be read.
 
     Both ends count; on loopback a segment counts once (Documentation/networking/snmp_counter.rst).
     """
@@ -52,9 +54,11 @@ def read_tcp(proc: Path = PROC) -> dict[str, float]:
 
 
 def read_io(pid: int) -> dict[str, float]:
-    """The I/O of ``pid`` and its descendants since they started. ``io_calls``: read(2), write(2) and similar, also on sockets,
-    but not recv(2) and sendfile(2); ``disk_bytes``: read from and written to storage. Reaped children are included (proc(5),
-    /proc/PID/io). Empty if it cannot be read for all of them."""
+    """The I/O of ``pid`` and its descendants since they started. ``io_calls``: read(2), write(2)
+    and similar, also on sockets, but not recv(2) and sendfile(2); ``disk_bytes``: read from and
+    written to storage. Reaped children are included (proc(5), /proc/PID/io). Empty if it cannot be
+    read for all of them.
+    """
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
@@ -72,14 +76,17 @@ def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, fl
     return {name: value - before[name] for name, value in now.items() if name in before}
 
 
-# Clocks of :func:`~asyncli.collect.procfs.cpu_clock_s`: user and system time together, and user time alone.
+# Clocks of :func:`~asyncli.collect.procfs.cpu_clock_s`: user and system time together, and user
+# time alone.
 _PROF = 0
 _VIRT = 1
 _MAX_CHILDREN_SHARE = 0.02
 
 
 class CpuTime(NamedTuple):
-    """CPU seconds. ``user_s`` and ``system_s`` are sampled, and exclude ``children_s``, the time of reaped children."""
+    """CPU seconds. ``user_s`` and ``system_s`` are sampled, and exclude ``children_s``, the time of
+    reaped children.
+    """
 
     total_s: float
     user_s: float
@@ -91,7 +98,9 @@ class CpuTime(NamedTuple):
         return CpuTime(*map(operator.sub, self, earlier))
 
     def split(self) -> tuple[float, float] | None:
-        """``total_s`` split into user and system seconds; None if the kernel did not sample enough of it."""
+        """``total_s`` split into user and system seconds; None if the kernel did not sample enough
+        of it.
+        """
         sampled = self.user_s + self.system_s
         if sampled <= 0 or self.children_s > _MAX_CHILDREN_SHARE * self.total_s:
             return None
@@ -101,16 +110,19 @@ class CpuTime(NamedTuple):
 class ServerCpu:
     """CPU time and size of the process tree below ``pid``. Blocking: microseconds per process.
 
-    Most kernels count a process's CPU time exactly, but sample the split into user and system at timer ticks
-    (CONFIG_TICK_CPU_ACCOUNTING): right within a few per cent over a second. A process that ends before its first tick counts as
-    user time alone (cputime_adjust() in kernel/sched/cputime.c), so there is no split if reaped children spent more than 2 %.
+    Most kernels count a process's CPU time exactly, but sample the split into user and system at
+    timer ticks (CONFIG_TICK_CPU_ACCOUNTING): right within a few per cent over a second. A process
+    that ends before its first tick counts as user time alone (cputime_adjust() in
+    kernel/sched/cputime.c), so there is no split if reaped children spent more than 2 %.
     """
 
     def __init__(self, pid: int) -> None:
         self._tree = ServerTree([pid])
 
     def read(self) -> CpuTime:
-        """CPU time of the running processes and the children they reaped. Raises ``ProcessesGoneError`` if none runs."""
+        """CPU time of the running processes and the children they reaped. Raises
+        ``ProcessesGoneError`` if none runs.
+        """
         total = user = system = children = 0.0
         for stat in self._tree():
             with contextlib.suppress(OSError):  # it has ended
@@ -122,7 +134,9 @@ class ServerCpu:
         return CpuTime(total, user, system, children)
 
     def size(self) -> tuple[int, int]:
-        """The number of processes (with zombies) and threads; more than before the load means unfinished work."""
+        """The number of processes (with zombies) and threads; more than before the load means
+        unfinished work.
+        """
         stats = self._tree()
         return len(stats), sum(stat.threads for stat in stats)
 
@@ -137,7 +151,8 @@ _ENDED = re.compile(r"^State:\s+[ZX]", re.MULTILINE)
 def parse_counts(text: str) -> dict[str, int]:
     """System call -> count, from the table that ``strace -c`` prints, without its total. Pure.
 
-    A line has the share of time, seconds, microseconds per call, calls, errors (blank for none) and the name.
+    A line has the share of time, seconds, microseconds per call, calls, errors (blank for none) and
+    the name.
     """
     counts = {}
     for line in text.splitlines():
@@ -149,10 +164,12 @@ def parse_counts(text: str) -> dict[str, int]:
 
 @contextlib.asynccontextmanager
 async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
-    """Count the system calls of ``pids`` and their children during the block with strace -c, if they return in it; the dict is
-    filled at its end. Raises :class:`~asyncli.model.errors.HostError` if strace is missing or may not trace them.
+    """Count the system calls of ``pids`` and their children during the block with strace -c, if
+    they return in it; the dict is filled at its end. Raises
+    :class:`~asyncli.model.errors.HostError` if strace is missing or may not trace them.
 
-    Each traced call stops the process twice (ptrace(2)), so the server is many times slower: time nothing meanwhile.
+    Each traced call stops the process twice (ptrace(2)), so the server is many times slower: time
+    nothing meanwhile.
     """
     program = shutil.which("strace")
     if program is None:
@@ -194,7 +211,9 @@ async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
 
 
 def _attached(tracer: int, pids: Sequence[int]) -> bool:
-    """Whether ``tracer`` traces all processes that still run (proc(5), TracerPid). If none runs, strace ends by itself."""
+    """Whether ``tracer`` traces all processes that still run (proc(5), TracerPid). If none runs,
+    strace ends by itself.
+    """
     tracers = set()
     for pid in pids:
         with contextlib.suppress(OSError):

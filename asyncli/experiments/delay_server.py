@@ -1,8 +1,9 @@
 """A server that seems distant or slow: it answers in order, with a delay.
 
-``python -m asyncli.experiments.delay_server --bytes 6000 --round-trip-ms 20`` starts it by hand; it prints its port, and ends
-with SIGTERM. ``--round-trip-ms`` delays all received data. ``?ms=5`` in a path is the processing time of this request, during
-which the next request of its connection waits (RFC 9112 9.3.2).
+``python -m asyncli.experiments.delay_server --bytes 6000 --round-trip-ms 20`` starts it by hand; it
+prints its port, and ends with SIGTERM. ``--round-trip-ms`` delays all received data. ``?ms=5`` in a
+path is the processing time of this request, during which the next request of its connection waits
+(RFC 9112 9.3.2).
 """
 
 from __future__ import annotations
@@ -92,18 +93,32 @@ class DelayServer(LabServer):
 
     def _argv(self) -> list[str]:
         flags = {"port": self.port, "bytes": self.size_bytes, "round-trip-ms": self.round_trip_ms}
-        return [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in flags.items())]
+        return [
+            sys.executable,
+            "-m",
+            __name__,
+            *(f"--{name}={value}" for name, value in flags.items()),
+        ]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of ``python -m asyncli.experiments.delay_server``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m asyncli.experiments.delay_server", description="a server that answers late")
+    """The command line of ``python -m asyncli.experiments.delay_server``; returns the exit status.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m asyncli.experiments.delay_server", description="a server that answers late"
+    )
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
-    parser.add_argument("--bytes", type=int, default=6000, help="length of the body of each answer (6000)")
-    parser.add_argument("--round-trip-ms", type=float, default=0.0, help="round-trip time of the line (0)")
+    parser.add_argument(
+        "--bytes", type=int, default=6000, help="length of the body of each answer (6000)"
+    )
+    parser.add_argument(
+        "--round-trip-ms", type=float, default=0.0, help="round-trip time of the line (0)"
+    )
     chosen = parser.parse_args(argv)
     response = answer(200, b"x" * chosen.bytes, head_only=False, keep=True)
-    return run_listener("127.0.0.1", chosen.port, lambda: DelayConnection(response, chosen.round_trip_ms / 1000))
+    return run_listener(
+        "127.0.0.1", chosen.port, lambda: DelayConnection(response, chosen.round_trip_ms / 1000)
+    )
 
 
 if __name__ == "__main__":

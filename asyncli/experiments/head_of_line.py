@@ -1,4 +1,6 @@
-"""Measures one pipeline: answers queued behind a slow one (head-of-line blocking), and a client that does not read."""
+"""Measures one pipeline: answers queued behind a slow one (head-of-line blocking), and a client
+that does not read.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)\r\n")
 
 
 @contextlib.asynccontextmanager
-async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """``many`` connections to the server. Raises :class:`PeerError` if it ends one, or if the block takes longer than 30 s."""
+async def _connections(
+    url: str, many: int
+) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
+    """``many`` connections to the server. Raises :class:`PeerError` if it ends one, or if the block
+    takes longer than 30 s.
+    """
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(_TIMEOUT_S), contextlib.AsyncExitStack() as stack:
@@ -36,7 +42,9 @@ async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.
                 streams.append((reader, writer))
             yield streams
     except (OSError, asyncio.IncompleteReadError) as error:
-        raise PeerError(f"{url}: {error or 'no answer in time'}; check that the server runs") from None
+        raise PeerError(
+            f"{url}: {error or 'no answer in time'}; check that the server runs"
+        ) from None
 
 
 def _ask(url: str, work_ms: int = 0) -> bytes:
@@ -49,12 +57,14 @@ async def _read_one(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int(length[1]) if length else 0)
 
 
-async def answers_behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -> list[float]:
-    """Milliseconds until each answer is complete: to one request with a processing time of ``slow_ms``, and ``behind`` quick
-    ones.
+async def answers_behind_slow(
+    url: str, slow_ms: int, behind: int, *, pipelined: bool
+) -> list[float]:
+    """Milliseconds until each answer is complete: to one request with a processing time of
+    ``slow_ms``, and ``behind`` quick ones.
 
-    ``pipelined``: all on one connection, the slow one first; else at the same time, each on its own connection. Raises
-    :class:`~asyncli.model.errors.PeerError`.
+    ``pipelined``: all on one connection, the slow one first; else at the same time, each on its own
+    connection. Raises :class:`~asyncli.model.errors.PeerError`.
     """
     asks = [_ask(url, slow_ms), *[_ask(url)] * behind]
     async with _connections(url, 1 if pipelined else len(asks)) as streams:
@@ -74,10 +84,12 @@ async def answers_behind_slow(url: str, slow_ms: int, behind: int, *, pipelined:
 
 
 async def read_late(url: str, responses: int) -> dict[str, Any]:
-    """Send ``responses`` requests in one pipeline, read nothing until the receive window closes (or 3 s), then read all answers.
+    """Send ``responses`` requests in one pipeline, read nothing until the receive window closes (or
+    3 s), then read all answers.
 
-    ``before_bytes``: received but unread then; ``window_closed``: how often, on the whole host, None if unknown; ``answered``:
-    answers read afterwards. Raises :class:`~asyncli.model.errors.PeerError`.
+    ``before_bytes``: received but unread then; ``window_closed``: how often, on the whole host,
+    None if unknown; ``answered``: answers read afterwards. Raises
+    :class:`~asyncli.model.errors.PeerError`.
     """
     waiting = -1
     before = read_tcp()
@@ -87,7 +99,9 @@ async def read_late(url: str, responses: int) -> dict[str, Any]:
         writer.write(_ask(url) * responses)
 
         def closed() -> bool:
-            """Whether a window closed on the host and this socket is full: bytes wait, and no more arrive."""
+            """Whether a window closed on the host and this socket is full: bytes wait, and no more
+            arrive.
+            """
             nonlocal waiting
             waiting_before = waiting
             unread = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))

@@ -1,4 +1,6 @@
-"""The same soak against many lab servers: the cost of a held connection, how many fit, and which limit is reached first."""
+"""The same soak against many lab servers: the cost of a held connection, how many fit, and which
+limit is reached first.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,26 @@ from asyncli.collect.kernel import MemoryReader
 from asyncli.experiments import Count, Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, FigureRow, FigureTable, Round, Rounds, bars, span
-from asyncli.experiments.soak_ladder import LadderPlan, figures_of, ladder_soak, measured_in_cgroup, plan_of_soak, run_ladder
+from asyncli.experiments.record import (
+    Chart,
+    Claim,
+    Column,
+    Conclusions,
+    FigureRow,
+    FigureTable,
+    Round,
+    Rounds,
+    bars,
+    span,
+)
+from asyncli.experiments.soak_ladder import (
+    LadderPlan,
+    figures_of,
+    ladder_soak,
+    measured_in_cgroup,
+    plan_of_soak,
+    run_ladder,
+)
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.model.errors import HostError
@@ -25,11 +45,12 @@ _MIB = 1 << 20
 
 
 class Shape(NamedTuple):
-    """How a server holds connections: in an event loop, or with a process or thread for each; ``pool``: these are started before
-    the first connection.
+    """How a server holds connections: in an event loop, or with a process or thread for each;
+    ``pool``: these are started before the first connection.
 
-    ``processes``: it has several, each with its own descriptors and memory maps. ``guess_bytes``: an upper bound of memory per
-    connection with both ends on this host, to keep a ladder within the free memory.
+    ``processes``: it has several, each with its own descriptors and memory maps. ``guess_bytes``:
+    an upper bound of memory per connection with both ends on this host, to keep a ladder within the
+    free memory.
     """
 
     holds: Literal["event", "process", "thread"]
@@ -110,7 +131,8 @@ async def _hold(context: Context, name: str, number: int) -> None:
     keepalive_s = parse_duration(plan.keepalive)
     server = choose(name, connections=connections, keepalive_s=keepalive_s, **options)
     async with measured_in_cgroup(context, server) as charges:
-        # Of the host, or below of the control group: these include tasks, stacks and page tables, which a process's memory lacks.
+        # Of the host, or below of the control group: these include tasks, stacks and page tables,
+        # which a process's memory lacks.
         start = max(0.0, _counter(HOST_USED_BYTES) - before)
         # The fastest servers fork 2,000 processes a second; an event loop needs far less CPU.
         rate = plan.rate if shape.holds == "event" else max(100, plan.rate // 4)
@@ -142,7 +164,8 @@ async def _hold(context: Context, name: str, number: int) -> None:
 
 
 def connections_that_fit(name: str, plan: Any, free_bytes: float) -> int:
-    """Connections for a server's ladder: as asked, within its kind's maximum and a third of the free memory.
+    """Connections for a server's ladder: as asked, within its kind's maximum and a third of the
+    free memory.
 
     Raises :class:`HostError` if the ladder would have fewer connections than steps.
     """

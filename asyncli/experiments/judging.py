@@ -1,8 +1,9 @@
-"""Judges claims: figures of rounds give an interval, the interval a side of a rule, the sides of all cases a verdict. Pure.
+"""Judges claims: figures of rounds give an interval, the interval a side of a rule, the sides of
+all cases a verdict. Pure.
 
-A claim is a statement and a rule for a figure; a case is a setup, page or load under which it is tested. Rounds scatter by 5 to
-15 % and more, so a claim is judged by its figure's :func:`interval` (:func:`claimed`), never by a single figure. Exact counts are
-judged by :func:`counted`.
+A claim is a statement and a rule for a figure; a case is a setup, page or load under which it is
+tested. Rounds scatter by 5 to 15 % and more, so a claim is judged by its figure's :func:`interval`
+(:func:`claimed`), never by a single figure. Exact counts are judged by :func:`counted`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from asyncli.experiments.record import Claim, Round, Verdict
 LEVEL = 0.95
 #: Fewer rounds give no usable scatter (with two, Student's t is 12.7).
 ENOUGH_ROUNDS = 3
-#: Fewer rounds decide only if each of them is beyond the rule by this factor. Two equal runs that scatter by 15 % each differ by
-#: so much in one round of twenty; with a scatter of 10 % in one of two hundred.
+#: Fewer rounds decide only if each of them is beyond the rule by this factor. Two equal runs that
+#: scatter by 15 % each differ by so much in one round of twenty; with a scatter of 10 % in one of
+#: two hundred.
 LARGE = 1.5
 # Of more cases only the two extremes are named.
 _MAX_NAMED = 8
@@ -36,7 +38,9 @@ class Interval(NamedTuple):
     middle: float | None = None
 
     def words(self, *bounds: float) -> str:
-        """``middle (low to high)``, with enough digits to show on which side of each of ``bounds`` they are."""
+        """``middle (low to high)``, with enough digits to show on which side of each of ``bounds``
+        they are.
+        """
         low = shown(self.low, *bounds)
         high = shown(self.high, *bounds)
         if low == high:
@@ -53,9 +57,10 @@ class Interval(NamedTuple):
 def interval(values: Sequence[float]) -> Interval:
     """The interval of a figure from its rounds' ``values`` (at least one, none negative).
 
-    It is Student's t at 95 % on their logarithms: noise is multiplicative, and a ratio is as often doubled as halved. If the true
-    figure is on a rule's bound, the interval is entirely above it in 2.5 % of cases and entirely below in 2.5 %. With fewer than
-    :data:`ENOUGH_ROUNDS`, or a zero among them: from the least to the greatest, wider by :data:`LARGE` on each side.
+    It is Student's t at 95 % on their logarithms: noise is multiplicative, and a ratio is as often
+    doubled as halved. If the true figure is on a rule's bound, the interval is entirely above it in
+    2.5 % of cases and entirely below in 2.5 %. With fewer than :data:`ENOUGH_ROUNDS`, or a zero
+    among them: from the least to the greatest, wider by :data:`LARGE` on each side.
     """
     from asyncli.analysis.special import stdtrit
 
@@ -229,7 +234,9 @@ def verdict(sides: Iterable[Side]) -> Verdict:
 
 
 def limited(rounds: Iterable[Round]) -> set[str]:
-    """The steps in which asyncli was the limit in some round, so that the speed is not the server's."""
+    """The steps in which asyncli was the limit in some round, so that the speed is not the
+    server's.
+    """
     steps = set()
     for measurement in rounds:
         if "generator_saturated_cpu" in (measurement.get("busy") or ()):

@@ -1,4 +1,6 @@
-"""Programs in network namespaces: nginx and its clients as in the original experiment, and an agent beside nginx."""
+"""Programs in network namespaces: nginx and its clients as in the original experiment, and an agent
+beside nginx.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Running:
         return " ".join(self.output.split())[-_MAX_LAST_WORDS:] or "it printed nothing"
 
     async def wait_for_output(self, pattern: str, within_s: float = _START_S) -> re.Match[str]:
-        """Wait for the first match in its output. Raises :class:`EngineError` if it ends without one, or after ``within_s``."""
+        """Wait for the first match in its output. Raises :class:`EngineError` if it ends without
+        one, or after ``within_s``.
+        """
         match: re.Match[str] | None = None
 
         def matched_or_ended() -> bool:
@@ -98,7 +102,12 @@ class Programs:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             await asyncio.gather(*(child.end(program.process) for program in self.running))
         finally:
@@ -107,20 +116,31 @@ class Programs:
             self._folder.cleanup()
 
     def start(
-        self, host: str, name: str, module: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        host: str,
+        name: str,
+        module: str,
+        words: Sequence[str],
+        environment: Mapping[str, str] | None = None,
     ) -> Running:
-        """Run ``python -m module words`` on ``host`` with this Python and package; errors call it ``name``."""
+        """Run ``python -m module words`` on ``host`` with this Python and package; errors call it
+        ``name``.
+        """
         log = Path(self._folder.name) / f"{len(self.running)}.log"
         argv = [sys.executable, "-m", module, *words]
         with log.open("wb") as stream, self._network.inside(host):
             env = child.import_environment() | dict(environment or {})
-            process = child.spawn(argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env=env)
+            process = child.spawn(
+                argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env=env
+            )
         program = Running(host, name, process, log)
         self.running.append(program)
         return program
 
     async def cluster(self, host: str) -> str:
-        """Start a Dask scheduler on ``host`` and a worker on each client host; returns the scheduler's address."""
+        """Start a Dask scheduler on ``host`` and a worker on each client host; returns the
+        scheduler's address.
+        """
         own = self._network.address(host)
         address = f"tcp://{own}:{_SCHEDULER_PORT}"
         words = ["scheduler", "--host", own, "--port", str(_SCHEDULER_PORT), "--no-dashboard"]
@@ -131,7 +151,9 @@ class Programs:
         return address
 
     async def agent(self, status_url: str) -> tuple[str, dict[str, str]]:
-        """Start ``asyncli agent`` beside nginx; returns its URL, and the environment with its token for clients."""
+        """Start ``asyncli agent`` beside nginx; returns its URL, and the environment with its token
+        for clients.
+        """
         # In the environment other users cannot see it.
         environment = {"ASYNCLI_AGENT_TOKEN": secrets.token_urlsafe(24)}
         listen = f"{self._network.address(SERVER)}:{_AGENT_PORT}"
@@ -141,10 +163,16 @@ class Programs:
         return listens[1], environment
 
 
-async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
-    """Run ``measure`` once per round as the step ``label``, with the round's number and a folder for run files."""
+async def in_rounds(
+    context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]
+) -> None:
+    """Run ``measure`` once per round as the step ``label``, with the round's number and a folder
+    for run files.
+    """
     with contextlib.ExitStack() as stack:
-        folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
+        folder = context.folder or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-"))
+        )
         for number in range(context.plan.rounds):
             if context.wanted("nginx"):
                 with context.step("nginx", label):
@@ -152,9 +180,12 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
 
 
 @contextlib.asynccontextmanager
-async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
-    """Run nginx with the source's settings on the server's host, sized for ``most`` connections; yields it and its group's
-    charge. This thread is on that host during the block."""
+async def serving(
+    context: Context, network: Network, most: int
+) -> AsyncIterator[tuple[LabNginx, Charges]]:
+    """Run nginx with the source's settings on the server's host, sized for ``most`` connections;
+    yields it and its group's charge. This thread is on that host during the block.
+    """
     address = network.address(SERVER)
     keepalive_s = parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)

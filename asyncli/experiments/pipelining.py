@@ -1,4 +1,6 @@
-"""Compares pipelines with one request at a time, threads and asynchronous tasks, for the same number of answers."""
+"""Compares pipelines with one request at a time, threads and asynchronous tasks, for the same
+number of answers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from asyncli.experiments.counters import read_tcp, since
 from asyncli.experiments.delay_server import DelayServer
 from asyncli.experiments.head_of_line import answers_behind_slow, read_late
 from asyncli.experiments.judging import Rule, claimed, counted
-from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, Rounds, bars, rotated, span
+from asyncli.experiments.record import (
+    Chart,
+    ChartLine,
+    Claim,
+    Column,
+    Conclusions,
+    Rounds,
+    bars,
+    rotated,
+    span,
+)
 from asyncli.lab.base import LabServer
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
@@ -31,7 +43,8 @@ _MANY, _TEN, _ONE, _THREADS, _TASKS = WAYS
 #: Page -> server.
 PAGES = {"near": "nginx", "large": "nginx", "far": "distant", "line": "line"}
 _NEAR, _LARGE, _FAR, _LINE = PAGES
-# Also measured: nginx's limit of requests per connection (with the pipelines' depth), and the order of answers.
+# Also measured: nginx's limit of requests per connection (with the pipelines' depth), and the order
+# of answers.
 _LIMITS = {"no limit": (10_000_000, 150), "cut": (100, 150), "fitting": (100, 100)}
 _FREE, _CUT, _FITTING = _LIMITS
 _ORDERS = ("pipelined", "apart")
@@ -85,7 +98,9 @@ class PipeliningPlan(ExperimentPlan, frozen=True, kw_only=True):
 async def _run(context: Context) -> None:
     plan = context.plan
     if plan.responses < plan.connections:
-        raise PlanError("experiment pipelining: responses: fewer than connections; each connection needs one at least")
+        raise PlanError(
+            "experiment pipelining: responses: fewer than connections; each connection needs one at least"
+        )
     for number in range(plan.rounds):
         for place, page in enumerate(PAGES):
             await _measure_page(context, number, place, page)
@@ -123,8 +138,12 @@ async def _measure_page(context: Context, number: int, place: int, page: str) ->
 
 
 @contextlib.asynccontextmanager
-async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterator[tuple[LabServer, Counters]]:
-    """The page's server, and a reader of TCP counters. For the line, this thread is at its near end during the block."""
+async def _serving(
+    plan: PipeliningPlan, page: str, number: int
+) -> AsyncIterator[tuple[LabServer, Counters]]:
+    """The page's server, and a reader of TCP counters. For the line, this thread is at its near end
+    during the block.
+    """
     if PAGES[page] == "distant":
         async with DelayServer(plan.page_bytes, plan.round_trip_ms) as distant:
             yield distant, read_tcp
@@ -151,7 +170,9 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
             yield nginx, read
 
 
-async def _measure(context: Context, number: int, page: str, way: str, server: LabServer, read: Counters) -> None:
+async def _measure(
+    context: Context, number: int, page: str, way: str, server: LabServer, read: Counters
+) -> None:
     plan = context.plan
     before = read()
     if way in (_THREADS, _TASKS):
@@ -360,7 +381,9 @@ def _charts(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Chart]:
         requests = [float(number) for number in range(1, len(medians_ms) + 1)]
         lines.append(ChartLine(_order_label(step), requests, medians_ms))
     title = f"When each answer is complete, behind one that takes {plan.slow_ms} ms"
-    yield Chart("lines", title, "request, in the order sent; the first is the slow one", "ms", lines)
+    yield Chart(
+        "lines", title, "request, in the order sent; the first is the slow one", "ms", lines
+    )
 
 
 def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
@@ -371,7 +394,11 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         return rounds.ratios(pairs, "duration_s")
 
     def of(key: str, *ways: str, pages: Iterable[str] = PAGES) -> dict[str, list[float]]:
-        return {f"{way}, {_page_label(plan, page)}": rounds.of(f"{page}: {way}", key) for page in pages for way in ways}
+        return {
+            f"{way}, {_page_label(plan, page)}": rounds.of(f"{page}: {way}", key)
+            for page in pages
+            for way in ways
+        }
 
     first_ms = rounds.of(_ORDERS[0], "first_behind_ms")
     slow_ms = rounds.of(_ORDERS[0], "slow_ms")
@@ -387,7 +414,8 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         ("Pipelining cures head-of-line blocking.", Rule(high=0.5),
          {f"delay of the first of {_QUICK} quick answers, relative to the slow one before them": behind},
          "times its delay"),
-        # One at a time, each request and each answer is a segment; on the line an answer takes five.
+        # One at a time, each request and each answer is a segment; on the line an answer takes
+        # five.
         ("Several requests and answers of a pipeline share a TCP segment.", Rule(high=1.5),
          of("segments_each", _MANY, pages=(_NEAR, _LARGE, _FAR)),
          "segments per answer"),

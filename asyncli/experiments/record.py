@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 #: Increased when older versions could not read new records.
 SCHEMA = 1
-#: One measurement: ``step``, ``round`` (from 0), and figures by name. ``usable`` False, with the reason in ``unusable``: it
-#: failed and is excluded from tables and claims.
+#: One measurement: ``step``, ``round`` (from 0), and figures by name. ``usable`` False, with the
+#: reason in ``unusable``: it failed and is excluded from tables and claims.
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "mostly refuted", "does not hold", "cannot say"]
@@ -79,7 +79,9 @@ class ChartLine(msgspec.Struct):
 
 
 class Chart(msgspec.Struct):
-    """A chart of ``lines`` over a common axis, or ``bars``: then each line's ``xs`` are indexes of ``categories``."""
+    """A chart of ``lines`` over a common axis, or ``bars``: then each line's ``xs`` are indexes of
+    ``categories``.
+    """
 
     kind: Literal["lines", "bars"]
     title: str
@@ -91,7 +93,9 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), the evidence, and the most important ``figure``."""
+    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), the evidence, and the
+    most important ``figure``.
+    """
 
     claim: str
     verdict: Verdict
@@ -116,7 +120,8 @@ class Conclusions(msgspec.Struct):
 class Record(msgspec.Struct):
     """The content of ``record.json``.
 
-    ``complete``: it ran to its end and has conclusions. ``command`` repeats it in the record's folder; empty in old records.
+    ``complete``: it ran to its end and has conclusions. ``command`` repeats it in the record's
+    folder; empty in old records.
     """
 
     schema: int
@@ -202,7 +207,11 @@ class Rounds(list[Round]):
         return {label: self.ratio(*steps, key) for label, steps in pairs.items()}
 
     def row(
-        self, step: str, columns: list[Column], source: Mapping[str, str] | None = None, label: str | None = None
+        self,
+        step: str,
+        columns: list[Column],
+        source: Mapping[str, str] | None = None,
+        label: str | None = None,
     ) -> FigureRow:
         """A step's figures, and the source's, as a row."""
         values = {column.key: self.of(step, column.key) for column in columns}
@@ -215,7 +224,9 @@ class Rounds(list[Round]):
         """A table with a row for each measured step; a mapping of ``steps`` gives their labels."""
         labels = steps if isinstance(steps, Mapping) else {step: step for step in steps}
         rows = [self.row(step, columns, source.get(step), label) for step, label in labels.items()]
-        return FigureTable(title, columns, [row for row in rows if any(row.values.values())], caption)
+        return FigureTable(
+            title, columns, [row for row in rows if any(row.values.values())], caption
+        )
 
 
 def bars(label: str, values: Sequence[float | None]) -> ChartLine:

@@ -12,7 +12,18 @@ from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context
 from asyncli.experiments.counters import CpuTime, ServerCpu
 from asyncli.experiments.judging import MORE, Rule, claimed
-from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, rotated
+from asyncli.experiments.record import (
+    Chart,
+    ChartLine,
+    Claim,
+    Column,
+    Conclusions,
+    FigureRow,
+    FigureTable,
+    Rounds,
+    bars,
+    rotated,
+)
 from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
@@ -31,8 +42,12 @@ _Small = Annotated[int, Meta(ge=1, le=1_000)]
 class ModelsPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 5
     server_s: Annotated[float, Meta(ge=1e-3, le=3_600)] = 1.0
-    processes: Annotated[list[_Small], Meta(min_length=1)] = field(default_factory=lambda: [1, 10, 100])
-    bytes: Annotated[list[Count], Meta(min_length=1)] = field(default_factory=lambda: [4, 4_000, 10_000])
+    processes: Annotated[list[_Small], Meta(min_length=1)] = field(
+        default_factory=lambda: [1, 10, 100]
+    )
+    bytes: Annotated[list[Count], Meta(min_length=1)] = field(
+        default_factory=lambda: [4, 4_000, 10_000]
+    )
     pools: Annotated[list[_Small], Meta(min_length=1)] = field(default_factory=lambda: [2, 10, 100])
 
 
@@ -52,8 +67,12 @@ async def _run(context: Context) -> None:
                         context.findings.append(cell_failed(cell.label(), why, remedy))
 
 
-async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[ModelLoad, int]) -> None:
-    async with LabModel(cell.model, connections=max(16, cell.processes), workers=cell.pool) as server:
+async def _measure(
+    context: Context, cell: ModelLoad, number: int, loops: dict[ModelLoad, int]
+) -> None:
+    async with LabModel(
+        cell.model, connections=max(16, cell.processes), workers=cell.pool
+    ) as server:
         context.record_server(server)
         cpu = ServerCpu(server.pid)
         idle_size = cpu.size()
@@ -109,7 +128,9 @@ async def _load(
 
 
 async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
-    """The classic client's result. Raises :class:`PeerError` unless every connection received its bytes."""
+    """The classic client's result. Raises :class:`PeerError` unless every connection received its
+    bytes.
+    """
     arguments = (host, port, processes, loops, size)
     result = await child.run_module("asyncli.experiments.bytes_client", arguments, _TIMEOUT_S)
     if result is None:
@@ -230,7 +251,9 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
             f"{clients}: further pool members have no client.",
         ),
     ]
-    return Conclusions(tables, [_cpu_chart(rounds, order), _pool_chart(plan, rounds)], [*_claims(plan, rounds)])
+    return Conclusions(
+        tables, [_cpu_chart(rounds, order), _pool_chart(plan, rounds)], [*_claims(plan, rounds)]
+    )
 
 
 def _ranking(plan: Any, rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
@@ -289,8 +312,12 @@ def _load_table(plan: Any, rounds: Rounds) -> FigureTable:
     return rounds.table(title, columns, {load.step: load.model for load in loads}, caption)
 
 
-def _by_axis(title: str, rounds: Rounds, axis: dict[str, list[ModelLoad]], caption: str) -> FigureTable:
-    """A table with a column for each value of an axis (heading -> the models' loads), and a row for each model."""
+def _by_axis(
+    title: str, rounds: Rounds, axis: dict[str, list[ModelLoad]], caption: str
+) -> FigureTable:
+    """A table with a column for each value of an axis (heading -> the models' loads), and a row for
+    each model.
+    """
     columns = [Column(str(number), heading, "us") for number, heading in enumerate(axis)]
     values: dict[str, dict[str, list[float]]] = {}
     for number, of_models in enumerate(axis.values()):
@@ -318,7 +345,9 @@ def _cpu_chart(rounds: Rounds, order: list[ModelLoad]) -> Chart:
         bars("user and system, split unknown", unsplit_us),
     ]
     categories = [LABELS[cell.model] for cell in order]
-    return Chart("bars", "The server's CPU time per connection", "", "us per connection", lines, categories)
+    return Chart(
+        "bars", "The server's CPU time per connection", "", "us per connection", lines, categories
+    )
 
 
 def _pool_chart(plan: Any, rounds: Rounds) -> Chart:
@@ -335,7 +364,9 @@ def _pool_chart(plan: Any, rounds: Rounds) -> Chart:
 
 
 def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
-    """The claims on the source's order; a case is a pair of models with a number of client processes."""
+    """The claims on the source's order; a case is a pair of models with a number of client
+    processes.
+    """
 
     def cost_ratios(*pairs: tuple[str, str]) -> dict[str, list[float]]:
         """The CPU per connection of the first divided by that of the second."""
@@ -359,18 +390,42 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
         return rounds.ratios(cases, "cpu_us")
 
     iterative, accept, queue, thread, prefork, fork = _BY_COST
-    enough = min((pool for pool in plan.pools if pool >= load_at(plan, prefork).processes), default=max(plan.pools))
+    enough = min(
+        (pool for pool in plan.pools if pool >= load_at(plan, prefork).processes),
+        default=max(plan.pools),
+    )
     rows: tuple[tuple[str, Rule, Mapping[str, list[float]]], ...] = (
-        ("The iterative server costs the least CPU per connection.", MORE,
-         cost_ratios(*((model, iterative) for model in _BY_COST[1:]))),
-        ("The two pools of threads cost about the same.", Rule(1 / 1.1, 1.1), cost_ratios((queue, accept))),
-        ("The pool of threads with a queue costs more than the one with accept, since it needs a mutex and a condition variable.",
-         MORE, cost_ratios((queue, accept))),
-        ("A thread per client costs more than either pool of threads.", MORE, cost_ratios((thread, accept), (thread, queue))),
-        ("Preforked processes cost more than a thread per client (the source's text; in its table they cost less).", MORE,
-         cost_ratios((prefork, thread))),
-        ("A process forked for each client costs the most.", MORE,
-         cost_ratios(*((fork, model) for model in _BY_COST[:-1]))),
+        (
+            "The iterative server costs the least CPU per connection.",
+            MORE,
+            cost_ratios(*((model, iterative) for model in _BY_COST[1:])),
+        ),
+        (
+            "The two pools of threads cost about the same.",
+            Rule(1 / 1.1, 1.1),
+            cost_ratios((queue, accept)),
+        ),
+        (
+            "The pool of threads with a queue costs more than the one with accept, since it needs a "
+            "mutex and a condition variable.",
+            MORE,
+            cost_ratios((queue, accept)),
+        ),
+        (
+            "A thread per client costs more than either pool of threads.",
+            MORE,
+            cost_ratios((thread, accept), (thread, queue)),
+        ),
+        (
+            "Preforked processes cost more than a thread per client (the source's text; in its table they cost less).",
+            MORE,
+            cost_ratios((prefork, thread)),
+        ),
+        (
+            "A process forked for each client costs the most.",
+            MORE,
+            cost_ratios(*((fork, model) for model in _BY_COST[:-1])),
+        ),
         ("Smaller pools cost less.", MORE, pool_ratios(min(plan.pools))),
         ("Pool members beyond one for each client raise the cost.", MORE, pool_ratios(enough)),
     )

@@ -1,4 +1,6 @@
-"""Compares a connection per request with persistent connections: the server's cost, and the latency tail."""
+"""Compares a connection per request with persistent connections: the server's cost, and the latency
+tail.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ from asyncli.model.benchplan import BenchRun
 from asyncli.model.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES
 from asyncli.model.samples import series
 
-#: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of children, an access log, and
-#: KeepAlive Off for short connections.
+#: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of
+#: children, an access log, and KeepAlive Off for short connections.
 _SETUPS = {
     "Apache": "apache-prefork", "Apache, few children": "apache-prefork", "Apache, from 5 children": "apache-prefork",
     "nginx": "nginx",
@@ -43,7 +45,8 @@ _WAYS = {"short": True, "kept alive": False}
 _SHORT, _KEPT = _WAYS
 # Suffix of the steps that count system calls.
 _CALLS = ": system calls"
-# A child that closes waits for the client's close (lingering close), and serves no other client meanwhile.
+# A child that closes waits for the client's close (lingering close), and serves no other client
+# meanwhile.
 _SPARE_CHILDREN = 8
 # The source's; no connection is idle here.
 _KEEPALIVE_TIMEOUT_S = 15
@@ -64,7 +67,8 @@ _SOURCE = {
         "kept": "990,148 of 1,000,000",
     },
 }  # fmt: skip
-# Calls of one child during "about 10,000" requests: on 9,997 short connections, or 100 persistent ones of 100 requests.
+# Calls of one child during "about 10,000" requests: on 9,997 short connections, or 100 persistent
+# ones of 100 requests.
 _SOURCE_CALLS = {
     name: {_SHORT: f"{short:,} / about 10,000", _KEPT: f"{kept:,} / about 10,000"}
     for name, short, kept in (
@@ -108,7 +112,9 @@ async def _run(context: Context) -> None:
             server = _SETUPS[setup]
             # In alternating order: short connections leave TIME_WAIT behind.
             for way in rotated([*_WAYS], number):
-                if context.wanted(server) and (setup != _FEW or context.plan.connections > 1):  # half a child is none
+                if context.wanted(server) and (
+                    setup != _FEW or context.plan.connections > 1
+                ):  # half a child is none
                     with context.step(server, server):
                         await _measure(context, setup, way, number)
     with context.step("strace", "the count of system calls"):
@@ -125,11 +131,24 @@ def _children(plan: ShortPlan, setup: str) -> int:
 
 
 def _server(plan: ShortPlan, setup: str, way: str) -> LabServer:
-    limits = {"keepalive_requests": plan.keepalive_requests, "keepalive_timeout_s": _KEEPALIVE_TIMEOUT_S}
+    limits = {
+        "keepalive_requests": plan.keepalive_requests,
+        "keepalive_timeout_s": _KEEPALIVE_TIMEOUT_S,
+    }
     if setup == _NGINX:
         text = page(plan.page_bytes).decode()
-        return choose("nginx", connections=plan.connections + 64, body=text, content_type="text/html", **limits)
-    options = {"workers": _children(plan, setup), "page_bytes": plan.page_bytes, "one_listener": True}
+        return choose(
+            "nginx",
+            connections=plan.connections + 64,
+            body=text,
+            content_type="text/html",
+            **limits,
+        )
+    options = {
+        "workers": _children(plan, setup),
+        "page_bytes": plan.page_bytes,
+        "one_listener": True,
+    }
     if setup == _FROM_FIVE:
         options |= {"grows": True, "access_log": True, "keepalive": not _WAYS[way]}
     return choose("apache-prefork", connections=plan.connections, **options, **limits)
@@ -139,7 +158,9 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
     plan = context.plan
     async with _server(plan, setup, way) as server:
         before = read_io(server.pid) | read_tcp()
-        run = await context.bench_run(server, connections=plan.connections, duration=plan.duration, short=_WAYS[way])
+        run = await context.bench_run(
+            server, connections=plan.connections, duration=plan.duration, short=_WAYS[way]
+        )
         used = since(read_io(server.pid) | read_tcp(), before)
     result = evaluate_bench(run)
     measured = {**figures(result), **_memory(run), **_per_request(result, used, setup)}
@@ -162,9 +183,7 @@ def _memory(run: BenchRun) -> dict[str, Any]:
     }
 
 
-def _per_request(
-    result: BenchResult, used: Mapping[str, float], setup: str
-) -> dict[str, Any]:
+def _per_request(result: BenchResult, used: Mapping[str, float], setup: str) -> dict[str, Any]:
     """I/O per request, and the use of connections."""
     total = result.requests.total
     if not total:
@@ -222,7 +241,12 @@ def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
     tables = [
         rounds.table("Short against kept alive", _SPEED, steps, caption, _SOURCE),
         rounds.table("Per request", _COST, steps, _COST_CAPTION),
-        rounds.table("Memory of the server's processes", _MEMORY, steps, "For Apache from 5 children, idle is with these 5."),
+        rounds.table(
+            "Memory of the server's processes",
+            _MEMORY,
+            steps,
+            "For Apache from 5 children, idle is with these 5.",
+        ),
         *(_calls_table(rounds, setup) for setup in (_FULL, _NGINX)),
     ]
     return Conclusions(tables, [*_charts(rounds)], [*_claims(rounds)])
@@ -260,8 +284,13 @@ def _calls_of(rounds: Rounds, step: str) -> dict[str, float]:
 
 
 def _charts(rounds: Rounds) -> Iterator[Chart]:
-    for key, title, unit in (("per_s", "Throughput", "requests a second"), ("server_us", "The server's CPU", "µs a request")):
-        lines = [bars(way, [rounds.median(_step(setup, way), key) for setup in _SETUPS]) for way in _WAYS]
+    for key, title, unit in (
+        ("per_s", "Throughput", "requests a second"),
+        ("server_us", "The server's CPU", "µs a request"),
+    ):
+        lines = [
+            bars(way, [rounds.median(_step(setup, way), key) for setup in _SETUPS]) for way in _WAYS
+        ]
         yield Chart("bars", title, "", unit, lines, [*_SETUPS])
     quantiles = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms", "max": "max_ms"}
     steps = [_step(setup, way) for setup in _SETUPS for way in _WAYS]
@@ -289,11 +318,17 @@ def _over_time(rounds: Rounds, step: str) -> ChartLine:
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    """The source's claims, judged by the ratio of kept alive to short in the same round; each measured setup is a case."""
+    """The source's claims, judged by the ratio of kept alive to short in the same round; each
+    measured setup is a case.
+    """
     # If asyncli was the limit, the speed is not the server's, but its CPU per request is.
     busy = {setup for setup, steps in _STEPS.items() if limited(rounds) & {*steps}}
     judged = {setup: steps for setup, steps in _STEPS.items() if setup not in busy}
-    kinds = {"wire_bytes": "bytes above TCP", "segments": "TCP segments", "io_calls": "read and write calls"}
+    kinds = {
+        "wire_bytes": "bytes above TCP",
+        "segments": "TCP segments",
+        "io_calls": "read and write calls",
+    }
     calls = {setup: (kept + _CALLS, short + _CALLS) for setup, (kept, short) in _STEPS.items()}
     left_out = not_judged(busy)
     for claim, rule, cases, note in (

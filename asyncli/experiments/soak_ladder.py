@@ -1,4 +1,6 @@
-"""Soaks of a lab server on a ladder of plateaus, to measure a connection's cost; and the memory charged to its control group."""
+"""Soaks of a lab server on a ladder of plateaus, to measure a connection's cost; and the memory
+charged to its control group.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ from asyncli.experiments.context import Context
 from asyncli.findings.experiment import no_group
 from asyncli.lab import child
 from asyncli.lab.base import LabServer
-from asyncli.model.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
+from asyncli.model.metrics import (
+    KERNEL_SLAB,
+    SERVER_PROCESSES,
+    SERVER_PSS_BYTES,
+    SERVER_THREADS,
+    STATUS_ACTIVE,
+)
 from asyncli.model.plan import Layer, Plan, build_plan
 from asyncli.model.records import Phase, Sample
 from asyncli.model.run import Run
@@ -52,7 +60,9 @@ class LadderPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 
 def ladder_soak(server: LabServer, plan: Any, connections: int, rate: int, **keys: Any) -> Plan:
-    """The soak of a :class:`LadderPlan`, at about ``rate`` connects a second; ``keys``: further ones of a plan file."""
+    """The soak of a :class:`LadderPlan`, at about ``rate`` connects a second; ``keys``: further
+    ones of a plan file.
+    """
     return plan_of_soak(
         server, connections=connections, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
         keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
@@ -74,7 +84,8 @@ def plan_of_soak(server: LabServer, **values: Any) -> Plan:
 class _Ladder(NoObserver):
     """Reads the memory of server, kernel and host at the same instants on every plateau.
 
-    The collector's budget allows reading a thousand processes only once a minute, which could miss a short rest.
+    The collector's budget allows reading a thousand processes only once a minute, which could miss
+    a short rest.
     """
 
     def __init__(self, plan: Plan, pid: int) -> None:
@@ -120,7 +131,9 @@ async def run_ladder(server: LabServer, plan: Plan) -> Run:
     try:
         with tempfile.TemporaryDirectory(prefix="asyncli-holding-") as folder:
             path = Path(folder) / "run.db"
-            await Soak(plan, path, observer=ladder, target=KnownServer(server.label, server.pid)).run()
+            await Soak(
+                plan, path, observer=ladder, target=KnownServer(server.label, server.pid)
+            ).run()
             run = await asyncio.to_thread(read_run, path)
     finally:
         reading.cancel()
@@ -145,7 +158,8 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
         "held": totals.held,
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
-        "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
+        "causes": {name: dead.count for name, dead in totals.whole.deaths.items()}
+        | totals.whole.failures,
         "p99_ms": in_ms(totals.whole.latency_us, 0.99)[0],
         "processes": run.series(SERVER_PROCESSES).last(until_s=end_s),
         "threads": run.series(SERVER_THREADS).last(until_s=end_s),
@@ -172,7 +186,9 @@ def _is_precise(cost: Cost | None) -> bool:
     return cost.half_width <= _MAX_HALF_WIDTH * cost.bytes_per_connection
 
 
-def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2) -> dict[str, float | None]:
+def own_cost(
+    run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2
+) -> dict[str, float | None]:
     """``own``: the bytes of one more connection on the server's side, if both sides are this host;
     ``own_half``: half of its interval; None: unknown. It is what the server's control group is
     charged, and its TCP socket if that is not; without a group all that the host uses, less
@@ -209,7 +225,9 @@ def _charged(run: Run, charges: Charges, ends: int) -> list[Cost | None]:
 
 
 def _slope(run: Run, samples: list[Sample]) -> Cost | None:
-    """The slope of samples named as the server's memory over the connections of ``run`` and other clients."""
+    """The slope of samples named as the server's memory over the connections of ``run`` and other
+    clients.
+    """
     active = run.series(STATUS_ACTIVE)
     active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in active.rows()]
     both = sorted([*active_samples, *samples], key=lambda sample: sample.t_s)
@@ -224,10 +242,13 @@ _REMOVE_S = 5.0
 
 
 class Charges:
-    """The memory charged to a server's control group from its start, without file cache; no samples without a group."""
+    """The memory charged to a server's control group from its start, without file cache; no samples
+    without a group.
+    """
 
     def __init__(self) -> None:
-        #: On this host's monotonic clock, named as the server's memory, since it is fitted like that.
+        #: On this host's monotonic clock, named as the server's memory, since it is fitted like
+        #: that.
         self.samples: list[Sample] = []
         #: The charge includes accepted sockets.
         self.with_sockets = False
@@ -239,13 +260,17 @@ class Charges:
         if group.second and release is not None:
             self.with_sockets = (int(release[1]), int(release[2])) >= (6, 12)
         while True:
-            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
+            self.samples.append(
+                Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)})
+            )
             await asyncio.sleep(_CHARGE_INTERVAL_S)
 
 
 @contextlib.asynccontextmanager
 async def measured_in_cgroup(context: Context, server: LabServer) -> AsyncIterator[Charges]:
-    """Run ``server`` in a control group of its own and sample that. If none can be made, run it without, and add a finding."""
+    """Run ``server`` in a control group of its own and sample that. If none can be made, run it
+    without, and add a finding.
+    """
     charges = Charges()
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -263,10 +288,11 @@ async def measured_in_cgroup(context: Context, server: LabServer) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def new_cgroup() -> AsyncIterator[Group]:
-    """A memory control group, removed at the block's end, when the server must have ended. Raises OSError if none can be made.
+    """A memory control group, removed at the block's end, when the server must have ended. Raises
+    OSError if none can be made.
 
-    It is below our own group, so that our limits apply. With cgroup v2 it is beside ours if ours has no limit, since a group with
-    processes cannot delegate memory.
+    It is below our own group, so that our limits apply. With cgroup v2 it is beside ours if ours
+    has no limit, since a group with processes cannot delegate memory.
     """
     cgroup = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")

@@ -1,4 +1,6 @@
-"""The experiment that asyncli comes from: one nginx, two clients on separate hosts, with the source's phases and table."""
+"""The experiment that asyncli comes from: one nginx, two clients on separate hosts, with the
+source's phases and table.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
 from asyncli.model.errors import EngineError
-from asyncli.model.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_CPU_S, SERVER_RSS_BYTES, STATUS_REQUESTS
+from asyncli.model.metrics import (
+    HOST_FREE_BYTES,
+    HOST_USED_BYTES,
+    SERVER_CPU_S,
+    SERVER_RSS_BYTES,
+    STATUS_REQUESTS,
+)
 from asyncli.model.run import Run
 from asyncli.model.units import parse_duration
 from asyncli.store.reader import read_run
@@ -68,8 +76,15 @@ _COST = [
     Column("kernel", "kernel, server's end", "B"), Column("own", "server's host, one more", "B"), Column("own_half", "±", "B"),
     Column("cpu", "nginx CPU", "share"), Column("beats_s", "heartbeats a second"), Column("beat_us", "CPU per heartbeat", "us"),
 ]  # fmt: skip
-# 94,600 KB, and 1,042,512 - 148,316 KB, each divided by 100,000; 1,095,055 requests in "about 2 hours".
-_COST_SOURCE = {"rss_each": "969 B", "own": "9,157 B", "cpu": "about 2%", "beats_s": "about 150", "beat_us": "about 130"}
+# 94,600 KB, and 1,042,512 - 148,316 KB, each divided by 100,000; 1,095,055 requests in "about 2
+# hours".
+_COST_SOURCE = {
+    "rss_each": "969 B",
+    "own": "9,157 B",
+    "cpu": "about 2%",
+    "beats_s": "about 150",
+    "beat_us": "about 130",
+}
 _COUNTS = [
     Column("asked", "requested"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
     Column("answered", "answered"), Column("late_ms", "ramp lateness p99", "ms"), Column("p99_ms", "latency p99", "ms"),
@@ -158,9 +173,12 @@ async def _run_soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequen
                 )
 
 
-def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[str, dict[str, Any]]:
-    """Each client's counts, their sums with the server's counts at the hold's end, and a connection's ``cost``. The first run has
-    the server's samples. Pure."""
+def figures_of(
+    runs: Mapping[str, Run], charges: Charges | None = None
+) -> dict[str, dict[str, Any]]:
+    """Each client's counts, their sums with the server's counts at the hold's end, and a
+    connection's ``cost``. The first run has the server's samples. Pure.
+    """
     first, *_ = runs.values()
     clients = {name: _counts_of(run) for name, run in runs.items()}
     sums = {}
@@ -193,8 +211,8 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
 
 
 def _both_held(first: Run, runs: Iterable[Run]) -> tuple[float, float]:
-    """From the latest start of a hold to the earliest end, on the clock of ``first``: the programs of
-    the clients do not start at the same time. Namespaces share the monotonic clock.
+    """From the latest start of a hold to the earliest end, on the clock of ``first``: the programs
+    of the clients do not start at the same time. Namespaces share the monotonic clock.
     """
     zero_s = first.environment["clock"]["monotonic_s"]
     starts_s = []
@@ -245,9 +263,7 @@ def _counts_of(run: Run) -> dict[str, Any]:
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The tables and the source's claims."""
     clients = dict.fromkeys(
-        measurement["step"]
-        for measurement in rounds
-        if measurement["step"].startswith("client-")
+        measurement["step"] for measurement in rounds if measurement["step"].startswith("client-")
     )
     steps = [*clients, _ON]
     tables = [
@@ -275,9 +291,7 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
 
 
 def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
-    has_enough = all(
-        figures["held"] >= _MIN_CONNECTIONS for figures in rounds.in_step(_ON)
-    )
+    has_enough = all(figures["held"] >= _MIN_CONNECTIONS for figures in rounds.in_step(_ON))
     yield from _held_all(rounds)
     yield from _takes_1_kb(rounds, has_enough=has_enough)
     yield from _costs_of_host(rounds)
@@ -354,8 +368,7 @@ def _takes_2_percent(plan: Any, rounds: Rounds, *, has_enough: bool) -> Iterator
     if not has_enough or parse_duration(plan.keepalive) < _SOURCE_KEEPALIVE_S:
         if cases:
             note = (
-                f"judged only with {_MIN_CONNECTIONS:,} connections or more "
-                "and --keepalive 3600s"
+                f"judged only with {_MIN_CONNECTIONS:,} connections or more and --keepalive 3600s"
             )
         cases = {}
     # A single round decides only if it is beyond by 1.5 times.
@@ -372,7 +385,13 @@ EXPERIMENT = Experiment(
     source="asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps and free in three phases",
     plan=TwoClientsPlan,
     # Long enough that both hold together even if a busy host starts one of them seconds later.
-    quick={"connections": 1_000, "duration": "15s", "rate": 100, "keepalive": "10s", "baseline": "3s"},
+    quick={
+        "connections": 1_000,
+        "duration": "15s",
+        "rate": 100,
+        "keepalive": "10s",
+        "baseline": "3s",
+    },
     run=_run,
     conclude=conclude,
     servers=("nginx",),

@@ -1,4 +1,6 @@
-"""Compares a proxy that opens a connection to a backend for each request with one that keeps them alive."""
+"""Compares a proxy that opens a connection to a backend for each request with one that keeps them
+alive.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from asyncli.collect.status_pages import NotStatusPage, parse_page
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures
 from asyncli.experiments.judging import Rule, claimed, counted, limited, not_judged
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, rotated, span
+from asyncli.experiments.record import (
+    Chart,
+    Claim,
+    Column,
+    Conclusions,
+    Rounds,
+    bars,
+    rotated,
+    span,
+)
 from asyncli.lab.base import ask
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
@@ -20,7 +31,8 @@ from asyncli.model.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
 #: Moves this thread to the backends' network namespace for a block.
 AtBackends = Callable[[], contextlib.AbstractContextManager[None]]
-#: Step -> (keep-alive to the backends, the backends' limit of requests per connection, idle connections that the proxy keeps)
+#: Step -> (keep-alive to the backends, the backends' limit of requests per connection, idle
+#: connections that the proxy keeps)
 _STEPS = {
     "off": (False, 1_000, 32),
     "on, 100 a connection": (True, 100, 32),
@@ -34,7 +46,10 @@ _LINE = Quality(round_trip_ms=20, mbit_s=100, lost=0.001)
 _FAR_OFF, _FAR_FEW = (f"{step}, on a line" for step in (_OFF, _FEW))
 _LINE_STEPS = {_FAR_OFF: _STEPS[_OFF], _FAR_FEW: _STEPS[_FEW]}
 _PROXY, _LINE_PROXY = SERVERS = ("nginx-proxy", "line")
-_SOURCE = {_OFF: {"per_s": "21,203", "mean_ms": "1.61"}, _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"}}
+_SOURCE = {
+    _OFF: {"per_s": "21,203", "mean_ms": "1.61"},
+    _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"},
+}
 _COLUMNS = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
     Column("client_us", "asyncli CPU per request", "us"), Column("proxy_us", "proxy CPU per request", "us"),
@@ -58,7 +73,9 @@ async def _run(context: Context) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIterator[tuple[LabNginxProxy, AtBackends]]:
+async def _proxied(
+    step: str, number: int, *common: Any, **keys: Any
+) -> AsyncIterator[tuple[LabNginxProxy, AtBackends]]:
     """The step's proxy, and what moves this thread to its backends."""
     if step in _STEPS:
         async with LabNginxProxy(*common, **keys) as proxy:
@@ -114,11 +131,17 @@ async def _measure(context: Context, step: str, number: int) -> None:
 
 async def _counts(backend: LabNginx) -> tuple[int, int]:
     """Accepts and requests that a backend has counted."""
-    _, _, body = (await ask(backend.status_port, backend.status_path)).decode("latin-1").partition("\r\n\r\n")
+    _, _, body = (
+        (await ask(backend.status_port, backend.status_path))
+        .decode("latin-1")
+        .partition("\r\n\r\n")
+    )
     try:
         counts = parse_page(body).values
     except NotStatusPage as error:
-        raise HostError(f"a backend's status page cannot be read ({error}); look at the host's load") from None
+        raise HostError(
+            f"a backend's status page cannot be read ({error}); look at the host's load"
+        ) from None
     return int(counts[STATUS_ACCEPTS]), int(counts[STATUS_REQUESTS])
 
 
@@ -135,7 +158,9 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     labels = {}
     for step in (*_STEPS, *_LINE_STEPS):
         labels[step] = f"keep-alive {step}" if step in _SOURCE else f"keep-alive {step} (ours)"
-    table = rounds.table("Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE)
+    table = rounds.table(
+        "Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE
+    )
     drawn = bars("here", [rounds.median(step, "per_s") for step in labels])
     chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [drawn], [*labels])
     return Conclusions([table], [chart], [*_claims(rounds)])
@@ -150,7 +175,12 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     note = not_judged(busy)
     if not note and any(gains.values()):
         note = "the source: 2.33 times"
-    yield from claimed("Keep-alive to the backends more than doubles a proxy's throughput.", Rule(low=2), gains, note)
+    yield from claimed(
+        "Keep-alive to the backends more than doubles a proxy's throughput.",
+        Rule(low=2),
+        gains,
+        note,
+    )
     kept = {}
     all_served: list[float] = []
     for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128)):
@@ -161,7 +191,12 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
             all_served += served
     every = span(all_served, ".1f") if kept else ""
     claim = "A backend with keepalive_requests 100 serves 100 requests on each connection."
-    yield from counted(claim, "from 90 to 100, since the end cuts the last ones short", kept, figure=f"{every} requests")
+    yield from counted(
+        claim,
+        "from 90 to 100, since the end cuts the last ones short",
+        kept,
+        figure=f"{every} requests",
+    )
 
 
 EXPERIMENT = Experiment(

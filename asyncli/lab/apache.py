@@ -1,4 +1,6 @@
-"""A private Apache for a soak: a process per connection (prefork), or threads that each wait for many connections (event)."""
+"""A private Apache for a soak: a process per connection (prefork), or threads that each wait for
+many connections (event).
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ from asyncli.model.errors import HostError
 from asyncli.model.trust import ask_program
 from asyncli.model.units import format_many, tenth_more
 
-#: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
+#: The page of the classic comparison of short and persistent connections: Apache 2.0's default
+#: page.
 PAGE_BYTES = 1_456
-# A process takes 0.3 MB and one of the kernel's 32,768 process ids: beyond this the test measures the host.
+# A process takes 0.3 MB and one of the kernel's 32,768 process ids: beyond this the test measures
+# the host.
 _MOST_PREFORK = 4_000
 # Apache's "common".
 _LOG_FORMAT = r'"%h %l %u %t \"%r\" %>s %b"'
@@ -29,9 +33,9 @@ _LOG_FORMAT = r'"%h %l %u %t \"%r\" %>s %b"'
 _STARTED = 5
 # Status polls and the readiness probe each take a process in prefork.
 _POLLERS = 8
-# When more connections need a thread than there are idle threads, the event MPM closes all its idle connections (event.c,
-# "kill'em all"); a new connection holds a thread until its first request. At 1,000 heartbeats a second 256 threads serve those
-# of a quarter of a second.
+# When more connections need a thread than there are idle threads, the event MPM closes all its idle
+# connections (event.c, "kill'em all"); a new connection holds a thread until its first request. At
+# 1,000 heartbeats a second 256 threads serve those of a quarter of a second.
 _THREADS = 256
 _MOST_THREADS_IN_ALL = 100_000
 # A child's descriptors for listeners, epoll, pipes, logs and the lock.
@@ -46,7 +50,9 @@ _MODULE_FOLDERS = (
 
 
 class ApacheBinary(NamedTuple):
-    """An Apache program: ``version_text`` as ``Apache/2.4.62``, the folder of its modules, and the modules built in."""
+    """An Apache program: ``version_text`` as ``Apache/2.4.62``, the folder of its modules, and the
+    modules built in.
+    """
 
     path: str
     version_text: str
@@ -55,7 +61,8 @@ class ApacheBinary(NamedTuple):
 
 
 def parse_version(text: str) -> str | None:
-    """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later."""
+    """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later.
+    """
     match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
     if match is None or (int(match[2]), int(match[3])) < (2, 4):
         return None
@@ -80,15 +87,19 @@ def _module_folder() -> Path | None:
     return None
 
 
-def event_sizes(connections: int, nofile: int, processes: int | None = None) -> tuple[int, int, float]:
-    """Processes, threads in each and AsyncRequestWorkerFactor for ``connections`` in the event MPM. Raises :class:`HostError`.
+def event_sizes(
+    connections: int, nofile: int, processes: int | None = None
+) -> tuple[int, int, float]:
+    """Processes, threads in each and AsyncRequestWorkerFactor for ``connections`` in the event MPM.
+    Raises :class:`HostError`.
 
-    A child accepts while it has fewer connections than ThreadsPerChild + AsyncRequestWorkerFactor x idle threads (the
-    documentation of the event MPM), so at most (AsyncRequestWorkerFactor + 1) x ThreadsPerChild. All children accept from
-    one queue, which does not distribute evenly: one may fill up while another is empty. A child that meets EMFILE exits with
-    all its connections. So the bound is just below a child's descriptor limit, and there are as many children as hold a tenth
-    more than ``connections``. Few is better: a child's threads use every CPU, and the status page is up to date only on the
-    child that serves it.
+    A child accepts while it has fewer connections than ThreadsPerChild + AsyncRequestWorkerFactor x
+    idle threads (the documentation of the event MPM), so at most (AsyncRequestWorkerFactor + 1) x
+    ThreadsPerChild. All children accept from one queue, which does not distribute evenly: one may
+    fill up while another is empty. A child that meets EMFILE exits with all its connections. So the
+    bound is just below a child's descriptor limit, and there are as many children as hold a tenth
+    more than ``connections``. Few is better: a child's threads use every CPU, and the status page
+    is up to date only on the child that serves it.
     """
     per_process = nofile - _OWN_DESCRIPTORS
     threads = min(_THREADS, per_process // 2)
@@ -106,17 +117,20 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
 
 
 class LabApache(LabServer):
-    """What both Apaches share. ``page_bytes``: the size of the page at every path; ``keepalive_requests`` 0: no limit
-    (MaxKeepAliveRequests counts those after the first).
+    """What both Apaches share. ``page_bytes``: the size of the page at every path;
+    ``keepalive_requests`` 0: no limit (MaxKeepAliveRequests counts those after the first).
 
-    Raises :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``, since
-    Apache refuses to serve as root; they need access to TMPDIR then.
+    Raises :class:`HostError` if there is no Apache or it does not start. Started by root, its
+    children run as ``nobody``, since Apache refuses to serve as root; they need access to TMPDIR
+    then.
     """
 
     template = "apache.conf"
     status_path = "/server-status?auto"
     speaks_tls = True
-    error_pattern = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
+    error_pattern = re.compile(
+        r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)"
+    )
     prefix_pattern = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
     log_names = ("stderr", "error.log")
     #: "prefork" or "event".
@@ -153,7 +167,9 @@ class LabApache(LabServer):
     async def _prepare(self) -> None:
         self._binary = find_apache()
         if self._binary is None:
-            raise HostError(f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)")
+            raise HostError(
+                f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)"
+            )
         self._workers, self._directives = self._size()
 
     @abstractmethod
@@ -251,7 +267,15 @@ class LabApache(LabServer):
     def _argv(self) -> list[str]:
         assert self._binary is not None
         folder = self.config_path.parent
-        return [self._binary.path, "-D", "FOREGROUND", "-d", str(folder), "-f", str(self.config_path)]
+        return [
+            self._binary.path,
+            "-D",
+            "FOREGROUND",
+            "-d",
+            str(folder),
+            "-f",
+            str(self.config_path),
+        ]
 
     async def _is_ready(self) -> bool:
         answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
@@ -271,12 +295,13 @@ class LabApache(LabServer):
 class LabApachePrefork(LabApache):
     """Apache's prefork MPM: each process serves one connection until that ends.
 
-    All processes, at most 4,000, start before the first connection: they are part of the fixed cost, and the ramp does not wait
-    for forks (Apache starts at most 32 a second on demand).
+    All processes, at most 4,000, start before the first connection: they are part of the fixed
+    cost, and the ramp does not wait for forks (Apache starts at most 32 a second on demand).
 
-    ``one_listener``: the status page is at the target's port. Children then accept without the lock that several ports need
-    ("Accept Serialization" of Apache's performance tuning guide); on busy CPUs new connections wait long for that lock.
-    ``grows``: Apache's own defaults, 5 processes at the start and 5 to 10 spare.
+    ``one_listener``: the status page is at the target's port. Children then accept without the lock
+    that several ports need ("Accept Serialization" of Apache's performance tuning guide); on busy
+    CPUs new connections wait long for that lock. ``grows``: Apache's own defaults, 5 processes at
+    the start and 5 to 10 spare.
     """
 
     name = "apache-prefork"
@@ -311,10 +336,11 @@ class LabApachePrefork(LabApache):
 
 
 class LabApacheEvent(LabApache):
-    """Apache's event MPM: a listener thread in each process waits for the idle connections, and worker threads serve requests.
+    """Apache's event MPM: a listener thread in each process waits for the idle connections, and
+    worker threads serve requests.
 
-    ``workers`` is the number of processes, by default as few as their descriptors allow. With more than one the status page's
-    count of connections is not up to date (see configs/apache.conf).
+    ``workers`` is the number of processes, by default as few as their descriptors allow. With more
+    than one the status page's count of connections is not up to date (see configs/apache.conf).
     """
 
     name = "apache-event"
@@ -326,7 +352,9 @@ class LabApacheEvent(LabApache):
     status_timeout = "2500ms"
 
     def _size(self) -> tuple[int, dict[str, float]]:
-        processes, threads, factor = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
+        processes, threads, factor = event_sizes(
+            self.connections, descriptor_limit(), self._asked_workers
+        )
         everything = processes * threads
         return processes, {
             "ServerLimit": processes,
@@ -349,8 +377,10 @@ def page(size: int) -> bytes:
 
 
 def _user_lines() -> str:
-    """The directives for the children's user if we are root: Apache refuses to serve as root (unless built with
-    BIG_SECURITY_HOLE). Reading their PSS then needs CAP_SYS_PTRACE, which root lacks in some containers."""
+    """The directives for the children's user if we are root: Apache refuses to serve as root
+    (unless built with BIG_SECURITY_HOLE). Reading their PSS then needs CAP_SYS_PTRACE, which root
+    lacks in some containers.
+    """
     if os.geteuid() != 0:
         return "# (User: only root may set it; children run as the user that started them)"
     try:

@@ -1,4 +1,6 @@
-"""The base class of lab servers: it starts a program as our child, waits until it is ready, and removes all of its files."""
+"""The base class of lab servers: it starts a program as our child, waits until it is ready, and
+removes all of its files.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,15 @@ _LONGEST_ANSWER = 1 << 20
 class LabServer(ABC):
     """A server on ``address`` and ``port`` (0: a free one); ``async with`` starts and stops it.
 
-    It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers`` processes or threads (default:
-    the class chooses). ``keepalive_timeout_s`` defaults to ten times ``keepalive_s``, and at least an hour, so that a paused
-    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``http2``: it speaks HTTP/2. ``deflate``: it
-    accepts permessage-deflate on WebSockets. ``scheme``: the scheme of its URL, for a server of several protocols.
+    It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers``
+    processes or threads (default: the class chooses). ``keepalive_timeout_s`` defaults to ten times
+    ``keepalive_s``, and at least an hour, so that a paused client keeps its connections. ``tls``:
+    it speaks TLS, with a new certificate. ``http2``: it speaks HTTP/2. ``deflate``: it accepts
+    permessage-deflate on WebSockets. ``scheme``: the scheme of its URL, for a server of several
+    protocols.
 
-    It runs in a temporary folder and ends when this process ends. It is ready when it prints a line, or when its status page
-    answers on 127.0.0.1 and a port of its own.
+    It runs in a temporary folder and ends when this process ends. It is ready when it prints a
+    line, or when its status page answers on 127.0.0.1 and a port of its own.
     """
 
     #: The name in commands and messages, and in its folder's name.
@@ -54,7 +58,8 @@ class LabServer(ABC):
     scheme: str = "http"
     #: A second scheme that it accepts at the same port; "": none.
     also: str = ""
-    #: Socket ends on this host per held connection: the client's and the server's; for a proxy also the two to its backend.
+    #: Socket ends on this host per held connection: the client's and the server's; for a proxy also
+    #: the two to its backend.
     ends: int = 2
     #: For a server of one process.
     descriptors_per_connection: ClassVar[int] = 1
@@ -62,7 +67,8 @@ class LabServer(ABC):
     plan_keys: ClassVar[Mapping[str, Any]] = {}
     #: It prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
-    #: Matches an error in its logs (without a match the last line is reported), and the prefix to cut: time stamps, process ids.
+    #: Matches an error in its logs (without a match the last line is reported), and the prefix to
+    #: cut: time stamps, process ids.
     error_pattern: ClassVar[re.Pattern[str] | None] = None
     prefix_pattern: ClassVar[re.Pattern[str]] = re.compile("^$")
     #: Files to search for errors, in this order.
@@ -110,11 +116,15 @@ class LabServer(ABC):
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return url_of(self.scheme, ports.host_port(ports.reachable(self.address), self.port), self.tls)
+        return url_of(
+            self.scheme, ports.host_port(ports.reachable(self.address), self.port), self.tls
+        )
 
     @property
     def authority(self) -> Path | None:
-        """The PEM file of the authority that signed its certificate, which exists while it runs; None without TLS."""
+        """The PEM file of the authority that signed its certificate, which exists while it runs;
+        None without TLS.
+        """
         if not self.tls:
             return None
         return self._file("authority.pem")
@@ -140,7 +150,9 @@ class LabServer(ABC):
 
     @property
     def workers(self) -> int:
-        """The number of its worker processes, or of threads for a server of one process; 0 before the start."""
+        """The number of its worker processes, or of threads for a server of one process; 0 before
+        the start.
+        """
         return self._workers
 
     @property
@@ -170,13 +182,20 @@ class LabServer(ABC):
         """The lines of its stderr, also after it ended."""
         if self._folder is None:
             return self._complaints
-        return tuple(self._file("stderr").read_text(encoding="utf-8", errors="replace").splitlines())
+        return tuple(
+            self._file("stderr").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -191,7 +210,8 @@ class LabServer(ABC):
                 await self._start_once()
                 return
             except _PortTakenError as error:
-                # Another process took the port meanwhile; draw another unless the caller chose this one.
+                # Another process took the port meanwhile; draw another unless the caller chose this
+                # one.
                 if self._asked_port or attempt == _START_TRIES - 1:
                     raise HostError(str(error)) from None
 
@@ -235,7 +255,9 @@ class LabServer(ABC):
         return True
 
     def _require_descriptors(self, own: int) -> None:
-        """Raise :class:`HostError` if one process, which needs ``own`` descriptors itself, cannot hold the connections."""
+        """Raise :class:`HostError` if one process, which needs ``own`` descriptors itself, cannot
+        hold the connections.
+        """
         nofile = descriptor_limit()
         limit = max(0, nofile - own) // self.descriptors_per_connection
         if self.connections > limit:
@@ -299,14 +321,18 @@ class LabServer(ABC):
         try:
             return template.substitute(self._values())
         except (KeyError, ValueError) as error:
-            raise HostError(f"configs/{self.template}: asyncli has no value for {error}; write $$ for a dollar sign") from None
+            raise HostError(
+                f"configs/{self.template}: asyncli has no value for {error}; write $$ for a dollar sign"
+            ) from None
 
     async def _wait_for_line(self) -> None:
         """Wait until it prints a line."""
         assert self._process is not None
         line = await child.first_line(self._process, _START_S)
         if line is None:
-            raise HostError(f"{self.display_name} is not ready after {_START_S:.0f} s; look at the host's load")
+            raise HostError(
+                f"{self.display_name} is not ready after {_START_S:.0f} s; look at the host's load"
+            )
         if not line:
             raise self._start_error()
 
@@ -316,7 +342,9 @@ class LabServer(ABC):
         loop = asyncio.get_running_loop()
         process = self._process
         deadline = loop.time() + _START_S
-        all_ready = await child.until(lambda: process.poll() is not None or self._workers_ready(), _START_S)
+        all_ready = await child.until(
+            lambda: process.poll() is not None or self._workers_ready(), _START_S
+        )
         while process.poll() is None and loop.time() < deadline:
             if await self._is_ready():
                 if not all_ready:
@@ -390,7 +418,9 @@ def url_of(scheme: str, place: str, tls: bool) -> str:
 
 
 def backlog() -> int:
-    """The length of listen queues: 4,096, or net.core.somaxconn if that is less (the kernel truncates to it)."""
+    """The length of listen queues: 4,096, or net.core.somaxconn if that is less (the kernel
+    truncates to it).
+    """
     return min(4096, number_in("/proc/sys/net/core/somaxconn") or 4096)
 
 
@@ -401,13 +431,17 @@ def quoted(text: Path | str) -> str:
 
 
 async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
-    """The response of a port of this host to a GET, head and body, within 5 s; b"" without a response."""
+    """The response of a port of this host to a GET, head and body, within 5 s; b"" without a
+    response.
+    """
     answer = b""
     try:
         async with asyncio.timeout(_ASK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(address, port)
             try:
-                writer.write(f"GET {path} HTTP/1.0\r\nHost: {ports.host_port(address, port)}\r\n\r\n".encode())
+                writer.write(
+                    f"GET {path} HTTP/1.0\r\nHost: {ports.host_port(address, port)}\r\n\r\n".encode()
+                )
                 while len(answer) < _LONGEST_ANSWER:
                     part = await reader.read(65536)
                     if not part:

@@ -1,4 +1,6 @@
-"""The built-in server as a lab server, for hosts without nginx. ``python -m asyncli.lab.builtin`` starts it by hand."""
+"""The built-in server as a lab server, for hosts without nginx. ``python -m asyncli.lab.builtin``
+starts it by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from asyncli.lab.executables import descriptor_limit, size
 
 
 class LabBuiltin(LabServer):
-    """asyncli's own asyncio server. Its memory and CPU are Python's: its ``label`` must be shown with its figures."""
+    """asyncli's own asyncio server. Its memory and CPU are Python's: its ``label`` must be shown
+    with its figures.
+    """
 
     name = "builtin"
     label = display_name = "built-in server"
@@ -42,10 +46,18 @@ class LabBuiltin(LabServer):
     async def _prepare(self) -> None:
         nofile = descriptor_limit()
         cpus = len(os.sched_getaffinity(0))
-        self._workers = self._asked_workers or size(self.connections, nofile=nofile, cpus=cpus, of=self.display_name).workers
+        self._workers = (
+            self._asked_workers
+            or size(self.connections, nofile=nofile, cpus=cpus, of=self.display_name).workers
+        )
 
     def _argv(self) -> list[str]:
-        flags = {"address": self.address, "port": self.port, "status-port": self.status_port, "workers": self._workers}
+        flags = {
+            "address": self.address,
+            "port": self.port,
+            "status-port": self.status_port,
+            "workers": self._workers,
+        }
         words = [f"--{flag}={value}" for flag, value in (flags | self._flags).items()]
         if self.tls:
             words.append(f"--certificate={self._file('server.pem')}")

@@ -1,7 +1,8 @@
-"""The built-in server's processes: for hosts without nginx, and for tests that provoke connection losses.
+"""The built-in server's processes: for hosts without nginx, and for tests that provoke connection
+losses.
 
-A parent serves the status page, and each worker has a listener (SO_REUSEPORT). Each process counts in its row of shared memory,
-and the page sums the rows: exact, without a lock.
+A parent serves the status page, and each worker has a listener (SO_REUSEPORT). Each process counts
+in its row of shared memory, and the page sums the rows: exact, without a lock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from typing import NamedTuple, cast
 
 from asyncli.lab import ports
 from asyncli.lab.executables import descriptor_limit
-from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Request, answer, parse_request, status_page
+from asyncli.lab.wire import (
+    HEAD_END,
+    LONGEST_HEAD,
+    TOKEN,
+    Request,
+    answer,
+    parse_request,
+    status_page,
+)
 from asyncli.model.errors import HostError
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
@@ -46,7 +55,9 @@ _PARTIAL_REQUEST_LINE = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", r
 
 
 class Options(NamedTuple):
-    """Limits that end a connection, named after nginx's directives; ``worker_connections`` 0: no limit."""
+    """Limits that end a connection, named after nginx's directives; ``worker_connections`` 0: no
+    limit.
+    """
 
     keepalive_timeout_s: float = 3600.0
     keepalive_requests: int = 10_000_000
@@ -56,8 +67,9 @@ class Options(NamedTuple):
 
 
 class SharedState:
-    """What the connections of a process share. ``page`` gives status and body for a path (default "ok"); ``byte_protocol``: a
-    connection may also request bytes, in the protocol of ``models.c``."""
+    """What the connections of a process share. ``page`` gives status and body for a path (default
+    "ok"); ``byte_protocol``: a connection may also request bytes, in the protocol of ``models.c``.
+    """
 
     def __init__(
         self,
@@ -90,7 +102,9 @@ class SharedState:
         loop = asyncio.get_running_loop()
         options = self.options
         # At most a tenth of the shorter timeout late.
-        pause = min(5.0, max(0.02, min(options.keepalive_timeout_s, options.client_header_timeout_s) / 10))
+        pause = min(
+            5.0, max(0.02, min(options.keepalive_timeout_s, options.client_header_timeout_s) / 10)
+        )
         while True:
             await asyncio.sleep(pause)
             now = loop.time()
@@ -112,7 +126,9 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.requests = 0
         self.unread = b""  # received, not yet processed
-        self.byte_protocol: bool | None = None if state.byte_protocol else False  # None: unknown before the first byte
+        self.byte_protocol: bool | None = (
+            None if state.byte_protocol else False
+        )  # None: unknown before the first byte
         self.owed = 0  # bytes still to send (byte protocol), or still to receive of a body (HTTP)
         self.request: Request | None = None  # whose body is being received
         self.in_request = self.reading = self.paused = self.eof = self.closing = False
@@ -273,9 +289,7 @@ class Connection(asyncio.Protocol):
         body = b""
         if status == 200:
             status, body = self.state.page(request.path)
-        return answer(
-            status, body, self.state.date(), head_only=request.head_only, keep=keep
-        )
+        return answer(status, body, self.state.date(), head_only=request.head_only, keep=keep)
 
     def _is_used_up(self) -> bool:
         """Whether it has had its number of requests or its time."""
@@ -325,7 +339,9 @@ def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def stop_requested(*worker_pipes: int) -> asyncio.Future[int]:
-    """A future of the exit status: 0 at a terminating signal, 1 when one of the pipes is readable, since its worker died."""
+    """A future of the exit status: 0 at a terminating signal, 1 when one of the pipes is readable,
+    since its worker died.
+    """
     loop = asyncio.get_running_loop()
     status: asyncio.Future[int] = loop.create_future()
 
@@ -341,7 +357,8 @@ def stop_requested(*worker_pipes: int) -> asyncio.Future[int]:
 
 
 def run_listener(address: str, port: int, connection: Callable[[], asyncio.Protocol]) -> int:
-    """Serve in one process until a signal; print the port once it listens. Returns the exit status."""
+    """Serve in one process until a signal; print the port once it listens. Returns the exit status.
+    """
     _raise_descriptors()
 
     async def serve(listener: socket.socket) -> int:
@@ -366,7 +383,13 @@ def _raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
 
 
-def _run_worker(listener: socket.socket, row: memoryview, options: Options, parent: int, tls: ssl.SSLContext | None) -> None:
+def _run_worker(
+    listener: socket.socket,
+    row: memoryview,
+    options: Options,
+    parent: int,
+    tls: ssl.SSLContext | None,
+) -> None:
     """Run a worker; it ends when the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -378,15 +401,26 @@ def _run_worker(listener: socket.socket, row: memoryview, options: Options, pare
     state = SharedState(row, options)
 
     async def serve() -> None:
-        await loop.create_server(lambda: Connection(state), sock=listener, backlog=_BACKLOG, ssl=tls)
+        await loop.create_server(
+            lambda: Connection(state), sock=listener, backlog=_BACKLOG, ssl=tls
+        )
         gc.freeze()
         await state.sweep()
 
     loop.run_until_complete(serve())
 
 
-def run(address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None) -> int:
-    """Serve until a signal or a worker's death; print the port once all listen. Returns the exit status."""
+def run(
+    address: str,
+    port: int,
+    status_port: int,
+    workers: int,
+    options: Options,
+    tls: ssl.SSLContext | None = None,
+) -> int:
+    """Serve until a signal or a worker's death; print the port once all listen. Returns the exit
+    status.
+    """
     # Exclusive, and first: it fails if another server drew the same pair of ports.
     status = listen("127.0.0.1", status_port)
     listeners = [listen(address, port, shared=True) for _ in range(workers)]
@@ -426,8 +460,12 @@ def run(address: str, port: int, status_port: int, workers: int, options: Option
                 os.waitpid(pid, 0)
 
 
-def _run_parent(status: socket.socket, rows: list[memoryview], worker_pipes: list[int], port: int) -> int:
-    """Serve the status page and watch the workers; print the port once both are ready. Returns the exit status."""
+def _run_parent(
+    status: socket.socket, rows: list[memoryview], worker_pipes: list[int], port: int
+) -> int:
+    """Serve the status page and watch the workers; print the port once both are ready. Returns the
+    exit status.
+    """
     loop = new_loop()
     asyncio.set_event_loop(loop)
 
@@ -451,19 +489,36 @@ def _run_parent(status: socket.socket, rows: list[memoryview], worker_pipes: lis
 
 def main(argv: list[str] | None = None) -> int:
     """The command line of ``python -m asyncli.lab.builtin``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m asyncli.lab.builtin", description="asyncli's built-in server")
+    parser = argparse.ArgumentParser(
+        prog="python -m asyncli.lab.builtin", description="asyncli's built-in server"
+    )
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
-    parser.add_argument("--model", action="store_true", help="run the asyncio server model: one process, no status page")
-    parser.add_argument("--status-port", type=int, default=0, help="port of the status page; 0: the next one, or a free one")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one per CPU)")
+    parser.add_argument(
+        "--model",
+        action="store_true",
+        help="run the asyncio server model: one process, no status page",
+    )
+    parser.add_argument(
+        "--status-port",
+        type=int,
+        default=0,
+        help="port of the status page; 0: the next one, or a free one",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one per CPU)"
+    )
     for name, default in Options()._asdict().items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
-        parser.add_argument(flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})")
+        parser.add_argument(
+            flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})"
+        )
     parser.add_argument("--certificate", help="PEM with the key: speak TLS")
     chosen = parser.parse_args(argv)
     if chosen.model:
-        state = SharedState(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), byte_protocol=True)
+        state = SharedState(
+            memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), byte_protocol=True
+        )
         return run_listener(chosen.address, chosen.port, lambda: Connection(state))
     _raise_descriptors()
     options = Options(**{name: vars(chosen)[name] for name in Options._fields})
@@ -473,7 +528,14 @@ def main(argv: list[str] | None = None) -> int:
         if chosen.certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             tls.load_cert_chain(chosen.certificate)
-        return run(chosen.address, chosen.port or drawn, chosen.status_port or status_port, chosen.workers, options, tls)
+        return run(
+            chosen.address,
+            chosen.port or drawn,
+            chosen.status_port or status_port,
+            chosen.workers,
+            options,
+            tls,
+        )
     except HostError as error:
         print(error, file=sys.stderr)
         return error.exit_status

@@ -23,7 +23,9 @@ class Issued(NamedTuple):
 
 
 def issue(address: str) -> Issued:
-    """A certificate for this address, localhost and 127.0.0.1: EC P-256 with SHA-256, valid for 90 days."""
+    """A certificate for this address, localhost and 127.0.0.1: EC P-256 with SHA-256, valid for 90
+    days.
+    """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _name("asyncli lab")
@@ -61,10 +63,21 @@ def _alternative_names(address: str) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName(names)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     # Another host's clock may be behind ours.
     since = now - datetime.timedelta(days=1)
     until = now + datetime.timedelta(days=_DAYS)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+    )
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(since)
+        .not_valid_after(until)
+    )

@@ -1,4 +1,5 @@
-"""Starts servers as child processes that end with us, and ends them with all of their own children."""
+"""Starts servers as child processes that end with us, and ends them with all of their own children.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ import asyncli
 from asyncli.model.errors import HostError
 from asyncli.model.secret_variables import for_child
 
-# This interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks that we still live, and execs the
-# server. `setpriv --pdeathsig` is missing on some systems and has a race; a preexec_fn can deadlock in a process with threads (a
-# notebook). The signal is sent when the *thread* that forked ends: start servers from a thread that stays.
+# This interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks that we
+# still live, and execs the server. `setpriv --pdeathsig` is missing on some systems and has a race;
+# a preexec_fn can deadlock in a process with threads (a notebook). The signal is sent when the
+# *thread* that forked ends: start servers from a thread that stays.
 _LAUNCHER = (
     "import ctypes,os,signal,sys;"
     "ctypes.CDLL(None).prctl(1,signal.SIGTERM,0,0,0);"
@@ -40,8 +42,9 @@ _GROUP: contextvars.ContextVar[str] = contextvars.ContextVar("group", default=""
 
 @contextlib.contextmanager
 def in_cgroup(procs: Path | None) -> Iterator[None]:
-    """Servers started in the block join the control group of this ``cgroup.procs`` (None: ours) before they exec: memory taken
-    before they join would stay charged to us (cgroups(7))."""
+    """Servers started in the block join the control group of this ``cgroup.procs`` (None: ours)
+    before they exec: memory taken before they join would stay charged to us (cgroups(7)).
+    """
     token = _GROUP.set(str(procs or ""))
     try:
         yield
@@ -58,8 +61,9 @@ def spawn(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` (with an absolute path) as a child that ends with us, in its own session: Ctrl-C does not reach it, and its
-    process group can be killed."""
+    """Start ``argv`` (with an absolute path) as a child that ends with us, in its own session:
+    Ctrl-C does not reach it, and its process group can be killed.
+    """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), _GROUP.get(), *argv],
         stdin=subprocess.DEVNULL,
@@ -73,7 +77,9 @@ def spawn(
 
 
 def import_environment() -> dict[str, str]:
-    """Our environment, for a Python child that must import this package whether it is installed or not."""
+    """Our environment, for a Python child that must import this package whether it is installed or
+    not.
+    """
     home = str(Path(asyncli.__file__).resolve().parent.parent)
     path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
     return {**for_child(), "PYTHONPATH": path}
@@ -89,7 +95,10 @@ def group_alive(group: int) -> bool:
         pass
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            if os.getpgid(process.pid) == group and process.status() not in (
+                psutil.STATUS_ZOMBIE,
+                psutil.STATUS_DEAD,
+            ):
                 return True
     return False
 
@@ -111,7 +120,9 @@ async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
-    """The first line of its stdout (a pipe) without the line end, or what there was when it ended; None after ``timeout_s``."""
+    """The first line of its stdout (a pipe) without the line end, or what there was when it ended;
+    None after ``timeout_s``.
+    """
     assert process.stdout is not None
     stdout = process.stdout.fileno()
     os.set_blocking(stdout, False)
@@ -130,15 +141,21 @@ async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> byte
     return bytes(text).partition(b"\n")[0]
 
 
-async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> dict[str, Any] | None:
-    """Run ``python -m module``; returns the JSON of its first line of output, None if no line comes in time. Raises
-    :class:`HostError`, with the last line of its stderr, if it cannot be started or prints something else."""
+async def run_module(
+    module: str, arguments: Iterable[object], timeout_s: float
+) -> dict[str, Any] | None:
+    """Run ``python -m module``; returns the JSON of its first line of output, None if no line comes
+    in time. Raises :class:`HostError`, with the last line of its stderr, if it cannot be started or
+    prints something else.
+    """
     with tempfile.TemporaryFile() as stderr:
         argv = [sys.executable, "-m", module, *map(str, arguments)]
         try:
             process = spawn(argv, stdout=subprocess.PIPE, stderr=stderr, env=import_environment())
         except OSError as error:
-            raise HostError(f"{module} could not be started ({error.strerror}); see the host's limits of processes") from None
+            raise HostError(
+                f"{module} could not be started ({error.strerror}); see the host's limits of processes"
+            ) from None
         try:
             line = await first_line(process, timeout_s)
         finally:
@@ -148,15 +165,21 @@ async def run_module(module: str, arguments: Iterable[object], timeout_s: float)
                 assert process.stdout is not None
                 process.stdout.close()
         stderr.seek(0)
-        errors = stderr.read().decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        errors = stderr.read().decode(errors="replace").strip().splitlines() or [
+            "it printed nothing"
+        ]
     try:
         return None if line is None else dict(json.loads(line))
     except ValueError:
-        raise HostError(f"{module} failed: {errors[-1]}; run it by hand to see more (python -m {module})") from None
+        raise HostError(
+            f"{module} failed: {errors[-1]}; run it by hand to see more (python -m {module})"
+        ) from None
 
 
 async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """Send SIGTERM, and after ``grace_s`` SIGKILL to the group; returns when no process is left. Safe to repeat."""
+    """Send SIGTERM, and after ``grace_s`` SIGKILL to the group; returns when no process is left.
+    Safe to repeat.
+    """
     group = process.pid
     try:
         if process.poll() is None:

@@ -33,13 +33,20 @@ def build(source: Path) -> Path:
     program = folder / source.stem
     result = _run([*compiler, *FLAGS, "-o", str(program), source.name], source.parent)
     if result.returncode or not program.is_file():
-        lines = [line.strip() for line in (result.stderr + result.stdout).decode(errors="replace").splitlines()]
-        first = next((line for line in lines if "error" in line.lower()), f"exit status {result.returncode}")
+        lines = [
+            line.strip()
+            for line in (result.stderr + result.stdout).decode(errors="replace").splitlines()
+        ]
+        first = next(
+            (line for line in lines if "error" in line.lower()), f"exit status {result.returncode}"
+        )
         raise HostError(
             f"{compiler[0]} cannot build {source.name}: {first}; install a working compiler and the C library's headers ({_NEED})"
         )
     if not os.access(program, os.X_OK):  # it knows of noexec mounts
-        raise HostError(f"no program can be run from {folder}; set TMPDIR to a folder without noexec")
+        raise HostError(
+            f"no program can be run from {folder}; set TMPDIR to a folder without noexec"
+        )
     return program
 
 
@@ -49,7 +56,9 @@ def _compiler() -> list[str]:
     try:
         words = shlex.split(given) or ["cc"]
     except ValueError:
-        raise HostError(f"CC={given!r} is no command; set it to a C compiler, or unset it") from None
+        raise HostError(
+            f"CC={given!r} is no command; set it to a C compiler, or unset it"
+        ) from None
     path = shutil.which(words[0])
     if path is None:
         if given:
@@ -66,9 +75,19 @@ def _run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
     env = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(
-            argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_BUILD_S, check=False
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_BUILD_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        raise HostError(f"{argv[0]} has not ended after {_BUILD_S:.0f} s; look at the host's load, or set CC") from None
+        raise HostError(
+            f"{argv[0]} has not ended after {_BUILD_S:.0f} s; look at the host's load, or set CC"
+        ) from None
     except OSError as error:
-        raise HostError(f"{argv[0]} cannot be run ({error.strerror}); set CC to a C compiler ({_NEED})") from None
+        raise HostError(
+            f"{argv[0]} cannot be run ({error.strerror}); set CC to a C compiler ({_NEED})"
+        ) from None

@@ -32,8 +32,9 @@ _DEFAULT_NR_OPEN = 1_048_576
 
 
 class NginxBinary(NamedTuple):
-    """An nginx program; ``version_text``: as ``nginx/1.22.1``; ``without``: modules it was built without; ``modules``: the folder
-    of dynamic modules."""
+    """An nginx program; ``version_text``: as ``nginx/1.22.1``; ``without``: modules it was built
+    without; ``modules``: the folder of dynamic modules.
+    """
 
     path: str
     version: tuple[int, ...]
@@ -68,7 +69,9 @@ def parse_version(text: str) -> NginxBinary | None:
 
 
 def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
-    """The absolute path of each program with one of ``names``, and its output for ``flag`` (a few ms each)."""
+    """The absolute path of each program with one of ``names``, and its output for ``flag`` (a few
+    ms each).
+    """
     places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
     for name, place in itertools.product(names, filter(None, places)):
         path = shutil.which(name, path=place)
@@ -91,7 +94,8 @@ def find_nginx() -> NginxBinary | None:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors a process may have: the hard limit, or fs.nr_open if that is infinite."""
+    """How many descriptors a process may have: the hard limit, or fs.nr_open if that is infinite.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY:
         return hard
@@ -109,9 +113,10 @@ def number_in(path: str) -> int | None:
 def slots_needed(connections: int, workers: int) -> int:
     """The worker_connections that a worker's share of ``connections`` needs.
 
-    reuseport distributes by a hash, so the share is binomial: fewer than one worker in a billion gets six standard deviations
-    above the mean. A tenth more keeps over a sixteenth of the slots free (with less nginx closes idle clients); at least
-    1.15 x the mean. 16 are for listeners, the channel and pollers.
+    reuseport distributes by a hash, so the share is binomial: fewer than one worker in a billion
+    gets six standard deviations above the mean. A tenth more keeps over a sixteenth of the slots
+    free (with less nginx closes idle clients); at least 1.15 x the mean. 16 are for listeners, the
+    channel and pollers.
     """
     mean = connections / workers
     return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16
@@ -128,7 +133,8 @@ def size(
         counts = (workers,)
     for count in counts:
         slots = slots_needed(connections, count)
-        # Each worker inherits the listeners of all (reuseport: one per worker) and a channel to each other worker.
+        # Each worker inherits the listeners of all (reuseport: one per worker) and a channel to
+        # each other worker.
         if slots + 2 * count + 32 <= nofile:
             return Sizes(count, slots, nofile)
     remedy = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"

@@ -1,4 +1,6 @@
-"""Builds the lab's Go programs at their first use with the host's Go, and keeps them in the user's cache."""
+"""Builds the lab's Go programs at their first use with the host's Go, and keeps them in the user's
+cache.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ class Built(NamedTuple):
 
 
 def build(name: str) -> Built:
-    """The program of ``go/NAME``. Raises :class:`HostError` without Go 1.20 or later, or with the first line of a build error.
+    """The program of ``go/NAME``. Raises :class:`HostError` without Go 1.20 or later, or with the
+    first line of a build error.
 
-    Its libraries come from the user's module proxy, in the versions and with the checksums of ``go.sum``.
+    Its libraries come from the user's module proxy, in the versions and with the checksums of
+    ``go.sum``.
     """
     path, built = locate(name)
     if not built.program.is_file():
@@ -43,7 +47,9 @@ def locate(name: str) -> tuple[str, Built]:
     sources = (SOURCES / "go.mod", SOURCES / "go.sum", SOURCES / name / "main.go")
     texts = [source.read_bytes() for source in sources]
     digest = hashlib.sha256(b"\0".join([version.encode(), *texts])).hexdigest()[:16]
-    program = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asyncli", f"{name}-{digest}")
+    program = Path(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asyncli", f"{name}-{digest}"
+    )
     return path, Built(program, version)
 
 
@@ -61,7 +67,9 @@ def _find_go(name: str) -> tuple[str, str]:
 
 def version_of(module: str) -> str:
     """A library's version in go.mod."""
-    match = re.search(rf"/{re.escape(module)} v(\S+)", (SOURCES / "go.mod").read_text(encoding="utf-8"))
+    match = re.search(
+        rf"/{re.escape(module)} v(\S+)", (SOURCES / "go.mod").read_text(encoding="utf-8")
+    )
     return match[1] if match else "unknown"
 
 
@@ -73,13 +81,30 @@ def _build(go: str, name: str, program: Path) -> None:
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             made = Path(folder, name)
             argv = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(made), f"./{name}"]
-            done = subprocess.run(argv, cwd=SOURCES, env=env, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+            done = subprocess.run(
+                argv,
+                cwd=SOURCES,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_S,
+                check=False,
+            )
             if done.returncode:
                 # A line with # names the package.
-                error = next((line for line in done.stderr.splitlines() if not line.startswith("#")), "it printed nothing")
-                raise HostError(f"{name}: {go} cannot build it: {error}; see GOPROXY, and Go's version")
+                error = next(
+                    (line for line in done.stderr.splitlines() if not line.startswith("#")),
+                    "it printed nothing",
+                )
+                raise HostError(
+                    f"{name}: {go} cannot build it: {error}; see GOPROXY, and Go's version"
+                )
             made.replace(program)
     except subprocess.TimeoutExpired:
-        raise HostError(f"{name}: {go} has not built it after {_BUILD_S:.0f} s; look at the host's load, or at GOPROXY") from None
+        raise HostError(
+            f"{name}: {go} has not built it after {_BUILD_S:.0f} s; look at the host's load, or at GOPROXY"
+        ) from None
     except OSError as error:
-        raise HostError(f"{name}: no folder to build it in ({error}); set XDG_CACHE_HOME to one that can be written") from None
+        raise HostError(
+            f"{name}: no folder to build it in ({error}); set XDG_CACHE_HOME to one that can be written"
+        ) from None

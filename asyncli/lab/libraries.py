@@ -1,6 +1,8 @@
-"""Servers built on a language's library: small programs of ours that hold connections and echo messages.
+"""Servers built on a language's library: small programs of ours that hold connections and echo
+messages.
 
-Each is one process without a status page, and sends no pings: a server's own pings would be additional heartbeats.
+Each is one process without a status page, and sends no pings: a server's own pings would be
+additional heartbeats.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ _OWN_DESCRIPTORS = 64
 
 
 class _LabLibrary(LabServer):
-    """``_program`` is started with address, port, backlog, timeout of idle HTTP connections (s), the certificate's file ("": no
-    TLS), and "deflate" to accept compression (else ""); it prints a line when it listens."""
+    """``_program`` is started with address, port, backlog, timeout of idle HTTP connections (s),
+    the certificate's file ("": no TLS), and "deflate" to accept compression (else ""); it prints a
+    line when it listens.
+    """
 
     scheme = "ws"
     speaks_tls = True
@@ -59,7 +63,8 @@ class _LabPython(_LabLibrary):
     """Runs a program of ``python_servers.py`` with the Python that runs asyncli."""
 
     speaks_deflate = True
-    #: The packages that it needs (its own first), the oldest major version of its own, and the requirement for pip.
+    #: The packages that it needs (its own first), the oldest major version of its own, and the
+    #: requirement for pip.
     packages: ClassVar[tuple[str, ...]]
     min_version: ClassVar[int] = 0
     requirement: ClassVar[str]
@@ -67,9 +72,7 @@ class _LabPython(_LabLibrary):
     optional: ClassVar[tuple[str, ...]] = ()
 
     def _find(self) -> None:
-        versions = {
-            package: _version_of(package) for package in (*self.packages, *self.optional)
-        }
+        versions = {package: _version_of(package) for package in (*self.packages, *self.optional)}
         missing = [package for package in self.packages if versions[package] is None]
         major_version, _, _ = (versions[self.name] or "0").partition(".")
         if not missing and int(major_version) < self.min_version:
@@ -106,7 +109,9 @@ class LabAiohttp(_LabPython):
 
 
 class LabUvicorn(_LabPython):
-    """Python's ``uvicorn`` with an ASGI application: WebSockets and HTTP/1.1, with what ``uvicorn[standard]`` installs."""
+    """Python's ``uvicorn`` with an ASGI application: WebSockets and HTTP/1.1, with what
+    ``uvicorn[standard]`` installs.
+    """
 
     name = "uvicorn"
     also = "http"
@@ -116,8 +121,9 @@ class LabUvicorn(_LabPython):
 
 
 class LabNodeWs(_LabLibrary):
-    """Node with the package ``ws``: WebSockets and HTTP/1.1. It is searched as Node does, from the current folder up, then in the
-    folders of ``npm install -g``."""
+    """Node with the package ``ws``: WebSockets and HTTP/1.1. It is searched as Node does, from the
+    current folder up, then in the folders of ``npm install -g``.
+    """
 
     name = "node-ws"
     also = "http"
@@ -126,7 +132,9 @@ class LabNodeWs(_LabLibrary):
     def _find(self) -> None:
         node = next(programs("--version", "node", "nodejs"), None)
         if node is None:
-            raise HostError("node-ws: no node on this host; install it (apt-get install nodejs npm)")
+            raise HostError(
+                "node-ws: no node on this host; install it (apt-get install nodejs npm)"
+            )
         path, version_text = node
         package = _package_ws(path)
         facts = json.loads((package / "package.json").read_text(encoding="utf-8"))
@@ -154,8 +162,9 @@ class LabGorilla(_LabGo):
 
 
 class LabGobwas(_LabGo):
-    """Go's ``gobwas/ws``: idle connections wait in an epoll set, without a goroutine or a buffer. It has no TLS: epoll does not
-    see data that TLS has decrypted and not yet delivered."""
+    """Go's ``gobwas/ws``: idle connections wait in an epoll set, without a goroutine or a buffer.
+    It has no TLS: epoll does not see data that TLS has decrypted and not yet delivered.
+    """
 
     name = "gobwas"
     module = "gobwas/ws"
@@ -181,9 +190,15 @@ def _package_ws(node: str) -> Path:
 
 
 def _node_folders(node: str) -> Iterator[str]:
-    """The folders that Node searches ("Loading from node_modules folders", "from the global folders" in its documentation)."""
+    """The folders that Node searches ("Loading from node_modules folders", "from the global
+    folders" in its documentation).
+    """
     here = Path.cwd()
     yield from (str(folder / "node_modules") for folder in (here, *here.parents))
     yield from filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep))
     home = Path(node).resolve().parent.parent
-    yield from (str(home / "lib" / "node_modules"), "/usr/local/lib/node_modules", "/usr/share/nodejs")
+    yield from (
+        str(home / "lib" / "node_modules"),
+        "/usr/local/lib/node_modules",
+        "/usr/share/nodejs",
+    )

@@ -1,4 +1,5 @@
-"""Two hosts on a line with delay, limited rate and packet loss: network namespaces with TUN devices, and a program between them.
+"""Two hosts on a line with delay, limited rate and packet loss: network namespaces with TUN
+devices, and a program between them.
 
 Linux has netem for this, but not every kernel is built with it.
 """
@@ -35,7 +36,9 @@ _QUEUE_MS = 50
 
 
 class Quality(NamedTuple):
-    """A line's quality in each direction: half of ``round_trip_ms``, megabits a second, and the share of packets lost."""
+    """A line's quality in each direction: half of ``round_trip_ms``, megabits a second, and the
+    share of packets lost.
+    """
 
     round_trip_ms: float
     mbit_s: float
@@ -48,7 +51,9 @@ class Quality(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
-    """A network of the hosts NEAR and FAR, whose :data:`ADDRESSES` the line joins. Raises :class:`HostError`."""
+    """A network of the hosts NEAR and FAR, whose :data:`ADDRESSES` the line joins. Raises
+    :class:`HostError`.
+    """
     program = await asyncio.to_thread(compiler.build, Path(__file__).with_suffix(".c"))
     with Network(_CABLE) as network, contextlib.ExitStack() as opened:
         devices = []
@@ -62,7 +67,9 @@ async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
         bits_s = 1e6 * quality.mbit_s
         queue_us = 1e3 * _QUEUE_MS
         lost_of_million = 1e6 * quality.lost
-        numbers = [f"{number:.0f}" for number in (delay_us, bits_s, queue_us, lost_of_million, seed)]
+        numbers = [
+            f"{number:.0f}" for number in (delay_us, bits_s, queue_us, lost_of_million, seed)
+        ]
         argv = [str(program), *map(str, devices), *numbers]
         process = child.spawn(argv, pass_fds=devices)
         try:
@@ -72,11 +79,14 @@ async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
 
 
 def _device() -> int:
-    """A descriptor of a new TUN device in this thread's namespace; closing it removes the device."""
+    """A descriptor of a new TUN device in this thread's namespace; closing it removes the device.
+    """
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise HostError(f"/dev/net/tun cannot be opened ({error.strerror}); {REMEDY}, with the kernel's module tun") from None
+        raise HostError(
+            f"/dev/net/tun cannot be opened ({error.strerror}); {REMEDY}, with the kernel's module tun"
+        ) from None
     try:
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", _DEVICE, _IFF_TUN | _IFF_NO_PI))
     except OSError as error:

@@ -17,7 +17,9 @@ _MAX_POOL = 1_000
 
 
 class Model(NamedTuple):
-    """``description``: for labels; ``at_once``: how many clients it serves at a time without a pool, None: no limit."""
+    """``description``: for labels; ``at_once``: how many clients it serves at a time without a
+    pool, None: no limit.
+    """
 
     description: str
     pool: bool = False
@@ -34,17 +36,18 @@ _MODELS = {
     "asyncio": Model("asyncio"),
 }
 
-#: The models of :class:`LabModel`, in the order of the classic comparison; all but the last need a C compiler.
+#: The models of :class:`LabModel`, in the order of the classic comparison; all but the last need a
+#: C compiler.
 MODELS: tuple[str, ...] = tuple(_MODELS)
 
 
 class LabModel(LabServer):
-    """A server of one model. Raises :class:`PlanError` for an unknown model; :meth:`start` raises :class:`HostError` without a
-    compiler.
+    """A server of one model. Raises :class:`PlanError` for an unknown model; :meth:`start` raises
+    :class:`HostError` without a compiler.
 
-    Its port speaks two protocols, selected by a connection's first byte: a decimal number and a line feed, answered by that many
-    bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers``: the size of its pool, by default ``connections`` up to
-    1,000; further clients wait.
+    Its port speaks two protocols, selected by a connection's first byte: a decimal number and a
+    line feed, answered by that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts.
+    ``workers``: the size of its pool, by default ``connections`` up to 1,000; further clients wait.
     """
 
     name = "model"
@@ -54,10 +57,14 @@ class LabModel(LabServer):
 
     def __init__(self, model: str, *common: Any, **more: Any) -> None:
         if model not in _MODELS:
-            raise PlanError(f"unknown server model {model!r}; write {', '.join(MODELS[:-1])} or {MODELS[-1]}")
+            raise PlanError(
+                f"unknown server model {model!r}; write {', '.join(MODELS[:-1])} or {MODELS[-1]}"
+            )
         super().__init__(*common, **more)
         if self._asked_workers is not None and self._asked_workers < 1:
-            raise PlanError(f"a pool of {self._asked_workers} workers is too small; write 1 or more")
+            raise PlanError(
+                f"a pool of {self._asked_workers} workers is too small; write 1 or more"
+            )
         self.model = model
         self._pool = self._asked_workers or max(1, min(self._connections, _MAX_POOL))
         self._program: list[str] = []

@@ -1,7 +1,7 @@
 """Hosts on one network: network namespaces joined by a bridge, which end with this process.
 
-They have no names: only our descriptors and processes keep them, so nothing remains after a crash, and the host's own network is
-unchanged. See network_namespaces(7), bridge(8), veth(4).
+They have no names: only our descriptors and processes keep them, so nothing remains after a crash,
+and the host's own network is unchanged. See network_namespaces(7), bridge(8), veth(4).
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ LINK = "eth0"
 
 
 class Network:
-    """``with Network({"server": "10.0.0.8/24", ...}) as network``: hosts on a bridge, each with its address.
+    """``with Network({"server": "10.0.0.8/24", ...}) as network``: hosts on a bridge, each with its
+    address.
 
-    ``sysctls``: by host, for example {"net.ipv4.ip_local_port_range": "1024 61024"}. Entering raises :class:`HostError` if
-    namespaces cannot be made. The bridge has its own namespace, so that the host's firewall does not see the traffic.
+    ``sysctls``: by host, for example {"net.ipv4.ip_local_port_range": "1024 61024"}. Entering
+    raises :class:`HostError` if namespaces cannot be made. The bridge has its own namespace, so
+    that the host's firewall does not see the traffic.
     """
 
-    def __init__(self, hosts: Mapping[str, str], sysctls: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    def __init__(
+        self, hosts: Mapping[str, str], sysctls: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
         self.hosts = dict(hosts)
         self._sysctls = sysctls or {}
         self._namespaces: dict[str, int] = {}
@@ -46,7 +50,12 @@ class Network:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._remove()
 
     def address(self, host: str) -> str:
@@ -55,7 +64,9 @@ class Network:
 
     @contextlib.contextmanager
     def inside(self, host: str) -> Iterator[None]:
-        """Move this thread, and what it starts and opens, to ``host`` for the block. Blocks may be nested."""
+        """Move this thread, and what it starts and opens, to ``host`` for the block. Blocks may be
+        nested.
+        """
         with _entered(self._namespaces[host]):
             yield
 
@@ -140,11 +151,17 @@ def ip(*words: str) -> None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_IP_S, check=False)
     except FileNotFoundError:
-        raise HostError("there is no program called ip on this host; install it (apt-get install iproute2)") from None
+        raise HostError(
+            "there is no program called ip on this host; install it (apt-get install iproute2)"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise HostError(f"'{' '.join(argv)}' has not ended after {_IP_S:.0f} s; look at the host's load") from None
+        raise HostError(
+            f"'{' '.join(argv)}' has not ended after {_IP_S:.0f} s; look at the host's load"
+        ) from None
     if done.returncode != 0:
-        raise HostError(f"'{' '.join(argv)}' failed: {' '.join(done.stderr.split())[:200]}; {REMEDY}")
+        raise HostError(
+            f"'{' '.join(argv)}' failed: {' '.join(done.stderr.split())[:200]}; {REMEDY}"
+        )
 
 
 def _set(name: str, value: str) -> None:
@@ -152,4 +169,6 @@ def _set(name: str, value: str) -> None:
     try:
         path.write_text(value, encoding="ascii")
     except OSError as error:
-        raise HostError(f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}") from None
+        raise HostError(
+            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}"
+        ) from None

@@ -21,9 +21,10 @@ _LONGEST_PART_BEYOND_ASCII = 950
 class LabNginx(LabServer):
     """A private nginx. Raises :class:`HostError` without an nginx, or if it does not start.
 
-    It answers every path with ``body``, in which nginx replaces its variables. ``least_workers``: the least number of workers
-    (default: one per CPU). With ``http2`` and without TLS it speaks only HTTP/2. ``proxy_protocol``: connections begin with a
-    PROXY header. The other keyword arguments provoke connection losses.
+    It answers every path with ``body``, in which nginx replaces its variables. ``least_workers``:
+    the least number of workers (default: one per CPU). With ``http2`` and without TLS it speaks
+    only HTTP/2. ``proxy_protocol``: connections begin with a PROXY header. The other keyword
+    arguments provoke connection losses.
     """
 
     name = "nginx"
@@ -75,12 +76,19 @@ class LabNginx(LabServer):
     async def _prepare(self) -> None:
         self._binary = self._binary or find_nginx()
         if self._binary is None:
-            raise HostError("no nginx on this host; install it (apt-get install nginx) or use the built-in server")
+            raise HostError(
+                "no nginx on this host; install it (apt-get install nginx) or use the built-in server"
+            )
         if not self._binary.stub_status:
             raise HostError(
                 f"{self._binary.path} is built without stub_status; install the distribution's nginx, or use the built-in server"
             )
-        self.sizes = size(self._sized_for, nofile=descriptor_limit(), cpus=self._least_workers, workers=self._asked_workers)
+        self.sizes = size(
+            self._sized_for,
+            nofile=descriptor_limit(),
+            cpus=self._least_workers,
+            workers=self._asked_workers,
+        )
         self._workers = self.sizes.workers
         if self._slots is not None:
             self.sizes = self.sizes._replace(slots=self._slots)
@@ -97,7 +105,8 @@ class LabNginx(LabServer):
         return b"Active connections" in await ask(self.status_port, self.status_path)
 
     def _workers_ready(self) -> bool:
-        """Whether each worker has the title "nginx: worker process", which nginx sets once it is set up.
+        """Whether each worker has the title "nginx: worker process", which nginx sets once it is
+        set up.
 
         True if the kernel does not list children (CONFIG_PROC_CHILDREN).
         """
@@ -116,18 +125,26 @@ class LabNginx(LabServer):
         parts, body = _split_body(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
-            # The workers of a root nginx stay root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers.
-            "user_line": "user root root;" if os.geteuid() == 0 else "# (user: only root may set it)",
+            # The workers of a root nginx stay root: another user's PSS needs CAP_SYS_PTRACE, which
+            # root lacks in most containers.
+            "user_line": "user root root;"
+            if os.geteuid() == 0
+            else "# (user: only root may set it)",
             "workers": self.sizes.workers,
             "nofile": self.sizes.nofile,
             "slots": self.sizes.slots,
             "temp_paths": _temp_paths(self._binary.without),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # At least nginx's default, for tests with a short keepalive_timeout; it ends HTTP/2 connections that only ping.
+            # At least nginx's default, for tests with a short keepalive_timeout; it ends HTTP/2
+            # connections that only ping.
             "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
-            "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
-            "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
+            "keepalive_time": f"keepalive_time {self._time_s}s;"
+            if modern
+            else "# (not in this version)",
+            "status_keepalive_time": "keepalive_time 1000h;"
+            if modern
+            else "# (keepalive_time: not in this version)",
             "listen": " ".join([ports.host_port(self.address, self.port), *self._listen_options()]),
             "http2_lines": "http2_max_concurrent_streams 10000;" if self.http2 else "# (no HTTP/2)",
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
@@ -169,7 +186,8 @@ def _is_worker(pid: str) -> bool:
 def _split_body(text: str) -> tuple[str, str]:
     """``set`` directives for the parts of a long text, and the argument that joins them.
 
-    nginx refuses an argument of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
+    nginx refuses an argument of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long
+    parameter").
     """
     longest = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
     if len(text) <= longest:
@@ -207,8 +225,9 @@ def has_nchan() -> bool:
 
 
 class LabNchan(LabNginx):
-    """A :class:`LabNginx` where every path is a subscription to one channel, by WebSocket or as server-sent events: the request
-    selects which, and ``scheme`` is that of its URL. A POST to ``/publish``, at the status page's port, goes to all subscribers.
+    """A :class:`LabNginx` where every path is a subscription to one channel, by WebSocket or as
+    server-sent events: the request selects which, and ``scheme`` is that of its URL. A POST to
+    ``/publish``, at the status page's port, goes to all subscribers.
     """
 
     name = "nchan"
@@ -226,7 +245,9 @@ class LabNchan(LabNginx):
         assert self._binary is not None
         self._module = Path(self._binary.modules, _NCHAN_MODULE)
         if not self._module.is_file():
-            raise HostError("this host's nginx has no Nchan module; install it (apt-get install libnginx-mod-nchan)")
+            raise HostError(
+                "this host's nginx has no Nchan module; install it (apt-get install libnginx-mod-nchan)"
+            )
 
     def _values(self) -> Mapping[str, object]:
         return {

@@ -1,4 +1,6 @@
-"""Servers of one process, found by their program's name. Each class gives the arguments, and the test for readiness."""
+"""Servers of one process, found by their program's name. Each class gives the arguments, and the
+test for readiness.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,20 @@ _ANSWER_S = 1.0
 
 
 class OneProcess(LabServer):
-    """Its descriptor limit bounds it, and it writes only into its own folder. It is ready when it answers a heartbeat of its
-    ``plan_keys``; without those when ``GET /`` returns 200."""
+    """Its descriptor limit bounds it, and it writes only into its own folder. It is ready when it
+    answers a heartbeat of its ``plan_keys``; without those when ``GET /`` returns 200.
+    """
 
     default_size = 10_000
-    #: The program, the flag that prints its version, the version in that output, the oldest that works, and the install command.
+    #: The program, the flag that prints its version, the version in that output, the oldest that
+    #: works, and the install command.
     program: ClassVar[str]
     version_flag: ClassVar[str] = "--version"
     version_pattern: ClassVar[re.Pattern[str]]
     min_version: ClassVar[tuple[int, ...]] = ()
     install: ClassVar[str]
-    #: For listeners, pipes, logs and epoll sets; redis reserves 32 of its limit, and memcached counts about 30 as connections.
+    #: For listeners, pipes, logs and epoll sets; redis reserves 32 of its limit, and memcached
+    #: counts about 30 as connections.
     own_descriptors: ClassVar[int] = 64
     _path = ""
     _version_text = ""
@@ -69,9 +74,7 @@ class OneProcess(LabServer):
             program = self.program
             if self.min_version:
                 program += f" {'.'.join(map(str, self.min_version))} or later"
-            raise HostError(
-                f"{self.name}: no {program} on this host; install it ({self.install})"
-            )
+            raise HostError(f"{self.name}: no {program} on this host; install it ({self.install})")
         self._path, self._version_text = path_and_version
         self._workers = self._threads()
         self._require_descriptors(self._own_descriptors())
@@ -164,7 +167,9 @@ class LabMemcached(OneProcess):
 
 
 class LabNats(OneProcess):
-    """A NATS server, spoken to in its text protocol: it greets with INFO, answers PING with PONG, and sends PINGs itself."""
+    """A NATS server, spoken to in its text protocol: it greets with INFO, answers PING with PONG,
+    and sends PINGs itself.
+    """
 
     name = "nats"
     program = "nats-server"
@@ -188,10 +193,11 @@ class LabNats(OneProcess):
 
 
 class LabCaddy(OneProcess):
-    """A Caddy that answers 200 itself over HTTP/1.1 and HTTP/2, with or without TLS. It does not count connections.
+    """A Caddy that answers 200 itself over HTTP/1.1 and HTTP/2, with or without TLS. It does not
+    count connections.
 
-    Its own defaults, which the lab raises, close idle connections after 5 minutes, and those without a request after one. It
-    does not read the system's configuration.
+    Its own defaults, which the lab raises, close idle connections after 5 minutes, and those
+    without a request after one. It does not read the system's configuration.
     """
 
     name = "caddy"
@@ -263,8 +269,10 @@ class LabLighttpd(OneProcess):
 
 
 class LabVarnish(OneProcess):
-    """A Varnish that answers 200 itself over HTTP/1.1 and cleartext HTTP/2: a manager process, and a child that holds the
-    connections. It compiles its configuration, so its package depends on a C compiler. Each HTTP/2 connection takes a thread."""
+    """A Varnish that answers 200 itself over HTTP/1.1 and cleartext HTTP/2: a manager process, and
+    a child that holds the connections. It compiles its configuration, so its package depends on a C
+    compiler. Each HTTP/2 connection takes a thread.
+    """
 
     name = "varnish"
     program = "varnishd"
@@ -276,8 +284,8 @@ class LabVarnish(OneProcess):
     error_pattern = re.compile(r"^Error")
 
     def _argv(self) -> list[str]:
-        # Its log is shared memory, 80 MB by default: each request would touch more of it, and memory
-        # would seem to grow.
+        # Its log is shared memory, 80 MB by default: each request would touch more of it, and
+        # memory would seem to grow.
         parameters: dict[str, object] = {
             "timeout_idle": self._timeout_s,
             "listen_depth": backlog(),
@@ -302,8 +310,9 @@ class LabVarnish(OneProcess):
 
 
 class LabMosquitto(OneProcess):
-    """A mosquitto that accepts every client: one single-threaded process, which its descriptor limit bounds. It has no status
-    page. ``more_lines`` are added to its configuration."""
+    """A mosquitto that accepts every client: one single-threaded process, which its descriptor
+    limit bounds. It has no status page. ``more_lines`` are added to its configuration.
+    """
 
     name = "mosquitto"
     program = "mosquitto"
@@ -330,7 +339,8 @@ class LabMosquitto(OneProcess):
             "address": self.address,
             "port": self.port,
             "error_log": self._file("error.log"),
-            # Started as root it would change to a user whose PSS root may not read in most containers.
+            # Started as root it would change to a user whose PSS root may not read in most
+            # containers.
             "user_line": "user root" if os.geteuid() == 0 else "# (user: only root may set it)",
             "tls_lines": f"certfile {pem}\nkeyfile {pem}" if self.tls else "# (no TLS)",
             "more_lines": self._more_lines,
@@ -349,7 +359,8 @@ class LabMosquitto(OneProcess):
 
 # Connections to the status page count towards maxconn too.
 _POLLERS = 8
-# Other descriptors: listeners, standard streams, the lock; and each thread's epoll, pipe and wake-up.
+# Other descriptors: listeners, standard streams, the lock; and each thread's epoll, pipe and
+# wake-up.
 _OWN_DESCRIPTORS = 64
 _THREAD_DESCRIPTORS = 4
 # HAProxy's own MAX_THREADS on 64 bits.
@@ -357,10 +368,11 @@ _MOST_THREADS = 64
 
 
 class LabHaproxy(OneProcess):
-    """A HAProxy that answers 200 itself: one process, whose ``workers`` are threads (by default one per CPU).
+    """A HAProxy that answers 200 itself: one process, whose ``workers`` are threads (by default one
+    per CPU).
 
-    It holds as many connections as its descriptor limit less about 80: 19,920 under a limit of 20,000; asking for more raises
-    :class:`HostError`. It does not limit requests per connection.
+    It holds as many connections as its descriptor limit less about 80: 19,920 under a limit of
+    20,000; asking for more raises :class:`HostError`. It does not limit requests per connection.
     """
 
     name = "haproxy"

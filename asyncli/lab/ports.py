@@ -22,7 +22,9 @@ def family_of(address: str) -> socket.AddressFamily:
     try:
         return socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     except ValueError:
-        raise HostError(f"{address!r} is not an IP address to listen on; write for example 127.0.0.1") from None
+        raise HostError(
+            f"{address!r} is not an IP address to listen on; write for example 127.0.0.1"
+        ) from None
 
 
 def host_port(address: str, port: int) -> str:
@@ -40,7 +42,8 @@ def reachable(address: str) -> str:
 def bind_error(address: str, port: int) -> OSError | None:
     """The error of listening on this port now, or None.
 
-    Without SO_REUSEPORT, to detect a listener that shares its port; with SO_REUSEADDR, to ignore TIME_WAIT.
+    Without SO_REUSEPORT, to detect a listener that shares its port; with SO_REUSEADDR, to ignore
+    TIME_WAIT.
     """
     with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,7 +78,9 @@ def ephemeral() -> int:
 
 def _ephemeral() -> tuple[int, int]:
     try:
-        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        low, high = (
+            Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        )
         return int(low), int(high)
     except (OSError, ValueError):
         return _DEFAULT_EPHEMERAL, 60_999
@@ -93,8 +98,8 @@ def status_port_after(port: int) -> int:
 def free_pair(address: str) -> tuple[int, int]:
     """A port that is free on ``address``, and the next one, free on 127.0.0.1, for the status page.
 
-    If two lab servers draw the same port, which reuseport would share silently, they collide on the exclusive status port and
-    draw again.
+    If two lab servers draw the same port, which reuseport would share silently, they collide on the
+    exclusive status port and draw again.
     """
     highest = min(_ephemeral()[0], _DEFAULT_EPHEMERAL)
     if highest - _LOWEST < _MIN_RANGE:
@@ -106,4 +111,6 @@ def free_pair(address: str) -> tuple[int, int]:
             require_free(address, port)
         if error is None and bind_error("127.0.0.1", port + 1) is None:
             return port, port + 1
-    raise HostError(f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port")
+    raise HostError(
+        f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port"
+    )

@@ -1,4 +1,6 @@
-"""Proxies in front of two backends that answer with a small JSON and hold WebSockets: what a connection costs the proxy."""
+"""Proxies in front of two backends that answer with a small JSON and hold WebSockets: what a
+connection costs the proxy.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,20 @@ class _Backend(LabNchan):
     def _values(self) -> Mapping[str, object]:
         plain = LabNginx._values(self)["answer"]
         values = super()._values()
-        return {**values, "answer": f'if ($http_upgrade = "") {{ {plain} }}\n            {values["answer"]}'}
+        return {
+            **values,
+            "answer": f'if ($http_upgrade = "") {{ {plain} }}\n            {values["answer"]}',
+        }
 
 
 class Proxy(LabServer):
-    """A proxy in front of two nginx, each with its own master. They hold WebSockets if this host's nginx has Nchan, which
-    ``scheme`` "ws" requires. ``backend_keepalive_requests``: requests until a backend closes a connection (nginx's default: 100
-    before 1.19.10, 1,000 since).
+    """A proxy in front of two nginx, each with its own master. They hold WebSockets if this host's
+    nginx has Nchan, which ``scheme`` "ws" requires. ``backend_keepalive_requests``: requests until
+    a backend closes a connection (nginx's default: 100 before 1.19.10, 1,000 since).
 
-    Backends that were started earlier, at ``backend_address`` in another network namespace, are used as they are. ``url``,
-    ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends are not in the proxy's control group.
+    Backends that were started earlier, at ``backend_address`` in another network namespace, are
+    used as they are. ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends
+    are not in the proxy's control group.
     """
 
     def __init__(
@@ -66,7 +72,9 @@ class Proxy(LabServer):
         self.backends = tuple(backends)
 
     async def start(self) -> None:
-        """Start the backends, then the proxy; returns when all three answer. Raises :class:`HostError`."""
+        """Start the backends, then the proxy; returns when all three answer. Raises
+        :class:`HostError`.
+        """
         if self._process is not None:
             return
         port_count = len(self.backends) * ports.ephemeral()
@@ -117,9 +125,10 @@ _KEPT = (
 class LabNginxProxy(Proxy, LabNginx):
     """An nginx as the proxy: with its backends three nginx.
 
-    ``upstream_keepalive`` toggles only ``proxy_http_version 1.1`` and the headers ``Connection`` and ``Upgrade``; WebSockets need
-    it. ``upstream_idle``: idle connections to both backends that a proxy worker keeps. ``workers``: processes of each nginx
-    (default: one, or as many as descriptors require).
+    ``upstream_keepalive`` toggles only ``proxy_http_version 1.1`` and the headers ``Connection``
+    and ``Upgrade``; WebSockets need it. ``upstream_idle``: idle connections to both backends that a
+    proxy worker keeps. ``workers``: processes of each nginx (default: one, or as many as
+    descriptors require).
     """
 
     name = "nginx-proxy"
@@ -127,7 +136,9 @@ class LabNginxProxy(Proxy, LabNginx):
     speaks_proxy_protocol = False
     default_size = 10_000
 
-    def __init__(self, *common: Any, upstream_keepalive: bool = True, upstream_idle: int = 32, **more: Any) -> None:
+    def __init__(
+        self, *common: Any, upstream_keepalive: bool = True, upstream_idle: int = 32, **more: Any
+    ) -> None:
         super().__init__(*common, least_workers=1, **more)
         # Each client's connection may need one to a backend.
         self._sized_for = 2 * self._connections
@@ -161,7 +172,9 @@ class LabNginxProxy(Proxy, LabNginx):
 
 
 class LabHaproxyProxy(Proxy, LabHaproxy):
-    """A HAProxy in front of two nginx: one process, whose descriptor limit allows half as many as :class:`LabHaproxy`."""
+    """A HAProxy in front of two nginx: one process, whose descriptor limit allows half as many as
+    :class:`LabHaproxy`.
+    """
 
     name = "haproxy-proxy"
     template = "haproxy-proxy.cfg"

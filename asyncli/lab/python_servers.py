@@ -85,7 +85,13 @@ def _aiohttp(options: _Options) -> None:
         app.router.add_route("*", "/{path:.*}", answer)
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=options.idle_s)
         await runner.setup()
-        await web.TCPSite(runner, options.address, options.port, backlog=options.backlog, ssl_context=options.context).start()
+        await web.TCPSite(
+            runner,
+            options.address,
+            options.port,
+            backlog=options.backlog,
+            ssl_context=options.context,
+        ).start()
         _ready()
         await asyncio.Event().wait()
 
@@ -103,7 +109,13 @@ def _uvicorn(options: _Options) -> None:
                 if stage == "lifespan.shutdown":
                     return
         if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [(b"content-length", b"3")],
+                }
+            )
             await send({"type": "http.response.body", "body": b"ok\n"})
             return
         while (event := await receive())["type"] != "websocket.disconnect":
@@ -128,7 +140,11 @@ def _uvicorn(options: _Options) -> None:
     AnnouncingServer(config).run()
 
 
-_SERVERS: dict[str, Callable[[_Options], None]] = {"websockets": _websockets, "aiohttp": _aiohttp, "uvicorn": _uvicorn}
+_SERVERS: dict[str, Callable[[_Options], None]] = {
+    "websockets": _websockets,
+    "aiohttp": _aiohttp,
+    "uvicorn": _uvicorn,
+}
 
 
 def main() -> None:

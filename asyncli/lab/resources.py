@@ -8,9 +8,11 @@ from asyncli.model.errors import HostError
 
 
 def config_file(name: str) -> Path:
-    """The path of ``configs/<name>``, for example ``nginx.conf`` or ``smoke.toml``. Raises :class:`HostError` if it is missing.
+    """The path of ``configs/<name>``, for example ``nginx.conf`` or ``smoke.toml``. Raises
+    :class:`HostError` if it is missing.
 
-    A wheel has the folder as ``asyncli/_configs``; an editable install and a checkout have ``configs/`` beside the package.
+    A wheel has the folder as ``asyncli/_configs``; an editable install and a checkout have
+    ``configs/`` beside the package.
     """
     return _packaged("configs", name)
 
@@ -25,4 +27,6 @@ def _packaged(folder: str, name: str) -> Path:
     for path in (package / f"_{folder}" / name, package.parent / folder / name):
         if path.is_file():
             return path
-    raise HostError(f"{folder}/{name}: not part of this installation of asyncli; install it again from a complete wheel")
+    raise HostError(
+        f"{folder}/{name}: not part of this installation of asyncli; install it again from a complete wheel"
+    )

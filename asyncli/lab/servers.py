@@ -21,18 +21,24 @@ class Known(NamedTuple):
 
 NAMES: dict[str, Known] = {
     "nginx": Known("nginx.LabNginx", "HTTP, HTTP/2"),
-    "nginx-proxy": Known("proxies.LabNginxProxy", "an nginx before two others: HTTP, HTTP/2, WebSocket"),
+    "nginx-proxy": Known(
+        "proxies.LabNginxProxy", "an nginx before two others: HTTP, HTTP/2, WebSocket"
+    ),
     "nchan": Known("nginx.LabNchan", "an nginx that holds WebSockets and event streams"),
     "apache-prefork": Known("apache.LabApachePrefork", "a process for each connection: HTTP"),
     "apache-event": Known("apache.LabApacheEvent", "HTTP, HTTP/2"),
     "haproxy": Known("packaged_servers.LabHaproxy", "HTTP, HTTP/2"),
-    "haproxy-proxy": Known("proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"),
+    "haproxy-proxy": Known(
+        "proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"
+    ),
     "caddy": Known("packaged_servers.LabCaddy", "HTTP, HTTP/2"),
     "lighttpd": Known("packaged_servers.LabLighttpd", "HTTP, HTTP/2"),
     "varnish": Known("packaged_servers.LabVarnish", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
     "aiohttp": Known("libraries.LabAiohttp", "Python's aiohttp: WebSocket, HTTP"),
-    "uvicorn": Known("libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"),
+    "uvicorn": Known(
+        "libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"
+    ),
     "node-ws": Known("libraries.LabNodeWs", "Node's ws: WebSocket, HTTP"),
     "gorilla": Known("libraries.LabGorilla", "Go's gorilla/websocket: WebSocket, HTTP"),
     "gobwas": Known("libraries.LabGobwas", "Go's gobwas/ws on an epoll set: WebSocket"),
@@ -46,7 +52,9 @@ NAMES: dict[str, Known] = {
     "prefork": Known("models.LabModel", "a textbook model: a pool of processes"),
     "thread": Known("models.LabModel", "a textbook model: a thread per client"),
     "thread-pool": Known("models.LabModel", "a textbook model: a pool of threads"),
-    "thread-queue": Known("models.LabModel", "a textbook model: a pool of threads, fed through a queue"),
+    "thread-queue": Known(
+        "models.LabModel", "a textbook model: a pool of threads, fed through a queue"
+    ),
     "asyncio": Known("models.LabModel", "a textbook model: asyncio"),
 }
 
@@ -67,10 +75,11 @@ _ABILITIES = {
 
 
 def choose(name: str | None = None, **options: Any) -> LabServer:
-    """The lab server called ``name`` (None: an nginx with stub_status, else the built-in server), not yet started.
+    """The lab server called ``name`` (None: an nginx with stub_status, else the built-in server),
+    not yet started.
 
-    ``options``: see :class:`LabServer` and the server's class. Raises :class:`PlanError` for an unknown name or
-    an option that the server does not support.
+    ``options``: see :class:`LabServer` and the server's class. Raises :class:`PlanError` for an
+    unknown name or an option that the server does not support.
     """
     if name is None:
         from asyncli.lab.executables import find_nginx
@@ -92,9 +101,13 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
 
 
 def kind_of(name: str) -> type[LabServer]:
-    """The class of the lab server called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an unknown name."""
+    """The class of the lab server called ``name``. Raises :class:`~asyncli.model.errors.PlanError`
+    for an unknown name.
+    """
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
     module, _, class_path = NAMES[name].class_path.partition(".")
-    return cast("type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), class_path))
+    return cast(
+        "type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), class_path)
+    )

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-#: The end of a request head; a bare line feed ends a line too, as RFC 9112 2.2 allows and nginx does.
+#: The end of a request head; a bare line feed ends a line too, as RFC 9112 2.2 allows and nginx
+#: does.
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 #: A longer head is refused; models.c has the same limit.
 LONGEST_HEAD = 8_192
@@ -33,8 +34,9 @@ _REASONS = {
 
 
 class Request(NamedTuple):
-    """A parsed head: ``status`` 200 unless the head is invalid; ``keep``: keep the connection; ``body``: its length in bytes;
-    ``expects``: the client waits for 100 Continue."""
+    """A parsed head: ``status`` 200 unless the head is invalid; ``keep``: keep the connection;
+    ``body``: its length in bytes; ``expects``: the client waits for 100 Continue.
+    """
 
     status: int
     path: bytes = b""
@@ -111,7 +113,9 @@ def _keeps(values: Iterable[bytes], *, is_http_1_0: bool) -> bool:
 
 
 @lru_cache(maxsize=64)
-def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool, keep: bool) -> bytes:
+def answer(
+    status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool, keep: bool
+) -> bytes:
     """A response, with ``date`` as the Date header if given; ``head_only``: without the body."""
     parts = [b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n" % (status, _REASONS[status])]
     if date:
@@ -127,7 +131,9 @@ def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool
     return b"".join(parts)
 
 
-def status_page(*, active: int, accepts: int, handled: int, requests: int, reading: int, writing: int) -> bytes:
+def status_page(
+    *, active: int, accepts: int, handled: int, requests: int, reading: int, writing: int
+) -> bytes:
     """nginx's stub_status text, with its trailing spaces (ngx_http_stub_status_module.c)."""
     waiting = max(0, active - reading - writing)
     return (
