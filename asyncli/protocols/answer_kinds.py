@@ -1,4 +1,6 @@
-"""How answers begin, where any answer is accepted: those of another kind than the first one are counted."""
+"""How answers begin, where any answer is accepted: those of another kind than the first one are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ def kind_of(answer: bytes) -> bytes:
 
 
 class AnswerKinds:
-    """Counts answers that begin otherwise than the first one. What begins with one of ``usual`` need not be asked about: the
-    first one's word without numbers, or anything once answers began in too many ways to tell kinds.
+    """Counts answers that begin otherwise than the first one. What begins with one of ``usual``
+    need not be asked about: the first one's word without numbers, or anything once answers began in
+    too many ways to tell kinds.
     """
 
     def __init__(self) -> None:
@@ -60,6 +63,7 @@ class AnswerKinds:
         return True
 
     def take(self) -> dict[str, int]:
-        """How many of each other kind came since the last call, by how the first of the kind began."""
+        """How many of each other kind came since the last call, by how the first of the kind began.
+        """
         counts, self._counts = self._counts, {}
         return {repr(self._samples[kind]): count for kind, count in counts.items()}

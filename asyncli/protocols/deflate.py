@@ -1,8 +1,9 @@
-"""WebSocket with permessage-deflate (RFC 7692): the negotiation, our messages compressed, the server's inflated.
+"""WebSocket with permessage-deflate (RFC 7692): the negotiation, our messages compressed, the
+server's inflated.
 
-It measures what compression costs the server. So only texts that may answer a message are inflated; other compressed messages
-are counted by their compressed bytes and not checked. Tested against wsproto and websockets, frame by frame, for any split of
-the bytes.
+It measures what compression costs the server. So only texts that may answer a message are inflated;
+other compressed messages are counted by their compressed bytes and not checked. Tested against
+wsproto and websockets, frame by frame, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -16,25 +17,48 @@ from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields
 from asyncli.protocols.grant import shown_bytes
 from asyncli.protocols.interface import ANSWER, Event, ProtocolError
-from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, ServerFrames, WebSocket, frame
+from asyncli.protocols.websocket import (
+    CONTROL,
+    OPCODE,
+    RESERVED,
+    TEXT,
+    ServerFrames,
+    WebSocket,
+    frame,
+)
 
 _RSV1 = 0x40
 # The end of each message, which is not sent (section 7.2.1).
 _TAIL = b"\0\0\xff\xff"
-_NAME, _WINDOW, _NO_CONTEXT = b"permessage-deflate", b"server_max_window_bits", b"server_no_context_takeover"
-_PARAMETER = re.compile(rb'(?:server|client)_(?:no_context_takeover|max_window_bits[ \t]*=[ \t]*("?)([89]|1[0-5])\1)')
-# A row's grant: the window bits of the server's messages, and a flag: each message has a new context.
+_NAME, _WINDOW, _NO_CONTEXT = (
+    b"permessage-deflate",
+    b"server_max_window_bits",
+    b"server_no_context_takeover",
+)
+_PARAMETER = re.compile(
+    rb'(?:server|client)_(?:no_context_takeover|max_window_bits[ \t]*=[ \t]*("?)([89]|1[0-5])\1)'
+)
+# A row's grant: the window bits of the server's messages, and a flag: each message has a new
+# context.
 _BITS, _FRESH = 0xF, 0x10
-# The bytes inflated at a time, and of one message: a message may inflate a thousandfold, at asyncli's cost.
+# The bytes inflated at a time, and of one message: a message may inflate a thousandfold, at
+# asyncli's cost.
 _MOST_INFLATED, _MOST_MESSAGE = 65_536, 1 << 24
 
 
 class Deflated(WebSocket):
-    """Offers permessage-deflate, by a header in ``requests``. A row takes a byte; with a ``message``, once its server sends a
-    compressed answer and keeps the context, also an inflater: 7 kB and its window.
+    """Offers permessage-deflate, by a header in ``requests``. A row takes a byte; with a
+    ``message``, once its server sends a compressed answer and keeps the context, also an inflater:
+    7 kB and its window.
     """
 
-    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
+    def __init__(
+        self,
+        requests: Sequence[bytes],
+        entropy: Callable[[int], bytes],
+        message: bytes,
+        fields: Fields,
+    ) -> None:
         super().__init__(requests, entropy, message, fields)
         self._compressed = b"" if self._message.varies else deflated(self._message(0))
         self._grants = bytearray()
@@ -44,7 +68,9 @@ class Deflated(WebSocket):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if not (self._speaks and self._grants[row]):
             return super().heartbeat_for(row, target)
-        return frame(TEXT | _RSV1, self._compressed or deflated(self._next_text(row)), self._entropy(4))
+        return frame(
+            TEXT | _RSV1, self._compressed or deflated(self._next_text(row)), self._entropy(4)
+        )
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         super().add_counts(counts)
@@ -59,19 +85,26 @@ class Deflated(WebSocket):
         self._grants[row] = 0
         if extensions:
             parameters = parameters_of(b",".join(extensions))
-            self._grants[row] = int(parameters.get(_WINDOW, b"15")) | _FRESH * (_NO_CONTEXT in parameters)
-            shown = "; ".join(b"=".join(filter(None, one)).decode() for one in ((_NAME, b""), *sorted(parameters.items())))
+            self._grants[row] = int(parameters.get(_WINDOW, b"15")) | _FRESH * (
+                _NO_CONTEXT in parameters
+            )
+            shown = "; ".join(
+                b"=".join(filter(None, one)).decode()
+                for one in ((_NAME, b""), *sorted(parameters.items()))
+            )
             self._granted[shown] = self._granted.get(shown, 0) + 1
 
     def _frames(self, row: int) -> ServerFrames:
         if not self._grants[row]:
             return super()._frames(row)
-        return _DeflatedFrames(self._message(row), self._answer, row, self._grants[row], self._inflaters)
+        return _DeflatedFrames(
+            self._message(row), self._answer, row, self._grants[row], self._inflaters
+        )
 
 
 def deflated(text: bytes) -> bytes:
-    """``text`` compressed by Huffman coding alone, without back references: it fits any window that a server allows, needs no
-    context, and is the same bytes each time.
+    """``text`` compressed by Huffman coding alone, without back references: it fits any window that
+    a server allows, needs no context, and is the same bytes each time.
     """
     # zlib's least memory, since it searches for no matches.
     deflater = zlib.compressobj(wbits=-9, memLevel=1, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -79,7 +112,9 @@ def deflated(text: bytes) -> bytes:
 
 
 def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
-    """The parameters that a server grants, by name (section 7.1). Raises :class:`ProtocolError` for invalid ones."""
+    """The parameters that a server grants, by name (section 7.1). Raises :class:`ProtocolError` for
+    invalid ones.
+    """
     name, *parameters = map(bytes.strip, extensions.split(b";"))
     found: dict[bytes, bytes] = {}
     for parameter in parameters:
@@ -93,11 +128,20 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
 
 
 class _DeflatedFrames(ServerFrames):
-    """The frames of a connection with compression. ``inflaters``: by row, of those that have received a compressed answer."""
+    """The frames of a connection with compression. ``inflaters``: by row, of those that have
+    received a compressed answer.
+    """
 
     __slots__ = ("_compressed", "_grant", "_inflated_bytes", "_inflaters", "_row")
 
-    def __init__(self, expected: bytes, answer: Event, row: int, grant: int, inflaters: dict[int, zlib._Decompress]) -> None:
+    def __init__(
+        self,
+        expected: bytes,
+        answer: Event,
+        row: int,
+        grant: int,
+        inflaters: dict[int, zlib._Decompress],
+    ) -> None:
         super().__init__(expected, answer)
         self._row, self._grant, self._inflaters = row, grant, inflaters
         self._compressed = False  # the current message
@@ -141,7 +185,9 @@ class _DeflatedFrames(ServerFrames):
                 raise ProtocolError("a message that cannot be inflated") from None
             self._inflated_bytes += len(text)
             if self._inflated_bytes > _MOST_MESSAGE:
-                raise ProtocolError(f"{UNREAD}a message that inflates to over {_MOST_MESSAGE >> 20} MiB")
+                raise ProtocolError(
+                    f"{UNREAD}a message that inflates to over {_MOST_MESSAGE >> 20} MiB"
+                )
             yield text
             part = inflater.unconsumed_tail
             if not part:

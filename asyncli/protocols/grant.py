@@ -1,4 +1,6 @@
-"""An HTTP request that the server must accept before a connection is held: an upgrade, or a stream without end."""
+"""An HTTP request that the server must accept before a connection is held: an upgrade, or a stream
+without end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def shown_bytes(value: bytes) -> str:
 class AnswerHead:
     """The accepting answer: its status line, its header fields, and the bytes after its head."""
 
-    def __init__(self, line: re.Match[bytes], fields: dict[bytes, list[bytes]], rest: bytes) -> None:
+    def __init__(
+        self, line: re.Match[bytes], fields: dict[bytes, list[bytes]], rest: bytes
+    ) -> None:
         self.line, self.fields, self.rest = line, fields, rest
         self.status = int(line[3])
 
@@ -39,7 +43,9 @@ class Grant:
         self._head, self._looked = bytearray(), 0
 
     def feed(self, data: bytes) -> AnswerHead | None:
-        """The head, or None while it is incomplete. Raises :class:`ProtocolError` for a refusal, worded for a report."""
+        """The head, or None while it is incomplete. Raises :class:`ProtocolError` for a refusal,
+        worded for a report.
+        """
         self._head += data
         while True:
             end = BLANK_LINE.search(self._head, self._looked)
@@ -63,7 +69,11 @@ class Grant:
             more = b"Location: " + fields[b"location"][0]
         else:
             body = bytes(self._head)
-            more = (body.partition(b"\n")[2] if b"transfer-encoding" in fields else body).partition(b"\n")[0]
+            more = (body.partition(b"\n")[2] if b"transfer-encoding" in fields else body).partition(
+                b"\n"
+            )[0]
         # The first one's text for each status: other texts may differ by the time of day.
-        reason, detail = self._refusals.setdefault(int(line[3]), (shown_bytes(line[4] or b""), shown_bytes(more)))
+        reason, detail = self._refusals.setdefault(
+            int(line[3]), (shown_bytes(line[4] or b""), shown_bytes(more))
+        )
         return f"HTTP {int(line[3])} {reason}".rstrip() + (f": {detail}" if detail else "")

@@ -1,4 +1,6 @@
-"""HPACK (RFC 7541): encodes a request's headers, with or without the server's dynamic table, and reads a response's status."""
+"""HPACK (RFC 7541): encodes a request's headers, with or without the server's dynamic table, and
+reads a response's status.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,43 @@ from asyncli.protocols.interface import ProtocolError
 _MOST_STATIC = 61
 _STATUSES = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
 _STATUS_NAMES = (b":status", b"\xb8\x84\x8d\x36\xa3")  # plain, and Huffman coded
-# The Huffman codes of digits: 5 bits for 0 to 2 and 6 for the others, then padding by ones (appendix B).
+# The Huffman codes of digits: 5 bits for 0 to 2 and 6 for the others, then padding by ones
+# (appendix B).
 _DIGITS = re.compile("(000(?:00|01|10)|011(?:001|01.|1..))" * 3 + "1{0,7}")
-#: How a connection encodes its next request: PLAIN, in literals that are not indexed; SHRINKS, the same after it sets the size of
-#: the server's table to 0, for servers that allow less than the default (section 4.2); FILLS, in literals that fill the table;
-#: REFERS, by references to those. And how it encodes the one after that.
+#: How a connection encodes its next request: PLAIN, in literals that are not indexed; SHRINKS, the
+#: same after it sets the size of the server's table to 0, for servers that allow less than the
+#: default (section 4.2); FILLS, in literals that fill the table; REFERS, by references to those.
+#: And how it encodes the one after that.
 ENCODINGS = PLAIN, SHRINKS, FILLS, REFERS = range(4)
 NEXT_ENCODING = (PLAIN, PLAIN, REFERS, REFERS)
-#: The default size of a server's table, and what an entry takes of it beside its text (section 4.1).
+#: The default size of a server's table, and what an entry takes of it beside its text (section
+#: 4.1).
 TABLE_BYTES, _ENTRY_BYTES = 4096, 32
 # Static entries with name and value.
-_WHOLE = {(b":method", b"GET"): 2, (b":path", b"/"): 4, (b":scheme", b"http"): 6, (b":scheme", b"https"): 7}
+_WHOLE = {
+    (b":method", b"GET"): 2,
+    (b":path", b"/"): 4,
+    (b":scheme", b"http"): 6,
+    (b":scheme", b"https"): 7,
+}
 
 
 def header_block(request: bytes, scheme: bytes, encoding: int = PLAIN) -> bytes:
-    """The HTTP/2 header block of an HTTP/1.1 request without a body. HEADs and GETs of one connection share a table: all fields
-    except the method, as far as they fit.
+    """The HTTP/2 header block of an HTTP/1.1 request without a body. HEADs and GETs of one
+    connection share a table: all fields except the method, as far as they fit.
     """
     line, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, path, _ = line.split(b" ")
-    fields = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in lines)]
-    pseudo = [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", dict(fields)[b"host"])]
+    fields = [
+        (name.strip().lower(), value.strip())
+        for name, _, value in (one.partition(b":") for one in lines)
+    ]
+    pseudo = [
+        (b":method", method),
+        (b":scheme", scheme),
+        (b":path", path),
+        (b":authority", dict(fields)[b"host"]),
+    ]
     fields = pseudo + [field for field in fields if field[0] != b"host"]
     literals = [_text(name) + _text(value) for name, value in fields]
     if encoding in (PLAIN, SHRINKS):
@@ -43,7 +61,11 @@ def header_block(request: bytes, scheme: bytes, encoding: int = PLAIN) -> bytes:
     newest, block = _MOST_STATIC + len(tabled), b""
     for at, literal in enumerate(literals):
         if at in tabled:
-            block += b"\x40" + literal if encoding == FILLS else _integer(newest - tabled.index(at), 0x80)
+            block += (
+                b"\x40" + literal
+                if encoding == FILLS
+                else _integer(newest - tabled.index(at), 0x80)
+            )
         else:
             block += _integer(_WHOLE[fields[at]], 0x80) if fields[at] in _WHOLE else b"\0" + literal
     return block
@@ -64,7 +86,9 @@ def _integer(value: int, flag: int = 0) -> bytes:
 
 
 def status_of(block: bytes) -> int:
-    """The ``:status`` at the start of a header block, else 0; the rest is checked for references to a dynamic table."""
+    """The ``:status`` at the start of a header block, else 0; the rest is checked for references to
+    a dynamic table.
+    """
     at, status, fields = 0, 0, 0
     while at < len(block):
         first = block[at]

@@ -1,8 +1,9 @@
 """HTTP/1.x: requests as heartbeats, and a scanner of responses without I/O.
 
-Nearly all answers are equal bytes, so the engine compares with the last one first and calls this only for new ones. The scanner
-takes any split of bytes, 1xx responses, any status, a missing reason, bare LF, HTTP/1.0, and every framing of a body (RFC 9112,
-section 6.3). It accepts no empty line between two responses: only a server may ignore one before a request (section 2.2). Tested
+Nearly all answers are equal bytes, so the engine compares with the last one first and calls this
+only for new ones. The scanner takes any split of bytes, 1xx responses, any status, a missing
+reason, bare LF, HTTP/1.0, and every framing of a body (RFC 9112, section 6.3). It accepts no empty
+line between two responses: only a server may ignore one before a request (section 2.2). Tested
 against h11.
 """
 
@@ -13,7 +14,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.model.protocol_table import BODY_OF_HEAD, NOT_HTTP, SECOND_ANSWER, SPEAKS_HTTP2, SPEAKS_TLS, UNREAD
+from asyncli.model.protocol_table import (
+    BODY_OF_HEAD,
+    NOT_HTTP,
+    SECOND_ANSWER,
+    SPEAKS_HTTP2,
+    SPEAKS_TLS,
+    UNREAD,
+)
 from asyncli.model.records import EVENTS, ProtocolCounts
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.model.text import MOST_SHOWN, quoted
@@ -23,7 +31,8 @@ from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
 MOST_HEAD_BYTES = 65_536
 _MOST_LENGTH_DIGITS = 20
 
-# No pattern matches the same blanks in two ways: a peer may send 64 KiB of them, and the regex would try every way.
+# No pattern matches the same blanks in two ways: a peer may send 64 KiB of them, and the regex
+# would try every way.
 BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v]*))?")
@@ -37,7 +46,9 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A response's status and framing: chunked, of a ``length``, or to the stream's end; ``ends_by``: a version that closes."""
+    """A response's status and framing: chunked, of a ``length``, or to the stream's end;
+    ``ends_by``: a version that closes.
+    """
 
     status: int
     keep_alive: bool
@@ -47,8 +58,8 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
-    """The status line (two digits of the version, status, reason) and the header fields by lower-case name, of a head with its
-    blank line. Raises :class:`ProtocolError`.
+    """The status line (two digits of the version, status, reason) and the header fields by
+    lower-case name, of a head with its blank line. Raises :class:`ProtocolError`.
     """
     first, _, rest = head.partition(b"\n")
     first = first.removesuffix(b"\r")
@@ -68,14 +79,28 @@ def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
 
 def head_of(line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> Head:
     """The :class:`Head` for the result of :func:`fields_of`. Raises :class:`ProtocolError`."""
-    tokens = {token.strip() for value in fields.get(b"connection", []) for token in value.lower().split(b",")}
-    lengths = {length.strip() for value in fields.get(b"content-length", []) for length in value.split(b",")}
+    tokens = {
+        token.strip()
+        for value in fields.get(b"connection", [])
+        for token in value.lower().split(b",")
+    }
+    lengths = {
+        length.strip()
+        for value in fields.get(b"content-length", [])
+        for length in value.split(b",")
+    }
     codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
     if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {quoted(b', '.join(codings))}")
     # By default HTTP/1.0 closes and HTTP/1.1 stays open (RFC 9112, section 9.3).
     old = (line[1], line[2]) < (b"1", b"1") and not tokens & {b"close", b"keep-alive"}
-    return Head(int(line[3]), not old and b"close" not in tokens, bool(codings), _length(lengths), b"HTTP/1.0" if old else b"")
+    return Head(
+        int(line[3]),
+        not old and b"close" not in tokens,
+        bool(codings),
+        _length(lengths),
+        b"HTTP/1.0" if old else b"",
+    )
 
 
 def _length(values: set[bytes]) -> int | None:
@@ -89,7 +114,9 @@ def _length(values: set[bytes]) -> int | None:
 
 
 def _fields(text: bytes) -> list[bytes]:
-    """The header lines of a head, unfolded: a value may continue on the next line, after blanks (RFC 9112, section 5.2)."""
+    """The header lines of a head, unfolded: a value may continue on the next line, after blanks
+    (RFC 9112, section 5.2).
+    """
     lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
     if not text.startswith((b" ", b"\t")) and b"\n " not in text and b"\n\t" not in text:
         return lines
@@ -105,9 +132,11 @@ def _fields(text: bytes) -> list[bytes]:
 
 
 class Scanner:
-    """Reads one response. ``feed`` until it returns an :class:`Event`; then ``rest`` has the bytes after it.
+    """Reads one response. ``feed`` until it returns an :class:`Event`; then ``rest`` has the bytes
+    after it.
 
-    For any split of the bytes each is copied and searched a bounded number of times, and the result is the same.
+    For any split of the bytes each is copied and searched a bounded number of times, and the result
+    is the same.
     """
 
     # Bytes before _at are used; before _looked, the element at _at does not end.
@@ -119,7 +148,8 @@ class Scanner:
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
-        # A bytearray, which grows and shrinks in place, only if a read ends in the middle of a head or of a chunk header.
+        # A bytearray, which grows and shrinks in place, only if a read ends in the middle of a head
+        # or of a chunk header.
         self._buffer: bytes | bytearray = b""
         self._body: _Step = _whole
 
@@ -147,7 +177,9 @@ class Scanner:
             if following is None:
                 return None
             self._body = following
-        return Event(self._head.status, self._head.keep_alive, self._body_bytes, rest=self._head.ends_by)
+        return Event(
+            self._head.status, self._head.keep_alive, self._body_bytes, rest=self._head.ends_by
+        )
 
     @property
     def announces_unsent_body(self) -> bool:
@@ -157,11 +189,14 @@ class Scanner:
 
     @property
     def at_rest(self) -> bool:
-        """Between two chunks, or in a body that lasts to the stream's end: reading can continue from the head alone."""
+        """Between two chunks, or in a body that lasts to the stream's end: reading can continue
+        from the head alone.
+        """
         return self._at == len(self._buffer) and self._body in (_chunk_head, _until_close)
 
     def end(self) -> Event | None:
-        """The stream has ended: the response if its body lasts to the end, else None (it was cut)."""
+        """The stream has ended: the response if its body lasts to the end, else None (it was cut).
+        """
         if self._head is not None and self._body is _until_close:
             return Event(self._head.status, False, self._body_bytes, rest=self._head.ends_by)
         return None
@@ -203,7 +238,9 @@ class Scanner:
             self._body = _until_close
 
     def _find(self, what: re.Pattern[bytes], name: str) -> int:
-        """The end of ``what``, which ends the element at _at; -1: it has not come yet. The bound holds for any split of bytes."""
+        """The end of ``what``, which ends the element at _at; -1: it has not come yet. The bound
+        holds for any split of bytes.
+        """
         match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
         if match is None:
             if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
@@ -224,7 +261,8 @@ class Scanner:
         return taken
 
 
-# A body is read in steps. A step consumes what it can of the buffer and returns the next step; None: it needs more bytes.
+# A body is read in steps. A step consumes what it can of the buffer and returns the next step;
+# None: it needs more bytes.
 _Step = Callable[[Scanner], "_Step | None"]
 
 
@@ -332,8 +370,9 @@ class Http1(Protocol):
 
 
 def _farewell(data: bytes) -> Event:
-    """A response on an idle connection must close it, as a 408 with Connection: close does; also one without a length, as Node's,
-    which lasts until the connection ends (RFC 9112, section 6.3)."""
+    """A response on an idle connection must close it, as a 408 with Connection: close does; also
+    one without a length, as Node's, which lasts until the connection ends (RFC 9112, section 6.3).
+    """
     scanner = Scanner("GET")
     event = scanner.feed(data) or scanner.end()
     if event is None or event.keep_alive:

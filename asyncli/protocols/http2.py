@@ -1,9 +1,10 @@
 """An HTTP/2 client (RFC 9113): the heartbeat is a PING, or a HEAD on a new stream. No I/O.
 
-Our SETTINGS forbid a dynamic table and push, and set the window to 0: header blocks are independent, and no body comes. A row is
-held once the server has acknowledged them, because before that a block may refer to the default table; with streams, once each of
-its GETs is answered. The window then holds their bodies back, so the streams stay open. Only ``:status`` is read from a block.
-Tested against h2 and hpack, frame by frame, for any split of the bytes.
+Our SETTINGS forbid a dynamic table and push, and set the window to 0: header blocks are
+independent, and no body comes. A row is held once the server has acknowledged them, because before
+that a block may refer to the default table; with streams, once each of its GETs is answered. The
+window then holds their bodies back, so the streams stay open. Only ``:status`` is read from a
+block. Tested against h2 and hpack, frame by frame, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -40,34 +41,47 @@ _NONE = array("I")
 
 
 class Http2(Protocol):
-    """Heartbeats by PING, or by the HEADs in ``settings.heads``, one for each URL of the plan. ``settings.gets``: likewise, the
-    GETs of which each row holds ``settings.streams`` open.
+    """Heartbeats by PING, or by the HEADs in ``settings.heads``, one for each URL of the plan.
+    ``settings.gets``: likewise, the GETs of which each row holds ``settings.streams`` open.
     """
 
-    # nginx does not react to a client's GOAWAY, and a reset right after one would discard it unread.
+    # nginx does not react to a client's GOAWAY, and a reset right after one would discard it
+    # unread.
     close_timeout_s = 0.3
     goodbye_bytes = GOODBYE
 
-    def __init__(self, settings: Http2Settings, fields: Fields, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, settings: Http2Settings, fields: Fields, entropy: Callable[[int], bytes]
+    ) -> None:
         self._held = settings.streams
         self._nonces = Nonces(entropy, PONG_HEAD)
         self._questions = [BEAT_HEAD + text for text in self._nonces.texts]
         if not settings.heads:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
         asked = (settings.heads, settings.gets)
-        self._heads, self._gets = ([RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked)
+        self._heads, self._gets = (
+            [RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked
+        )
         # By row: the encoding of its next request (hpack.py).
         self.repeats = False
-        self._encodings, self._first_encoding, self._tables = bytearray(), FILLS if settings.table else PLAIN, 0
+        self._encodings, self._first_encoding, self._tables = (
+            bytearray(),
+            FILLS if settings.table else PLAIN,
+            0,
+        )
         self._streams = array("I")  # by row: the last stream opened; 0: none
         self.partial: dict[int, FrameReader] = {}
-        # The last answer to a HEAD in one frame, without the number of its stream: most answers are equal to it.
+        # The last answer to a HEAD in one frame, without the number of its stream: most answers are
+        # equal to it.
         self._known, self._status = (b"", b""), 0
-        # Held streams are 1, 3 and so on in each row; by row, a bit for each lost one, and the streams that replace them.
+        # Held streams are 1, 3 and so on in each row; by row, a bit for each lost one, and the
+        # streams that replace them.
         self._first, self._width = range(1, 2 * self._held, 2), (self._held + 7) // 8
         self._later: dict[int, array[int]] = {}
         self._begun: list[int] = []  # rows that have begun to miss streams
-        self._asked: dict[tuple[int, int], bytes] = {}  # by URL and encoding: the GETs of a handshake, if equal for all rows
+        self._asked: dict[
+            tuple[int, int], bytes
+        ] = {}  # by URL and encoding: the GETs of a handshake, if equal for all rows
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open, self._draining = 0, dict[str, int](), 0, 0
 
@@ -109,7 +123,12 @@ class Http2(Protocol):
         if not data:
             return frames.farewell() if frames is not None else None
         stream = self._streams[row] if self._streams else 0
-        if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
+        if (
+            frames is None
+            and awaiting
+            and (data[:5], data[9:]) == self._known
+            and data[5:9] == stream.to_bytes(4)
+        ):
             return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or self._reader(row)
         nonce = self._nonces.text(row) if awaiting and row < len(self._nonces.owed) else b""
@@ -125,7 +144,13 @@ class Http2(Protocol):
             event = self._drain(row, frames, event)
         if frames.in_message:
             self.partial[row] = frames
-        elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:
+        elif (
+            before is None
+            and self._heads
+            and frames.read == 1
+            and event is not None
+            and event.kind == ANSWER
+        ):
             self._known, self._status = (data[:5], data[9:]), event.status
         granted = event is not None and event.kind == ESTABLISHED
         if self._held and (granted or (frames.lost and not frames.shakes)):
@@ -137,7 +162,9 @@ class Http2(Protocol):
         self._draining += not frames.counted
         frames.counted = True
         if frames.refuses_head and event is not None:
-            return msgspec.structs.replace(event, reply=event.reply + self._ping_in_place(row, frames))
+            return msgspec.structs.replace(
+                event, reply=event.reply + self._ping_in_place(row, frames)
+            )
         return event
 
     def _take_encoding(self, row: int) -> int:
@@ -156,13 +183,17 @@ class Http2(Protocol):
         same = streams is self._first and not get.varies
         if same and (target, encoding) in self._asked:
             return self._asked[target, encoding]
-        asked = on_streams(get.frames(row, encoding), get.frames(row, NEXT_ENCODING[encoding]), streams)
+        asked = on_streams(
+            get.frames(row, encoding), get.frames(row, NEXT_ENCODING[encoding]), streams
+        )
         if same:
             self._asked[target, encoding] = asked
         return asked
 
     def _reader(self, row: int) -> FrameReader:
-        return FrameReader(bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE))
+        return FrameReader(
+            bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE)
+        )
 
     def take_rows_missing_streams(self) -> list[int]:
         rows, self._begun = self._begun, []
@@ -185,7 +216,11 @@ class Http2(Protocol):
     def add_counts(self, counts: ProtocolCounts) -> None:
         counts.tables, self._tables = self._tables, 0
         if self._held:
-            counts.streams_opened, counts.streams_lost, counts.streams_open = self._opened, self._lost, self._open
+            counts.streams_opened, counts.streams_lost, counts.streams_open = (
+                self._opened,
+                self._lost,
+                self._open,
+            )
             counts.draining = self._draining
             self._opened, self._lost, self._draining = 0, {}, 0
 
@@ -194,7 +229,9 @@ class Http2(Protocol):
         if row * self._width < len(self._gone):
             self._open -= self._held - self._missing(row)
             self._later.pop(row, None)
-            self._gone[row * self._width : (row + 1) * self._width] = self._none.to_bytes(self._width)
+            self._gone[row * self._width : (row + 1) * self._width] = self._none.to_bytes(
+                self._width
+            )
 
     def _gone_of(self, row: int) -> int:
         """A bit for each held stream of the row that is lost."""

@@ -14,15 +14,36 @@ from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+(
+    DATA,
+    HEADERS,
+    PRIORITY,
+    RST_STREAM,
+    SETTINGS,
+    PUSH_PROMISE,
+    PING,
+    GOAWAY,
+    WINDOW_UPDATE,
+    CONTINUATION,
+) = range(10)
 ACK = END_STREAM = 0x1
 END_HEADERS, _PADDED, _HAS_PRIORITY = 0x4, 0x8, 0x20
 # Frame types of fixed length, of the connection, and of a stream.
 _LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
-_OF_CONNECTION, _OF_STREAM = (SETTINGS, PING, GOAWAY), (DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION)
+_OF_CONNECTION, _OF_STREAM = (
+    (SETTINGS, PING, GOAWAY),
+    (DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION),
+)
 _HEAD_BYTES, _MOST_PAYLOAD = 9, 1 << 14
 MOST_STREAM = (1 << 31) - 1
-_HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 1, 2, 3, 4, 5, 6
+(
+    _HEADER_TABLE_SIZE,
+    _ENABLE_PUSH,
+    _MAX_STREAMS,
+    _INITIAL_WINDOW_SIZE,
+    _MAX_FRAME_SIZE,
+    _MAX_HEADER_LIST_SIZE,
+) = 1, 2, 3, 4, 5, 6
 _ENABLE_CONNECT = 8
 # The allowed values of a server's SETTINGS; others may have any value.
 _ALLOWED = {
@@ -39,10 +60,20 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 # The first half of a heartbeat's PING; the second is its nonce.
 _BEAT = b"asyn"
-_SETTINGS = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, 0), (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES))
-FIRST_WORDS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *one) for one in _SETTINGS))
+_SETTINGS = (
+    (_HEADER_TABLE_SIZE, 0),
+    (_ENABLE_PUSH, 0),
+    (_INITIAL_WINDOW_SIZE, 0),
+    (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES),
+)
+FIRST_WORDS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(
+    SETTINGS, 0, 0, b"".join(struct.pack(">HI", *one) for one in _SETTINGS)
+)
 #: A heartbeat's frame, and its answer's, before the nonce.
-BEAT_HEAD, PONG_HEAD = frame(PING, 0, 0, _BEAT + bytes(4))[:-4], frame(PING, ACK, 0, _BEAT + bytes(4))[:-4]
+BEAT_HEAD, PONG_HEAD = (
+    frame(PING, 0, 0, _BEAT + bytes(4))[:-4],
+    frame(PING, ACK, 0, _BEAT + bytes(4))[:-4],
+)
 _FLUSH = frame(PING, 0, 0, b"asyncli?")
 GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server was processed
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -53,7 +84,9 @@ Frames = list[tuple[bytes, bytes]]
 
 
 class RequestFrames:
-    """The frames of a HEAD or GET in each encoding of hpack.py; made once if they are the same for all rows."""
+    """The frames of a HEAD or GET in each encoding of hpack.py; made once if they are the same for
+    all rows.
+    """
 
     def __init__(self, filled: Filled, scheme: bytes) -> None:
         self._filled, self._scheme, self.varies = filled, scheme, filled.varies
@@ -78,14 +111,21 @@ def on_stream(frames: Frames, stream: int) -> bytes:
 
 
 def on_streams(first: Frames, others: Frames, streams: Sequence[int]) -> bytes:
-    """Requests for streams to hold, and a PING: nginx keeps headers without a body in its TLS buffer until it sends more."""
-    return on_stream(first, streams[0]) + b"".join(on_stream(others, stream) for stream in streams[1:]) + _FLUSH
+    """Requests for streams to hold, and a PING: nginx keeps headers without a body in its TLS
+    buffer until it sends more.
+    """
+    return (
+        on_stream(first, streams[0])
+        + b"".join(on_stream(others, stream) for stream in streams[1:])
+        + _FLUSH
+    )
 
 
 class FrameReader:
-    """Reads the frames of one connection. ``held``: the number of streams it holds; ``gone``: a bit for each of the first ones
-    that is lost, with the reasons in ``lost``; ``later``: the streams that replace them; ``awaited``: unanswered streams;
-    ``asks``: makes the requests of a handshake, once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table.
+    """Reads the frames of one connection. ``held``: the number of streams it holds; ``gone``: a bit
+    for each of the first ones that is lost, with the reasons in ``lost``; ``later``: the streams
+    that replace them; ``awaited``: unanswered streams; ``asks``: makes the requests of a handshake,
+    once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table.
     """
 
     __slots__ = (
@@ -99,7 +139,9 @@ class FrameReader:
         asks: Callable[[], bytes] | None = None,
     ) -> None:  # fmt: skip
         self.shakes, self.shrinks = asks is not None, False
-        self._settled = self._acknowledged = False  # the server's SETTINGS came; it acknowledged ours
+        self._settled = self._acknowledged = (
+            False  # the server's SETTINGS came; it acknowledged ours
+        )
         self._beats_by_head, self._held, self._asks = heads, held, asks
         self.gone, self.later, self.awaited = gone, later, set(awaited)
         self.lost: list[str] = []
@@ -113,7 +155,9 @@ class FrameReader:
         self._last = 0  # and the last stream that the server still answers
         self._unprocessed = False  # which is none of those that are held
         self.counted = False  # as one that drains
-        self.pings = not heads  # the heartbeat is a PING: on a connection that drains no stream may be opened
+        self.pings = (
+            not heads
+        )  # the heartbeat is a PING: on a connection that drains no stream may be opened
 
     @property
     def _agreed(self) -> bool:
@@ -126,12 +170,22 @@ class FrameReader:
     @property
     def _leaves(self) -> bool:
         """A GOAWAY has come, no more answers are awaited, and no held stream goes on."""
-        return self._goaway is not None and not (self._open and self._answers_before) and not self.drains
+        return (
+            self._goaway is not None
+            and not (self._open and self._answers_before)
+            and not self.drains
+        )
 
     @property
     def drains(self) -> bool:
-        """A GOAWAY without error has come, and held streams go on to their end (RFC 9113, section 6.8)."""
-        return self._goaway == 0 and not self._unprocessed and self._held + len(self.later) > self.gone.bit_count()
+        """A GOAWAY without error has come, and held streams go on to their end (RFC 9113, section
+        6.8).
+        """
+        return (
+            self._goaway == 0
+            and not self._unprocessed
+            and self._held + len(self.later) > self.gone.bit_count()
+        )
 
     @property
     def refuses_head(self) -> bool:
@@ -147,11 +201,15 @@ class FrameReader:
     def in_message(self) -> bool:
         if self.shakes:
             return not self._granted
-        amid = bool(self._buffer or self._status or self.awaited) or not (self._block is None and self._goaway is None)
+        amid = bool(self._buffer or self._status or self.awaited) or not (
+            self._block is None and self._goaway is None
+        )
         return amid and not self._leaves
 
     def feed(self, data: bytes, stream: int, awaiting: bool, nonce: bytes = b"") -> None:
-        """``stream``: the last one opened; ``awaiting``: a heartbeat is unanswered; ``nonce``: what its PING carries."""
+        """``stream``: the last one opened; ``awaiting``: a heartbeat is unanswered; ``nonce``: what
+        its PING carries.
+        """
         self._stream, self._open = stream, awaiting and not self.pings
         self._pong = _BEAT + nonce if awaiting and self.pings else None
         self._answered = False
@@ -159,7 +217,11 @@ class FrameReader:
             self._replies = []
         self.read = at = 0
         data = self._buffer + data
-        while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self.shakes and self._granted):
+        while (
+            len(data) - at >= _HEAD_BYTES
+            and not self._leaves
+            and not (self.shakes and self._granted)
+        ):
             sized, flags, stream_id = struct.unpack_from(">IBI", data, at)
             length, kind, end = sized >> 8, sized & 0xFF, at + _HEAD_BYTES + (sized >> 8)
             if self.shakes and not self._settled and (kind != SETTINGS or flags & ACK or stream_id):
@@ -202,10 +264,16 @@ class FrameReader:
         if self._goaway is not None:
             raise ProtocolError(f"GOAWAY {self._goaway} {brief(self._why)}".rstrip())
         if len(self._replies) > _MOST_REPLIES:
-            raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
+            raise ProtocolError(
+                f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS"
+            )
         if not (self._granted or (self._agreed and self._asks)):
             return None
-        reply, self._asks, self._replies = b"".join((*self._replies, self._asks() if self._asks else b"")), None, []
+        reply, self._asks, self._replies = (
+            b"".join((*self._replies, self._asks() if self._asks else b"")),
+            None,
+            [],
+        )
         if not self._granted:
             return Event(0, True, kind=NEWS, reply=reply)
         return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
@@ -214,7 +282,9 @@ class FrameReader:
         """Handle a whole frame; unknown types are ignored."""
         if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream):
             raise ProtocolError("a block of headers that another frame interrupts")
-        if len(payload) != _LENGTHS.get(kind, len(payload)) or kind in (_OF_CONNECTION if stream_id else _OF_STREAM):
+        if len(payload) != _LENGTHS.get(kind, len(payload)) or kind in (
+            _OF_CONNECTION if stream_id else _OF_STREAM
+        ):
             raise ProtocolError(f"a frame of type {kind} of a wrong length or stream")
         if kind == PING:
             if flags & ACK:
@@ -252,7 +322,9 @@ class FrameReader:
             need = self._held + self._beats_by_head
             self.shrinks |= name == _HEADER_TABLE_SIZE and value < TABLE_BYTES
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
-                raise ProtocolError(f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection")
+                raise ProtocolError(
+                    f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection"
+                )
         self._settled = True
         self._replies.append(_SETTINGS_ACK)
 
@@ -262,9 +334,16 @@ class FrameReader:
         held, opened = self._is_held(stream_id), self._open and stream_id == self._stream
         if kind == RST_STREAM:
             if held:
-                self._lose(stream_id, f"RST_STREAM {code}" if (code := int.from_bytes(payload)) <= _MOST_CODE else "RST_STREAM")
+                self._lose(
+                    stream_id,
+                    f"RST_STREAM {code}"
+                    if (code := int.from_bytes(payload)) <= _MOST_CODE
+                    else "RST_STREAM",
+                )
             elif opened:
-                raise ProtocolError(f"{STREAM_RESET}{int.from_bytes(payload)} in place of an answer")
+                raise ProtocolError(
+                    f"{STREAM_RESET}{int.from_bytes(payload)} in place of an answer"
+                )
         elif kind == WINDOW_UPDATE:
             pass
         elif not (held or opened):
@@ -277,7 +356,11 @@ class FrameReader:
             self._end(stream_id, flags & END_STREAM)
         else:
             if kind == HEADERS:
-                self._block, self._block_stream, self._ends = bytearray(), stream_id, bool(flags & END_STREAM)
+                self._block, self._block_stream, self._ends = (
+                    bytearray(),
+                    stream_id,
+                    bool(flags & END_STREAM),
+                )
                 payload = _unpadded(flags, payload)
             if self._block is None:
                 raise ProtocolError("a CONTINUATION without HEADERS")
@@ -308,7 +391,9 @@ class FrameReader:
             if status >= 300:
                 self._lose(stream_id, f"status {status}")
                 # Cancel the rest of it.
-                self._replies += [] if self._ends else [frame(RST_STREAM, 0, stream_id, _CANCEL.to_bytes(4))]
+                self._replies += (
+                    [] if self._ends else [frame(RST_STREAM, 0, stream_id, _CANCEL.to_bytes(4))]
+                )
         self._end(stream_id, self._ends)
 
     def _end(self, stream_id: int, ends: int) -> None:
@@ -318,7 +403,9 @@ class FrameReader:
             self._open, self._answered = False, True
 
     def _lose_unprocessed(self) -> None:
-        """Streams above a GOAWAY's last one were not processed: lost, if others go on. If none does, the connection ends."""
+        """Streams above a GOAWAY's last one were not processed: lost, if others go on. If none
+        does, the connection ends.
+        """
         firsts = [2 * place + 1 for place in range(self._held) if not self.gone >> place & 1]
         beyond = [stream for stream in (*firsts, *self.later) if stream > self._last]
         if len(beyond) == len(firsts) + len(self.later):
@@ -347,7 +434,9 @@ class FrameReader:
 
 
 def _require_more(data: bytes) -> None:
-    """SETTINGS did not come first: raise an error that shows what did, once its first line is complete."""
+    """SETTINGS did not come first: raise an error that shows what did, once its first line is
+    complete.
+    """
     line, end, _ = data[:_MOST_STATUS_LINE].partition(b"\n")
     if not data.startswith(b"HTTP/"):
         raise ProtocolError(f"{quoted(data, 40)} in place of SETTINGS")

@@ -22,24 +22,26 @@ import msgspec
 
 from asyncli.model.records import ProtocolCounts
 
-#: Kinds of events: the answer to a heartbeat or a request; another message of the peer; the peer closes; the peer accepts
-#: :meth:`Protocol.handshake`.
+#: Kinds of events: the answer to a heartbeat or a request; another message of the peer; the peer
+#: closes; the peer accepts :meth:`Protocol.handshake`.
 ANSWER, NEWS, CLOSING, ESTABLISHED = range(4)
 
 
 class ProtocolError(Exception):
-    """The peer sent what the protocol does not allow; ``str()`` says what. ``answer``: the heartbeat's answer, if it came before
-    that in the same read.
+    """The peer sent what the protocol does not allow; ``str()`` says what. ``answer``: the
+    heartbeat's answer, if it came before that in the same read.
     """
 
     answer: Event | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The meaning of one read. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing.
-    ``reply``: bytes to send at once. ``messages``: unsolicited messages. ``rest``: with ESTABLISHED the bytes after it, with
-    CLOSING the peer's reason, with ANSWER a version that ends it. ``own``: with ANSWER, equal bytes differ by row or time.
-    ``end``: with ANSWER, how the connection ends after it in the same read: the peer closes, or breaks the protocol.
+    """The meaning of one read. ``status``: of HTTP, or the code of a goodbye; 0: none.
+    ``body_bytes``: without framing. ``reply``: bytes to send at once. ``messages``: unsolicited
+    messages. ``rest``: with ESTABLISHED the bytes after it, with CLOSING the peer's reason, with
+    ANSWER a version that ends it. ``own``: with ANSWER, equal bytes differ by row or time. ``end``:
+    with ANSWER, how the connection ends after it in the same read: the peer closes, or breaks the
+    protocol.
     """
 
     status: int
@@ -54,34 +56,43 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Protocol:
-    """The protocol of one table's held connections. Each has a ``feed``, and overrides what differs from the defaults here."""
+    """The protocol of one table's held connections. Each has a ``feed``, and overrides what differs
+    from the defaults here.
+    """
 
     #: The rows that are in the middle of a message; always the same mapping.
     partial: dict[int, Any]
     #: The heartbeat if it is the same for all rows and each time; None: see :meth:`heartbeat_for`.
     heartbeat: bytes | None = None
-    #: The answers to all heartbeats with a nonce, and by row the number of the one that it owes; None: there are no nonces.
+    #: The answers to all heartbeats with a nonce, and by row the number of the one that it owes;
+    #: None: there are no nonces.
     answers: Sequence[bytes] | None = None
     owed = bytearray()
-    #: Whether equal bytes are the same answer at any time: not where an answer names its request, as by the stream of HTTP/2.
+    #: Whether equal bytes are the same answer at any time: not where an answer names its request,
+    #: as by the stream of HTTP/2.
     repeats = True
-    #: handshake(row, target) -> the first bytes to this URL of the plan, if the peer must accept them before the row is held;
-    #: None: there is no handshake. Until ESTABLISHED the row is in ``partial``.
+    #: handshake(row, target) -> the first bytes to this URL of the plan, if the peer must accept
+    #: them before the row is held; None: there is no handshake. Until ESTABLISHED the row is in
+    #: ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
-    #: None: rows send heartbeats. Else they listen, and a connection is dead after this long a silence.
+    #: None: rows send heartbeats. Else they listen, and a connection is dead after this long a
+    #: silence.
     silence_s: float | None = None
     #: How long to wait for the peer's close after a goodbye; None: as long as for an answer.
     close_timeout_s: float | None = None
-    #: What closes an idle connection in the protocol's way, after which the peer closes it; b"": nothing.
+    #: What closes an idle connection in the protocol's way, after which the peer closes it; b"":
+    #: nothing.
     goodbye_bytes = b""
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
-        """The next heartbeat of a row that is connected to this URL of the plan, if ``heartbeat`` is None."""
+        """The next heartbeat of a row that is connected to this URL of the plan, if ``heartbeat``
+        is None.
+        """
         raise NotImplementedError
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        """The meaning of a read, where b"" is the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is unanswered.
-        Raises :class:`ProtocolError`.
+        """The meaning of a read, where b"" is the end of the stream; None: nothing yet.
+        ``awaiting``: a heartbeat is unanswered. Raises :class:`ProtocolError`.
         """
         raise NotImplementedError
 
@@ -98,7 +109,9 @@ class Protocol:
         return []
 
     def reopen_streams(self, row: int, target: int) -> bytes:
-        """Requests that open the missing streams of a row, between two heartbeats; b"": none is missing."""
+        """Requests that open the missing streams of a row, between two heartbeats; b"": none is
+        missing.
+        """
         return b""
 
     def may_reopen(self, row: int) -> bool:

@@ -1,7 +1,8 @@
 """An MQTT 3.1.1 and 5 client: clean sessions, PINGREQ as the heartbeat, packets read without I/O.
 
-Publications are acknowledged and counted, not kept: a row stores only an incomplete packet. (A server sends a publication again
-only in a resumed session, and here none is resumed.) Tested against ohmqtt on every packet of MQTT 5.
+Publications are acknowledged and counted, not kept: a row stores only an incomplete packet. (A
+server sends a publication again only in a resumed session, and here none is resumed.) Tested
+against ohmqtt on every packet of MQTT 5.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from asyncli.model.mqtt_values import REASONS, topic_and_qos
 from asyncli.model.protocol_table import UNREAD
 from asyncli.model.template import Fields, Filled, Template
 from asyncli.model.text import shortened
-from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import (
+    ANSWER,
+    CLOSING,
+    ESTABLISHED,
+    NEWS,
+    Event,
+    Protocol,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from asyncli.protocols.settings import MqttSettings
@@ -43,10 +52,13 @@ _PUBCOMP = b"\x70\x02"
 _CLEAN, _USER, _PASSWORD = 0x02, 0x80, 0x40
 # The failure codes of SUBACK, and the codes of DISCONNECT (MQTT 5, section 3.14.2.1).
 _FAILURES = frozenset(code for code in REASONS if code >= 0x80)
-_GOODBYES = frozenset((0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3)))
+_GOODBYES = frozenset(
+    (0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3))
+)
 # The longest SUBACK and the like, and properties of a publication; no server needs more.
 _MOST_BYTES = 65_536
-# The most that the field of two bytes holds; for longer sleeps it is 0, and the server waits for ever.
+# The most that the field of two bytes holds; for longer sleeps it is 0, and the server waits for
+# ever.
 _LONGEST_KEEP_ALIVE_S = 65_535
 _ANSWER = Event(0, True, kind=ANSWER)
 
@@ -58,20 +70,34 @@ class Mqtt(Protocol):
         self._settings, self._five = settings, settings.version == "5"
         self._client_id = Filled(settings.client_id.encode(), fields, Template)
         topics = map(topic_and_qos, settings.subscribe)
-        self._topics = [(Filled(topic.encode(), fields, Template), bytes((qos,))) for topic, qos in topics]
+        self._topics = [
+            (Filled(topic.encode(), fields, Template), bytes((qos,))) for topic, qos in topics
+        ]
         user, colon, password = settings.login.partition(":")
         flags = _CLEAN | (_USER if user else 0) | (_PASSWORD if colon else 0)
-        keep_alive = math.ceil(settings.keepalive_s) if settings.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
+        keep_alive = (
+            math.ceil(settings.keepalive_s) if settings.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
+        )
         self._none = b"\0" if self._five else b""  # no properties
-        self._head = _text(b"MQTT") + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive) + self._none
-        self._login = [Filled(text.encode(), fields) for text in (*([user] if user else []), *([password] if colon else []))]
+        self._head = (
+            _text(b"MQTT")
+            + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive)
+            + self._none
+        )
+        self._login = [
+            Filled(text.encode(), fields)
+            for text in (*([user] if user else []), *([password] if colon else []))
+        ]
         self.partial: dict[int, _Packets] = {}
 
     def handshake(self, row: int, target: int) -> bytes:
         topics = b"".join(_text(topic(row)) + qos for topic, qos in self._topics)
         subscribe = _packet(b"\x82", b"\0\1" + self._none + topics) if topics else b""
         self.partial[row] = _Packets(self._settings, subscribe, _CONNACK)
-        return _packet(b"\x10", b"".join([self._head, *(_text(text(row)) for text in (self._client_id, *self._login))]))
+        return _packet(
+            b"\x10",
+            b"".join([self._head, *(_text(text(row)) for text in (self._client_id, *self._login))]),
+        )
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         packets = self.partial.pop(row, None)
@@ -119,7 +145,10 @@ class _Packets:
         self._settings, self._five, self._subscribe = settings, settings.version == "5", subscribe
         self.awaits = awaits  # what the handshake waits for; 0: it is over
         self.answered = False  # in the last read
-        self._buffer, self._needed = bytearray(), 0  # the beginning of a packet, and the bytes needed to read on
+        self._buffer, self._needed = (
+            bytearray(),
+            0,
+        )  # the beginning of a packet, and the bytes needed to read on
         self._left = 0  # remaining payload of a publication
         self._ack = b""  # to send at its end
         self._again = False  # it is a duplicate, and was counted before
@@ -130,7 +159,13 @@ class _Packets:
 
     def feed(self, data: bytes, awaiting: bool) -> Event | None:
         """The meaning of a read; None: no whole packet. Raises :class:`ProtocolError`."""
-        self._messages, self._body_bytes, self._reply, self.answered, self._awaiting = 0, 0, b"", False, awaiting
+        self._messages, self._body_bytes, self._reply, self.answered, self._awaiting = (
+            0,
+            0,
+            b"",
+            False,
+            awaiting,
+        )
         self._reason, shaking, at = -1, bool(self.awaits), 0
         if self._buffer:
             self._buffer += data
@@ -148,15 +183,26 @@ class _Packets:
             if self._reason >= 0:
                 return self._farewell()
             if shaking and not self.awaits:
-                return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
+                return Event(
+                    0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:]
+                )
         if self._messages or self._body_bytes or self._reply:
-            return Event(0, True, self._body_bytes, ANSWER if self.answered else NEWS, self._reply, self._messages)
+            return Event(
+                0,
+                True,
+                self._body_bytes,
+                ANSWER if self.answered else NEWS,
+                self._reply,
+                self._messages,
+            )
         return _ANSWER if self.answered else None
 
     def _farewell(self) -> Event:
         """A DISCONNECT was read, perhaps after the heartbeat's answer."""
         if not self.answered:
-            return Event(self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why)
+            return Event(
+                self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why
+            )
         closing = Event(self._reason, False, kind=CLOSING, rest=self._why)
         return Event(0, False, self._body_bytes, messages=self._messages, end=closing)
 
@@ -187,7 +233,9 @@ class _Packets:
             self._reply += _PUBCOMP + _packet_id(body)
         elif kind == _PINGRESP:
             if body or not self._awaiting:
-                raise ProtocolError("PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ")
+                raise ProtocolError(
+                    "PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ"
+                )
             self._awaiting, self.answered = False, True
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
@@ -222,9 +270,14 @@ class _Packets:
             raise _refusal(_CONNACK, code, found)
         if body[0]:
             raise ProtocolError("CONNACK with a session, though a clean one was requested")
-        keep_alive, gap_s = int.from_bytes(found.get(SERVER_KEEP_ALIVE, b"")), self._settings.keepalive_s / 2
+        keep_alive, gap_s = (
+            int.from_bytes(found.get(SERVER_KEEP_ALIVE, b"")),
+            self._settings.keepalive_s / 2,
+        )
         if 0 < keep_alive < gap_s:
-            raise ProtocolError(f"SERVER_KEEP_ALIVE {keep_alive}: heartbeats may be {gap_s:g} s apart")
+            raise ProtocolError(
+                f"SERVER_KEEP_ALIVE {keep_alive}: heartbeats may be {gap_s:g} s apart"
+            )
         self.awaits = _SUBACK if self._subscribe else 0
         self._reply += self._subscribe
 
@@ -241,7 +294,9 @@ class _Packets:
         self.awaits = 0
 
     def _publication(self, flags: int, data: bytes, begin: int, end: int) -> int:
-        """Check all that precedes the payload of a publication, once it has come; returns where the payload begins."""
+        """Check all that precedes the payload of a publication, once it has come; returns where the
+        payload begins.
+        """
         qos = flags >> 1 & 3
         topic_at = require(data, begin + 2)
         topic_end = topic_at + int.from_bytes(data[begin:topic_at])
@@ -256,7 +311,9 @@ class _Packets:
         require(data, after)
         topic = utf8(data[topic_at:topic_end], "a topic")
         if not topic or "#" in topic or "+" in topic:
-            raise ProtocolError("PUBLISH to a topic with wildcards" if topic else "PUBLISH without a topic")
+            raise ProtocolError(
+                "PUBLISH to a topic with wildcards" if topic else "PUBLISH without a topic"
+            )
         if self._five:
             properties(data[at:after], OF_PUBLISH, "PUBLISH")
         self._ack = _ACKNOWLEDGED[qos] + _packet_id(data[topic_end:at]) if qos else b""
@@ -310,4 +367,7 @@ def _code(kind: int, code: bytes, known: Container[int]) -> int:
 def _refusal(kind: int, code: int, found: dict[int, bytes], topic: str = "") -> ProtocolError:
     """A refusal, with the server's reason string if it sent one."""
     why = shortened(found.get(REASON_STRING, b"").decode())
-    return ProtocolError(f"{_NAMES[kind]} {code}: {REASONS.get(code, 'no reason')}{topic}" + (f" ({why})" if why else ""))
+    return ProtocolError(
+        f"{_NAMES[kind]} {code}: {REASONS.get(code, 'no reason')}{topic}"
+        + (f" ({why})" if why else "")
+    )

@@ -15,8 +15,11 @@ _SIZES = {_BYTE: 1, _TWO: 2, _FOUR: 4}
 SERVER_KEEP_ALIVE, REASON_STRING = 0x13, 0x1F
 _RESPONSE_TOPIC, _REPEATED = 0x08, (0x0B, 0x26)
 _IS_0_OR_1, _IS_NOT_0 = (0x01, 0x24, 0x25, 0x28, 0x29, 0x2A), (0x0B, 0x21, 0x27)
-#: The properties that a server may send. Not a topic alias (0x23) with a publication: asyncli allows none.
-OF_CONNACK = frozenset((0x11, 0x12, 0x13, 0x15, 0x16, 0x1A, 0x1C, 0x1F, 0x21, 0x22, *range(0x24, 0x2B)))
+#: The properties that a server may send. Not a topic alias (0x23) with a publication: asyncli
+#: allows none.
+OF_CONNACK = frozenset(
+    (0x11, 0x12, 0x13, 0x15, 0x16, 0x1A, 0x1C, 0x1F, 0x21, 0x22, *range(0x24, 0x2B))
+)
 OF_PUBLISH = frozenset((0x01, 0x02, 0x03, 0x08, 0x09, 0x0B, 0x26))
 OF_DISCONNECT = frozenset((0x1C, 0x1F, 0x26))
 OF_ANSWER = frozenset((0x1F, 0x26))
@@ -38,7 +41,9 @@ def require(data: bytes, needed: int) -> int:
 
 
 def varying(data: bytes, at: int, strict: bool = True) -> tuple[int, int]:
-    """A number of one to four bytes, and its end. ``strict``: in as few bytes as possible (MQTT 5, section 1.5.5)."""
+    """A number of one to four bytes, and its end. ``strict``: in as few bytes as possible (MQTT 5,
+    section 1.5.5).
+    """
     value = 0
     for place in range(4):
         byte = data[require(data, at + place + 1) - 1]

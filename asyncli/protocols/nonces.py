@@ -1,7 +1,9 @@
-"""What makes each heartbeat a question of its own: bytes that the peer cannot know before it has read them, and must return.
+"""What makes each heartbeat a question of its own: bytes that the peer cannot know before it has
+read them, and must return.
 
-A process has 256 of them, random, and a row takes the next one for each heartbeat. So a row takes one byte, the engine compares a
-read with one of 256 whole answers, and neither an answer sent in advance nor one of the last 255 again is the right one.
+A process has 256 of them, random, and a row takes the next one for each heartbeat. So a row takes
+one byte, the engine compares a read with one of 256 whole answers, and neither an answer sent in
+advance nor one of the last 255 again is the right one.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ SIZE = 4
 
 
 class Nonces:
-    """The nonces of one protocol object: ``texts``, and the whole ``answers``, which are ``head`` and a nonce. ``owed``: by row,
-    the number of its last heartbeat's.
+    """The nonces of one protocol object: ``texts``, and the whole ``answers``, which are ``head``
+    and a nonce. ``owed``: by row, the number of its last heartbeat's.
     """
 
     def __init__(self, entropy: Callable[[int], bytes], head: bytes) -> None:
@@ -26,7 +28,9 @@ class Nonces:
         self.owed = bytearray()
 
     def add_row(self, row: int) -> None:
-        """Make room for ``row`` and some more. Each begins at another number, so another row's answer is seldom right."""
+        """Make room for ``row`` and some more. Each begins at another number, so another row's
+        answer is seldom right.
+        """
         if row >= len(self.owed):
             self.owed += self._entropy(row + COUNT - len(self.owed))
 

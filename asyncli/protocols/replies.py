@@ -1,8 +1,10 @@
-"""Counts the answers in a stream of bytes: any number in a read, split anywhere, most of them equal to the last one.
+"""Counts the answers in a stream of bytes: any number in a read, split anywhere, most of them equal
+to the last one.
 
-A server's answers to the same request are equal bytes until its Date header changes. So a destination's last whole answer is
-remembered, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only other
-bytes go to the scanner. The counts are the same either way.
+A server's answers to the same request are equal bytes until its Date header changes. So a
+destination's last whole answer is remembered, and a read that continues a train of copies of it is
+counted by one comparison in C, whatever its length; only other bytes go to the scanner. The counts
+are the same either way.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class PartialCopy(msgspec.Struct, frozen=True, eq=False):
 
 
 class PartialAnswer(msgspec.Struct, eq=False):
-    """The stream is in the middle of another answer. ``raw``: its bytes so far, None if too long to remember."""
+    """The stream is in the middle of another answer. ``raw``: its bytes so far, None if too long to
+    remember.
+    """
 
     reader: Scanner
     raw: bytes | None
@@ -85,10 +89,11 @@ class Replies:
         self.last = KnownAnswer(b"", Tally(Event(0, False), 0), 0)
 
     def take(self, state: State, data: bytes) -> tuple[list[Run], State, bool]:
-        """The answers that ``data`` (not empty) completes, as runs; the new state; whether the connection is over.
+        """The answers that ``data`` (not empty) completes, as runs; the new state; whether the
+        connection is over.
 
-        An answer that announces its connection's end is the last one: bytes after it are ignored. After
-        :class:`Malformed` nothing more can be read.
+        An answer that announces its connection's end is the last one: bytes after it are ignored.
+        After :class:`Malformed` nothing more can be read.
         """
         if state is None and data == self.last.data:
             return [(self.last.event, 1)], None, True
@@ -104,7 +109,9 @@ class Replies:
         """The stream has ended: the answer if its body lasts to the end, else None."""
         return state.reader.end() if isinstance(state, PartialAnswer) else None
 
-    def _read(self, reader: Scanner, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
+    def _read(
+        self, reader: Scanner, raw: bytes | None, data: bytes
+    ) -> tuple[list[Run], State, bool]:
         runs: list[Run] = []
         while True:
             try:
@@ -148,4 +155,6 @@ def _goes_on(known: KnownAnswer, data: bytes, at: int) -> bool:
     if len(data) <= rest:
         return known.data.startswith(data, at)
     # Only an answer that comes twice needs a train.
-    return data.startswith(known.data[at:] if at else known.data) and known.train.startswith(data, at)
+    return data.startswith(known.data[at:] if at else known.data) and known.train.startswith(
+        data, at
+    )

@@ -1,7 +1,9 @@
-"""What a plan sets for its connections, as plain data: one class for each protocol, in the order of :data:`SETTINGS`.
+"""What a plan sets for its connections, as plain data: one class for each protocol, in the order of
+:data:`SETTINGS`.
 
-To add a protocol: its codec beside this file, its class here, and its row in model/protocol_table.py. What is sent is a
-template (template.py): an open one, except ``client_id`` and the topics of ``subscribe``.
+To add a protocol: its codec beside this file, its class here, and its row in
+model/protocol_table.py. What is sent is a template (template.py): an open one, except ``client_id``
+and the topics of ``subscribe``.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ _DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits
 #: Gives that many random bytes.
 Entropy = Callable[[int], bytes]
 
-# ``of`` reads a plan of the protocol. ``new`` makes the codec of one process's connections; a codec is imported there, because
-# workers of HTTP/1.1 need not load hashlib (which brings OpenSSL) or zlib.
+# ``of`` reads a plan of the protocol. ``new`` makes the codec of one process's connections; a codec
+# is imported there, because workers of HTTP/1.1 need not load hashlib (which brings OpenSSL) or
+# zlib.
 
 
 class HttpSettings(msgspec.Struct, frozen=True, tag="http"):
@@ -38,7 +41,10 @@ class HttpSettings(msgspec.Struct, frozen=True, tag="http"):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        return cls(plan.method, tuple(request_head(plan.method, target, plan.headers) for target in plan.targets))
+        return cls(
+            plan.method,
+            tuple(request_head(plan.method, target, plan.headers) for target in plan.targets),
+        )
 
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.http1 import Http1
@@ -47,8 +53,8 @@ class HttpSettings(msgspec.Struct, frozen=True, tag="http"):
 
 
 class WebSocketSettings(msgspec.Struct, frozen=True, tag="websocket"):
-    """``requests``: the upgrade request for each URL, without its key and the empty line; ``message``: the text of a heartbeat,
-    or b"" for pings; ``deflate``: offer permessage-deflate.
+    """``requests``: the upgrade request for each URL, without its key and the empty line;
+    ``message``: the text of a heartbeat, or b"" for pings; ``deflate``: offer permessage-deflate.
     """
 
     requests: tuple[bytes, ...]
@@ -72,8 +78,8 @@ class WebSocketSettings(msgspec.Struct, frozen=True, tag="websocket"):
 
 
 class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
-    """``requests``: the request for each URL, without the empty line; ``events``: the answers are server-sent events;
-    ``silence_s``: a connection without a byte for longer is dead.
+    """``requests``: the request for each URL, without the empty line; ``events``: the answers are
+    server-sent events; ``silence_s``: a connection without a byte for longer is dead.
     """
 
     requests: tuple[bytes, ...]
@@ -82,11 +88,17 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """The request has the headers of a browser's for an event stream, unless the plan sets them."""
+        """The request has the headers of a browser's for an event stream, unless the plan sets
+        them.
+        """
         events = plan.protocol == "sse"
         usual = ["Accept: text/event-stream"] if events else []
         named = _names(plan.headers)
-        more = (one for one in (*usual, "Cache-Control: no-cache") if one.partition(":")[0].lower() not in named)
+        more = (
+            one
+            for one in (*usual, "Cache-Control: no-cache")
+            if one.partition(":")[0].lower() not in named
+        )
         return cls(_unfinished(plan, [*plan.headers, *more]), events, plan.longest_silence_s)
 
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
@@ -96,9 +108,9 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
 
 
 class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
-    """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``: what the peer sends first, as
-    ``parse_expected`` (model/tcp_values.py) reads them; ``silence_s``: without heartbeats, a connection without a byte for
-    longer is dead.
+    """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``:
+    what the peer sends first, as ``parse_expected`` (model/tcp_values.py) reads them;
+    ``silence_s``: without heartbeats, a connection without a byte for longer is dead.
     """
 
     send: bytes = b""
@@ -108,7 +120,12 @@ class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        return cls(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
+        return cls(
+            unescaped(plan.send or ""),
+            plan.expect or "any",
+            plan.greeting or "",
+            plan.longest_silence_s,
+        )
 
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.tcp import Tcp
@@ -137,8 +154,9 @@ class MqttSettings(msgspec.Struct, frozen=True, tag="mqtt"):
 
 
 class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
-    """``heads``: a HEAD for each URL, written as in HTTP/1.1; none: heartbeats are pings. ``gets``: likewise the GETs of the
-    ``streams`` that each connection holds. ``table``: requests use the server's dynamic table.
+    """``heads``: a HEAD for each URL, written as in HTTP/1.1; none: heartbeats are pings. ``gets``:
+    likewise the GETs of the ``streams`` that each connection holds. ``table``: requests use the
+    server's dynamic table.
     """
 
     heads: tuple[bytes, ...] = ()
@@ -149,7 +167,10 @@ class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        heads, gets = (tuple(request_head(method, one, plan.headers) for one in plan.targets) for method in ("HEAD", "GET"))
+        heads, gets = (
+            tuple(request_head(method, one, plan.headers) for one in plan.targets)
+            for method in ("HEAD", "GET")
+        )
         scheme = b"https" if plan.targets[0].secure else b"http"
         heads, gets = heads if plan.h2_heartbeat == "head" else (), gets if plan.streams else ()
         return cls(heads, scheme, gets, plan.streams, plan.h2_table)
@@ -160,7 +181,9 @@ class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
         return Http2(self, fields, entropy)
 
 
-Settings = HttpSettings | Http2Settings | WebSocketSettings | StreamSettings | TcpSettings | MqttSettings
+Settings = (
+    HttpSettings | Http2Settings | WebSocketSettings | StreamSettings | TcpSettings | MqttSettings
+)
 #: By a plan's ``protocol``.
 SETTINGS: dict[str, type[Settings]] = {
     "http": HttpSettings, "http2": Http2Settings, "sse": StreamSettings, "stream": StreamSettings, "websocket": WebSocketSettings,
@@ -169,7 +192,9 @@ SETTINGS: dict[str, type[Settings]] = {
 
 
 def request_head(method: str, target: Target, headers: Sequence[str]) -> bytes:
-    """A request of HTTP/1.1 for ``target``, with its empty line; User-Agent and Host are added where ``headers`` lack them."""
+    """A request of HTTP/1.1 for ``target``, with its empty line; User-Agent and Host are added
+    where ``headers`` lack them.
+    """
     headers = list(headers)
     named = _names(headers)
     if "user-agent" not in named:
@@ -181,7 +206,9 @@ def request_head(method: str, target: Target, headers: Sequence[str]) -> bytes:
 
 def _unfinished(plan: Plan, headers: Sequence[str]) -> tuple[bytes, ...]:
     """A GET for each URL, without the empty line: the connection's own fields follow."""
-    return tuple(request_head("GET", target, headers).removesuffix(b"\r\n") for target in plan.targets)
+    return tuple(
+        request_head("GET", target, headers).removesuffix(b"\r\n") for target in plan.targets
+    )
 
 
 def _names(headers: Sequence[str]) -> set[str]:

@@ -1,8 +1,10 @@
-"""Server-sent events (WHATWG HTML, section 9.2), and other answers without end: rows send a GET and listen to its body.
+"""Server-sent events (WHATWG HTML, section 9.2), and other answers without end: rows send a GET and
+listen to its body.
 
-Events are checked and counted, not kept. A row takes a byte; if its events have ids, also a reference to an id, which rows share
-if it is equal; if its peer sets a retry time, 4 bytes. Only a row in the middle of a chunk, a line or an event has a reader.
-Tested against httpx-sse, event by event, for any split of the bytes.
+Events are checked and counted, not kept. A row takes a byte; if its events have ids, also a
+reference to an id, which rows share if it is equal; if its peer sets a retry time, 4 bytes. Only a
+row in the middle of a chunk, a line or an event has a reader. Tested against httpx-sse, event by
+event, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Proto
 if TYPE_CHECKING:
     from asyncli.protocols.settings import StreamSettings
 
-# The state of a row's body: in chunks or until the stream's end, and whether its first line is still to come.
+# The state of a row's body: in chunks or until the stream's end, and whether its first line is
+# still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))
 _CHUNKED, _FRESH = 1, 2
 # It tells a client of events to stop reconnecting (the HTML standard, server-sent events).
@@ -38,7 +41,9 @@ _LIFE = Event(0, True, kind=NEWS)
 
 
 class Stream(Protocol):
-    """Rows that send one request and listen: with ``settings.events`` to server-sent events, else to the bytes of any answer."""
+    """Rows that send one request and listen: with ``settings.events`` to server-sent events, else
+    to the bytes of any answer.
+    """
 
     def __init__(self, settings: StreamSettings, fields: Fields) -> None:
         self._requests = [Filled(request, fields) for request in settings.requests]
@@ -52,13 +57,18 @@ class Stream(Protocol):
         self._known_ids: dict[bytes, bytes] = {}
         self._waits_ms = array("I")  # by row: the retry time, kept likewise
         self._retry_s = Histogram()
-        # One event goes to many rows: a read, the state of its row's body before it, and its meaning.
+        # One event goes to many rows: a read, the state of its row's body before it, and its
+        # meaning.
         self._last: tuple[bytes, int, Event, bytes | None, int | None] = (b"", 0, _LIFE, None, None)
 
     def handshake(self, row: int, target: int) -> bytes:
-        self.partial[row] = Grant((200, _NO_CONTENT) if self._events else range(200, 300), self._refusals)
+        self.partial[row] = Grant(
+            (200, _NO_CONTENT) if self._events else range(200, 300), self._refusals
+        )
         last = self._ids[row] if row < len(self._ids) else b""
-        return self._requests[target](row) + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
+        return self._requests[target](row) + (
+            b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n"
+        )
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)
@@ -124,9 +134,13 @@ class Stream(Protocol):
         if head.status in (204, 205) or (head.length == 0 and not head.chunked):
             raise ProtocolError(f"{status}an answer without a body")
         if self._events and kind.partition(b";")[0].strip() != b"text/event-stream":
-            raise ProtocolError(f"{status}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream")
+            raise ProtocolError(
+                f"{status}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream"
+            )
         if self._events and coding not in (b"", b"identity"):
-            raise ProtocolError(f"{status}Content-Encoding: {shown_bytes(coding)}, so events cannot be read")
+            raise ProtocolError(
+                f"{status}Content-Encoding: {shown_bytes(coding)}, so events cannot be read"
+            )
 
     def _reader(self, body: int) -> _Events | _Bytes:
         reader = _Events(bool(body & _FRESH)) if self._events else _Bytes("GET")
@@ -179,15 +193,20 @@ class _Events(Scanner):
 
     @property
     def at_rest(self) -> bool:
-        # If a line feed after a carriage return follows, a new reader takes it for an empty line, which means nothing.
+        # If a line feed after a carriage return follows, a new reader takes it for an empty line,
+        # which means nothing.
         incomplete = self._line or self._kind or self._id is not None or self._data >= 0
         return not incomplete and super().at_rest
 
     def take_event(self, ended: bool) -> tuple[Event, bytes | None, int | None]:
-        """The meaning of the last read, the id of its last event, and the retry time (ms) that it set; None: none."""
+        """The meaning of the last read, the id of its last event, and the retry time (ms) that it
+        set; None: none.
+        """
         event, last, wait_ms = _LIFE, self._last_id, self._wait_ms
         if ended or self._messages:
-            event = Event(0, not ended, self._message_bytes, CLOSING if ended else NEWS, b"", self._messages)
+            event = Event(
+                0, not ended, self._message_bytes, CLOSING if ended else NEWS, b"", self._messages
+            )
         self._begin_read()
         return event, last, wait_ms
 
@@ -236,7 +255,11 @@ class _Events(Scanner):
             if len(value) > _LONGEST_ID:
                 raise ProtocolError(f"{UNREAD}an event's id of over {_LONGEST_ID:,} bytes")
             self._id = self._id if b"\0" in value else value
-        elif name == b"retry" and len(line) <= _LONGEST_RETRY and (digits := value.removeprefix(b" ")).isdigit():
+        elif (
+            name == b"retry"
+            and len(line) <= _LONGEST_RETRY
+            and (digits := value.removeprefix(b" ")).isdigit()
+        ):
             self._wait_ms = min(int(digits), _LONGEST_WAIT_MS)
 
     def _dispatch(self) -> None:

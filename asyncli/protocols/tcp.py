@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class Tcp(Protocol):
-    """Heartbeats ``settings.send``, each answered as ``settings.expect`` describes; without it, connections that listen."""
+    """Heartbeats ``settings.send``, each answered as ``settings.expect`` describes; without it,
+    connections that listen.
+    """
 
-    def __init__(self, settings: TcpSettings, fields: Fields, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, settings: TcpSettings, fields: Fields, entropy: Callable[[int], bytes]
+    ) -> None:
         self._nonces = Nonces(entropy, b"")
-        self._send = Filled(settings.send, fields, nonce=self._nonces.text) if settings.send else None
+        self._send = (
+            Filled(settings.send, fields, nonce=self._nonces.text) if settings.send else None
+        )
         self._unasked = 0
         self.heartbeat = None if self._send is None else same_for_all([self._send])
         self.silence_s = None if settings.send else settings.silence_s
@@ -33,7 +39,8 @@ class Tcp(Protocol):
         self._repeats = asks_for_nonce(settings.expect)
         self._greeting = parse_expected(settings.greeting) if settings.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
-        # If any answer is right, the first one is reported, for the user to check, and those of other kinds are counted.
+        # If any answer is right, the first one is reported, for the user to check, and those of
+        # other kinds are counted.
         self._unreported, self._first = settings.expect == "any", b""
         self._kinds = AnswerKinds() if settings.expect == "any" else None
         # What is awaited, and the bytes so far.
@@ -83,9 +90,12 @@ class Tcp(Protocol):
                 self._kinds.begin(received)
         if greeting:
             return Event(0, True, kind=ESTABLISHED)
-        # Those of another kind are not taken for the usual answer, so that each comes here and is counted.
+        # Those of another kind are not taken for the usual answer, so that each comes here and is
+        # counted.
         kinds = self._kinds
-        own = self._repeats or (kinds is not None and not received.startswith(kinds.usual) and kinds.is_other(received))
+        own = self._repeats or (
+            kinds is not None and not received.startswith(kinds.usual) and kinds.is_other(received)
+        )
         # More bytes in the same read belong to it, but for another answer.
         event = Event(0, True, kind=ANSWER, rest=received[end:], own=own)
         if expected.exact:
@@ -93,8 +103,9 @@ class Tcp(Protocol):
         return event
 
     def _note_unasked(self, expected: Expected, data: bytes, answer: Event | None = None) -> None:
-        """Handle bytes that nothing asked for, perhaps after ``answer`` in the same read. Raises :class:`ProtocolError` if they
-        begin with exactly the expected answer. A looser form may be meant to accept what the server sends by itself.
+        """Handle bytes that nothing asked for, perhaps after ``answer`` in the same read. Raises
+        :class:`ProtocolError` if they begin with exactly the expected answer. A looser form may be
+        meant to accept what the server sends by itself.
         """
         if not self._send:
             return

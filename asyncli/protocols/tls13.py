@@ -1,10 +1,12 @@
-"""TLS 1.3's record layer (RFC 8446, sections 4.6, 5 and 7) for many connections, without an object for each.
+"""TLS 1.3's record layer (RFC 8446, sections 4.6, 5 and 7) for many connections, without an object
+for each.
 
-OpenSSL does the handshake (engine/tls.py); then a connection is a row here: its cipher suite, keys, secrets and record numbers
-are in columns, and a dictionary has only incomplete records and handshake messages. No socket, no clock.
+OpenSSL does the handshake (engine/tls.py); then a connection is a row here: its cipher suite, keys,
+secrets and record numbers are in columns, and a dictionary has only incomplete records and
+handshake messages. No socket, no clock.
 
-A record's number is used once: a sealed record must be sent, or the connection ends (section 5.3). The cipher is OpenSSL's, by
-``cryptography``.
+A record's number is used once: a sealed record must be sent, or the connection ends (section 5.3).
+The cipher is OpenSSL's, by ``cryptography``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _HEAD, _NONCE = struct.Struct(">BHH"), struct.Struct(">IQ")
 _KINDS = [bytes((kind,)) for kind in range(256)]
 _MOST_PLAINTEXT = 1 << 14
 _MOST_CIPHERTEXT = _MOST_PLAINTEXT + 256
-# The longest allowed message: a ticket with nonce and extensions of the greatest lengths (section 4.6.1).
+# The longest allowed message: a ticket with nonce and extensions of the greatest lengths (section
+# 4.6.1).
 _MOST_MESSAGE = 4 + 4 + 4 + 1 + 255 + 2 + 65_535 + 2 + 65_534
 # AES-GCM is safe for 2^24.5 records with one key (section 5.5): the key is changed long before.
 _MOST_RECORDS = 1 << 23
@@ -54,7 +57,9 @@ _ALERT_NUMBER = {name: number for number, name in ALERTS.items()}
 
 
 class RecordError(Exception):
-    """The peer broke a rule of TLS; ``alert``: the name of the alert to send. ``plain``: what came before in the same read."""
+    """The peer broke a rule of TLS; ``alert``: the name of the alert to send. ``plain``: what came
+    before in the same read.
+    """
 
     plain = b""
 
@@ -64,13 +69,17 @@ class RecordError(Exception):
 
 
 class AlertError(Exception):
-    """The peer ended the connection by a fatal alert; the message is its name. ``plain``: what came before in the same read."""
+    """The peer ended the connection by a fatal alert; the message is its name. ``plain``: what came
+    before in the same read.
+    """
 
     plain = b""
 
 
 def expand_label(secret: bytes | bytearray, label: str, length: int, digest: str) -> bytes:
-    """HKDF-Expand-Label without context (section 7.1); ``length`` is at most that of the hash, so one block is enough."""
+    """HKDF-Expand-Label without context (section 7.1); ``length`` is at most that of the hash, so
+    one block is enough.
+    """
     name = b"tls13 " + label.encode("ascii")
     info = length.to_bytes(2, "big") + bytes([len(name)]) + name + b"\0\1"
     return hmac.digest(secret, info, digest)[:length]
@@ -82,7 +91,8 @@ class _Direction:
     def __init__(self) -> None:
         self.keys = bytearray()  # 32 a row
         self.secrets = bytearray()  # 48 a row
-        # The nonce of record 0: its first 4 bytes, and the other 8, to which the number is added by XOR (section 5.3).
+        # The nonce of record 0: its first 4 bytes, and the other 8, to which the number is added by
+        # XOR (section 5.3).
         self.nonces, self.counted = array("I"), array("Q")
         self.numbers = array("Q")  # of the next record
 
@@ -104,7 +114,11 @@ class _Direction:
     def update(self, row: int, suite: int) -> None:
         """Change to the next traffic secret (section 7.2)."""
         _, _, digest, length = _SUITES[suite]
-        self.put(row, suite, expand_label(self.secrets[48 * row : 48 * row + length], "traffic upd", length, digest))
+        self.put(
+            row,
+            suite,
+            expand_label(self.secrets[48 * row : 48 * row + length], "traffic upd", length, digest),
+        )
 
     def wipe(self, row: int) -> None:
         self.keys[32 * row : 32 * row + 32] = bytes(32)
@@ -148,7 +162,10 @@ class RecordLayer:
     def seal(self, row: int, data: bytes, kind: int = _APPLICATION) -> bytes:
         """The records of ``data``, which must be sent in this order."""
         if len(data) > _MOST_PLAINTEXT:
-            return b"".join(self.seal(row, data[at : at + _MOST_PLAINTEXT], kind) for at in range(0, len(data), _MOST_PLAINTEXT))
+            return b"".join(
+                self.seal(row, data[at : at + _MOST_PLAINTEXT], kind)
+                for at in range(0, len(data), _MOST_PLAINTEXT)
+            )
         way = self._out
         number = way.numbers[row]
         if number >= _MOST_RECORDS and kind == _APPLICATION:
@@ -162,16 +179,25 @@ class RecordLayer:
 
     def alert(self, row: int, name: str) -> bytes:
         """The record of an alert; after it nothing may be sealed for this row."""
-        return self.seal(row, bytes((1 if name in ("close_notify", "user_canceled") else 2, _ALERT_NUMBER[name])), _ALERT)
+        return self.seal(
+            row,
+            bytes((1 if name in ("close_notify", "user_canceled") else 2, _ALERT_NUMBER[name])),
+            _ALERT,
+        )
 
     def feed(self, row: int, data: bytes) -> tuple[bytes, bytes, bool]:
-        """Decrypt a read: the application's bytes, bytes to send at once, and whether the peer sent close_notify, after which it
-        sends nothing. Raises :class:`RecordError` and :class:`AlertError`, after which the row is unusable.
+        """Decrypt a read: the application's bytes, bytes to send at once, and whether the peer sent
+        close_notify, after which it sends nothing. Raises :class:`RecordError` and
+        :class:`AlertError`, after which the row is unusable.
         """
         if row in self._partial:
             data = self._partial.pop(row) + data
         # Nearly always: one whole record of application data.
-        if len(data) > _HEADER and data[0] == _APPLICATION and len(data) == _HEADER + (data[3] << 8 | data[4]):
+        if (
+            len(data) > _HEADER
+            and data[0] == _APPLICATION
+            and len(data) == _HEADER + (data[3] << 8 | data[4])
+        ):
             kind, content = self._unseal(row, data[:_HEADER], data[_HEADER:])
             if kind == _APPLICATION and row not in self._message:
                 return content, b"", False
@@ -190,7 +216,8 @@ class RecordLayer:
             header = data[at : at + _HEADER]
             length = header[3] << 8 | header[4]
             if header[0] != _APPLICATION:
-                # Not encrypted: an alert of a peer that lost its keys, or another protocol (section 5: unexpected_message).
+                # Not encrypted: an alert of a peer that lost its keys, or another protocol (section
+                # 5: unexpected_message).
                 raise RecordError("unexpected_message", "a record that is not encrypted")
             if length > _MOST_CIPHERTEXT:
                 raise RecordError("record_overflow", f"a record of {length} bytes")
@@ -212,7 +239,9 @@ class RecordLayer:
             alert = "record_overflow" if len(sealed) > _TAG else "bad_record_mac"
             raise RecordError(alert, f"a record of {len(sealed)} bytes")
         try:
-            plain: bytes = cipher(way.keys[32 * row : 32 * row + length]).decrypt(nonce, sealed, header)
+            plain: bytes = cipher(way.keys[32 * row : 32 * row + length]).decrypt(
+                nonce, sealed, header
+            )
         except InvalidTag:
             raise RecordError("bad_record_mac", "a record that does not fit its key") from None
         way.numbers[row] = number + 1
@@ -225,12 +254,18 @@ class RecordLayer:
                 raise RecordError("unexpected_message", "a record of padding alone")
         return plain[-1], plain[:-1]
 
-    def _judge(self, row: int, records: Iterable[tuple[int, bytes]], heard: list[bytes]) -> tuple[bytes, bytes, bool]:
-        """:meth:`feed` for ``records``. The application's bytes are added to ``heard``, where they are found after an error."""
+    def _judge(
+        self, row: int, records: Iterable[tuple[int, bytes]], heard: list[bytes]
+    ) -> tuple[bytes, bytes, bool]:
+        """:meth:`feed` for ``records``. The application's bytes are added to ``heard``, where they
+        are found after an error.
+        """
         asked = False
         for kind, content in records:
             if row in self._message and kind != _HANDSHAKE:
-                raise RecordError("unexpected_message", "another record in the middle of a handshake message")
+                raise RecordError(
+                    "unexpected_message", "another record in the middle of a handshake message"
+                )
             if kind == _APPLICATION:
                 heard.append(content)
             elif kind == _HANDSHAKE:
@@ -244,7 +279,8 @@ class RecordLayer:
                 return b"".join(heard), b"", True
             elif content[1] != _ALERT_NUMBER["user_canceled"]:
                 raise AlertError(ALERTS.get(content[1], f"alert {content[1]}"))
-        # Several requests in a read get one key update (section 4.6.3), so a peer cannot cause many.
+        # Several requests in a read get one key update (section 4.6.3), so a peer cannot cause
+        # many.
         return b"".join(heard), self._update_ours(row) if asked else b"", False
 
     def _handshake(self, row: int, content: bytes) -> bool:
@@ -259,7 +295,10 @@ class RecordLayer:
                 break
             length = int.from_bytes(data[1:4], "big")
             if data[0] not in (_NEW_SESSION_TICKET, _KEY_UPDATE):
-                raise RecordError("unexpected_message", f"a handshake message of type {data[0]} after the handshake")
+                raise RecordError(
+                    "unexpected_message",
+                    f"a handshake message of type {data[0]} after the handshake",
+                )
             if length > _MOST_MESSAGE or (data[0] == _KEY_UPDATE and length != 1):
                 raise RecordError("decode_error", f"a handshake message of {length} bytes")
             if len(data) < 4 + length:
@@ -269,7 +308,9 @@ class RecordLayer:
                 if data[4] > 1:
                     raise RecordError("illegal_parameter", f"a key update that asks for {data[4]}")
                 if len(data) > 5:
-                    raise RecordError("unexpected_message", "a message after a key update, under the old key")
+                    raise RecordError(
+                        "unexpected_message", "a message after a key update, under the old key"
+                    )
                 self._in.update(row, self._suite[row])
                 asked = asked or data[4] == 1
             data = data[4 + length :]

@@ -1,7 +1,9 @@
-"""A WebSocket client (RFC 6455): the upgrade, pings as heartbeats, and a reader of frames without I/O.
+"""A WebSocket client (RFC 6455): the upgrade, pings as heartbeats, and a reader of frames without
+I/O.
 
-No extension is offered (deflate.py offers one). Messages are checked and counted, not kept. Of the pings in one read the last
-is answered (section 5.5.3). Tested against wsproto, frame by frame, for any split of the bytes.
+No extension is offered (deflate.py offers one). Messages are checked and counted, not kept. Of the
+pings in one read the last is answered (section 5.5.3). Tested against wsproto, frame by frame, for
+any split of the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from asyncli.model.protocol_table import NOT_OFFERED
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
-from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import (
+    ANSWER,
+    CLOSING,
+    ESTABLISHED,
+    NEWS,
+    Event,
+    Protocol,
+    ProtocolError,
+)
 from asyncli.protocols.nonces import COUNT, SIZE, Nonces
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -25,11 +35,13 @@ _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _FIN, RESERVED, _MASKED, CONTROL, OPCODE = 0x80, 0x70, 0x80, 0x8, 0xF
 _MOST_CONTROL = 125
-# The head of the pong to our ping, whose payload is a nonce, and the ping's fields: head, mask, masked payload.
+# The head of the pong to our ping, whose payload is a nonce, and the ping's fields: head, mask,
+# masked payload.
 _PONG_HEAD, _ping = struct.pack(">BB", _FIN | PONG, SIZE), struct.Struct(">BBII").pack
 _GOING_AWAY = 1001
 _UTF8 = codecs.getincrementaldecoder("utf-8")
-# The codes that a server may send (section 7.4 and its registry); others are reserved and never sent.
+# The codes that a server may send (section 7.4 and its registry); others are reserved and never
+# sent.
 _CLOSE_CODES = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
 
 
@@ -52,14 +64,24 @@ def accept_of(key: bytes) -> bytes:
 
 
 class WebSocket(Protocol):
-    """Heartbeats are pings, or texts that the server echoes (``message``). ``requests``: the upgrade request for each URL of the
-    plan, without its key and the empty line; ``entropy(n)`` returns n random bytes.
+    """Heartbeats are pings, or texts that the server echoes (``message``). ``requests``: the
+    upgrade request for each URL of the plan, without its key and the empty line; ``entropy(n)``
+    returns n random bytes.
     """
 
-    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
+    def __init__(
+        self,
+        requests: Sequence[bytes],
+        entropy: Callable[[int], bytes],
+        message: bytes,
+        fields: Fields,
+    ) -> None:
         self._requests, self._entropy = [Filled(request, fields) for request in requests], entropy
         self._nonces = Nonces(entropy, _PONG_HEAD)
-        self._message, self._speaks = Filled(message, fields, nonce=self._nonces.text), bool(message)
+        self._message, self._speaks = (
+            Filled(message, fields, nonce=self._nonces.text),
+            bool(message),
+        )
         if not self._speaks:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
         self._words = [int.from_bytes(text) for text in self._nonces.texts]
@@ -74,7 +96,9 @@ class WebSocket(Protocol):
         if not self._speaks or self._message.numbered:
             self._nonces.add_row(row)
         request = self._requests[target](row)
-        self.partial[row] = _Upgrade(accept_of(key), self._offered or _offered_in(request), self._refusals)
+        self.partial[row] = _Upgrade(
+            accept_of(key), self._offered or _offered_in(request), self._refusals
+        )
         return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (request, key)
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
@@ -152,7 +176,9 @@ class _Upgrade(Grant):
             return None
         fields = granted.fields
         upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
-        if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
+        if upgrade.strip() != b"websocket" or b"upgrade" not in map(
+            bytes.strip, connection.split(b",")
+        ):
             raise ProtocolError("101 without Upgrade: websocket and Connection: Upgrade")
         if fields.get(b"sec-websocket-accept", []) != [self._accept]:
             raise ProtocolError("the Sec-WebSocket-Accept does not answer the key")
@@ -173,7 +199,9 @@ class ServerFrames:
     def __init__(self, expected: bytes, answer: Event) -> None:
         self.expected, self._answer = expected, answer  # the text that answers; b"": a pong does
         self._pong: bytes | None = None  # the payload of the pong that answers; None: no pong does
-        self._same = -1  # bytes of it that the current message begins with; -1: that is another message
+        self._same = (
+            -1
+        )  # bytes of it that the current message begins with; -1: that is another message
         self._buffer = b""  # the beginning of a frame's head, or of a control frame
         self._left = 0  # remaining payload of a data frame
         self._opcode = 0  # of the current message
@@ -236,7 +264,9 @@ class ServerFrames:
             at = following
 
     def _head(self, data: bytes, at: int) -> int | None:
-        """Read a frame's head; returns the start of a data frame's payload or the end of a control frame; None: incomplete."""
+        """Read a frame's head; returns the start of a data frame's payload or the end of a control
+        frame; None: incomplete.
+        """
         available = len(data) - at
         if available < 2:
             return None
@@ -251,7 +281,11 @@ class ServerFrames:
         if opcode > BINARY:
             raise ProtocolError(f"a frame of the unknown opcode {opcode}")
         if (opcode == CONTINUATION) != bool(self._opcode):
-            raise ProtocolError("a new message inside another" if self._opcode else "a continuation frame without a message")
+            raise ProtocolError(
+                "a new message inside another"
+                if self._opcode
+                else "a continuation frame without a message"
+            )
         at += 2
         if size > _MOST_CONTROL:
             width = 2 if size == 126 else 8
@@ -286,7 +320,8 @@ class ServerFrames:
         elif opcode == PING:
             self.ping = payload
         else:
-            # A server may send unsolicited pongs (section 5.5.3), and a repeated one answers nothing.
+            # A server may send unsolicited pongs (section 5.5.3), and a repeated one answers
+            # nothing.
             self.answers += payload == self._pong
         self.heard = True
         return end
