@@ -100,9 +100,13 @@ class Costs(msgspec.Struct):
     server_group: Cost | None = None
 
     def rising(self, *names: str) -> list[str]:
-        """Which of these costs are more for the last connections than for the first."""
-        bends = {name: self.fits[name].bend for name in names if name in self.fits}
-        return [name for name, bend in bends.items() if bend is not None and bend.difference > 0]
+        """Which of these costs are more for the last connections than for all on average."""
+        rising = []
+        for name in names:
+            fit = self.fits.get(name)
+            if fit is not None and any(bend.rises for bend in fit.bends):
+                rising.append(name)
+        return rising
 
     @property
     def behind_programs(self) -> list[str]:
@@ -759,29 +763,26 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
 
 
 def _include_bends(known: Costs) -> None:
-    """Widen the costs of programs whose line is bent to the slope at its end, and the host's as
-    much; the values are halfway.
-
-    One more connection costs what the last ones did. The line is the mean over all of them, and
-    takes the bend for noise.
+    """Widen the costs of programs to what the last connections cost, where that is not the line's
+    slope, and the host's as much; the values are halfway.
     """
     for name in ("server_user", "behind"):
         fit = known.fits.get(name)
-        if fit is None or fit.bend is None:
+        if fit is None or not fit.bends:
             continue
-        bend = fit.bend
         low, high = fit.cost.ci95
-        lower = max(0.0, low - (bend.slope_at_most - bend.half))
-        higher = max(0.0, bend.slope_at_most + bend.half - high)
+        lowest = min(bend.last_ones - bend.half for bend in fit.bends)
+        highest = max(bend.last_ones + bend.half for bend in fit.bends)
+        lower = max(0.0, low - lowest)
+        higher = max(0.0, highest - high)
         _reach(known, name, lower, higher)
         _reach(known, "host_total", lower, higher)
-        method = (
-            f"{fit.cost.method}; the line is bent: the interval reaches to the slope at its end"
-        )
+        method = f"{fit.cost.method}; the line is bent: the interval reaches to its end's slope"
         _revise(known, name, method=method)
-        first_ones = bend.slope_at_most - bend.difference
-        told = findings.cost_bent(name, first_ones, bend.slope_at_most, bend.half, max(fit.n))
-        known.findings.append(told)
+        bend = fit.bends[0]
+        known.findings.append(
+            findings.cost_bent(name, bend.mean, bend.last_ones, bend.half, max(fit.n))
+        )
 
 
 def _include_those_elsewhere(known: Costs, user: Series, run: Run) -> None:

@@ -28,8 +28,8 @@ import msgspec
 CONFIDENCE = 0.95
 # Two parameters, and one degree of freedom for the interval.
 FEWEST_POINTS = 3
-#: A parabola has three parameters. With one degree of freedom only a bend without noise shows.
-FEWEST_POINTS_OF_A_BEND = FEWEST_POINTS + 1
+#: A parabola, and a plane, have three parameters.
+FEWEST_POINTS_OF_A_PLANE = FEWEST_POINTS + 1
 #: Correlation times of the wander as shares of the points' time span, from well below the distance
 #: of twenty points to the whole span; and a random walk over it.
 TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
@@ -172,7 +172,7 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
 
 
-class Bend(NamedTuple):
+class Parabola(NamedTuple):
     """A parabola through points: the slope at the most connections, and half of its 95 % interval.
 
     ``difference``: that slope less the slope at the fewest, and half of its 95 % interval.
@@ -184,7 +184,7 @@ class Bend(NamedTuple):
     half_of_difference: float
 
 
-def bend(points: Sequence[Point]) -> Bend | None:
+def parabola(points: Sequence[Point]) -> Parabola | None:
     """How the slope changes over the connections, by a parabola under the same kinds of noise as
     the line.
 
@@ -194,7 +194,7 @@ def bend(points: Sequence[Point]) -> Bend | None:
     import numpy as np
 
     m = len(points)
-    if m < FEWEST_POINTS_OF_A_BEND or not _are_finite(points):
+    if m < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
         return None
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
@@ -213,13 +213,13 @@ def bend(points: Sequence[Point]) -> Bend | None:
     at_most = np.array([0.0, 1.0, 2 * float(x.max())])
     by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))])
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
-        return Bend(
+        return Parabola(
             to_bytes * float(at_most @ plain), 0.0, to_bytes * float(by_difference @ plain), 0.0
         )
     fitted = _generalised(points, None, design, y)
     slope, half = fitted.of(to_bytes * at_most)
     difference, half_of_difference = fitted.of(to_bytes * by_difference)
-    known = Bend(slope, half, difference, half_of_difference)
+    known = Parabola(slope, half, difference, half_of_difference)
     return known if all(map(math.isfinite, known)) else None
 
 
@@ -233,6 +233,16 @@ class WithTime(NamedTuple):
     per_s: float
     half_of_per_s: float
 
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The interval of the slope."""
+        return self.slope - self.half, self.slope + self.half
+
+    @property
+    def moves(self) -> bool:
+        """Whether the metric moves by the clock, beyond its noise."""
+        return abs(self.per_s) > self.half_of_per_s
+
 
 def regress_with_time(points: Sequence[Point]) -> WithTime | None:
     """What rises with the connections, and what with time, by points at rest: connections and time
@@ -243,7 +253,7 @@ def regress_with_time(points: Sequence[Point]) -> WithTime | None:
     import numpy as np
 
     m = len(points)
-    if m < FEWEST_POINTS_OF_A_BEND or not _are_finite(points):
+    if m < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
         return None
     n = np.array([point.n for point in points])
     t_s = np.array([point.t_s for point in points])

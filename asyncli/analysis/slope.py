@@ -16,14 +16,13 @@ from itertools import pairwise
 
 import msgspec
 
+from asyncli.analysis.bends import Bend, Sampled, bends
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.regression import (
     FEWEST_POINTS,
-    Bend,
     FittedLine,
     Point,
     WithTime,
-    bend,
     regress,
     regress_with_time,
 )
@@ -64,8 +63,8 @@ _MOVES_BEYOND = 2.5
 _LASTING = frozenset(
     {"server_user", "behind", "kernel", "generator_user", "host_total", "residual", "client_total"}
 )
-# Costs that may change over the connections. A socket of the kernel costs the same each time: a
-# bend there is of other programs.
+# Costs that may change over the connections, or by the clock. A socket of the kernel costs the same
+# each time, and the memory of kernel and host changes by other programs at all times.
 _OF_PROGRAMS = frozenset({"server_user", "behind"})
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
@@ -120,8 +119,8 @@ class Fit(msgspec.Struct):
     off_at_end: float = 0.0
     #: The connections held then.
     held_at_end: float = 0.0
-    #: How the cost of a program's memory changes over the connections, if the line is bent.
-    bend: Bend | None = None
+    #: What the last connections cost in a program, where that is not what the line says.
+    bends: list[Bend] = msgspec.field(default_factory=list)
 
     def at(self, n: float) -> float:
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
@@ -253,8 +252,7 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 
 def plus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often.
-    """
+    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often."""
     return minus(whole, [Series(part.t_s, [-value for value in part.values]) for part in parts])
 
 
@@ -290,20 +288,6 @@ def reaching(
     return msgspec.structs.replace(found, cost=cost, off_at_end=off, held_at_end=ahead.n)
 
 
-def bend_that_matters(points: Sequence[Point], line: FittedLine) -> Bend | None:
-    """How the slope changes over the connections; None if noise explains that, or if it changes no
-    decision.
-    """
-    known = bend(points)
-    if known is None or abs(known.difference) <= known.half_of_difference:
-        return None
-    is_hidden = line.slope <= line.half and known.slope_at_most <= known.half
-    if is_hidden:
-        return None
-    changes_a_decision = abs(known.slope_at_most - line.slope) > PART * abs(line.slope)
-    return known if changes_a_decision else None
-
-
 def streams_each(asked: int, ticks: Iterable[Tick]) -> float | msgspec.UnsetType:
     """How many of the ``asked`` HTTP/2 streams each connection held: all, or their mean to a tenth
     if many were missing.
@@ -336,7 +320,7 @@ def _not_excluded(with_time: WithTime | None, line: FittedLine) -> str:
     """Words on growth by the clock that a ladder's rests do not exclude; "" if it is too little to
     matter, or in the interval.
     """
-    if with_time is None or abs(with_time.per_s) > with_time.half_of_per_s:
+    if with_time is None or with_time.moves:
         return ""
     if with_time.half <= PART * abs(line.slope):
         return ""
@@ -476,9 +460,9 @@ class Fitter:
         settled = self._line_when_settled(name, metric, points)
         if settled is not None:
             intervals.append((settled.slope - settled.half, settled.slope + settled.half))
-        with_time = self._with_time(metric)
-        if with_time is not None and abs(with_time.per_s) > with_time.half_of_per_s:
-            intervals.append((with_time.slope - with_time.half, with_time.slope + with_time.half))
+        with_time = self._with_time(name, metric, points)
+        if with_time is not None and with_time.moves:
+            intervals.append(with_time.ci95)
         method += _baseline_excluded(line, apart) + _not_excluded(with_time, line)
         on_line = [point for point in points if not (line.apart and point.baseline)]
         lowest = min(low for low, _ in intervals)
@@ -488,8 +472,19 @@ class Fitter:
         sampled = metric.between(-math.inf, self.line_until_s)
         fit = self._fit(cost, on_line, sampled, line, apart)
         if name in _OF_PROGRAMS:
-            fit.bend = bend_that_matters(points, line)
+            fit.bends = bends(points, self._sampled(metric), line, FREED_KEPT)
         return fit
+
+    def _sampled(self, metric: Series) -> list[Sampled]:
+        """The metric over the ramp as up to 40 medians of successive samples."""
+        ramp = metric.between(math.nextafter(self._start, math.inf), self.line_until_s)
+        rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in ramp.rows()]
+        size = math.ceil(len(rows) / MOST_BINS)
+        sampled = []
+        for first in range(0, len(rows), max(1, size)):
+            columns = zip(*rows[first : first + size], strict=True)
+            sampled.append(Sampled(*(statistics.median(column) for column in columns)))
+        return sampled
 
     def _method_of_line(self, metric: Series, points: Sequence[Point], apart: float | None) -> str:
         """How the line was found, in words that the metric's own follow."""
@@ -533,22 +528,32 @@ class Fitter:
         strays = [abs(point.value - line.at(point.n)) for point in on_the_way if not point.baseline]
         return max(strays, default=0.0)
 
-    def _with_time(self, metric: Series) -> WithTime | None:
-        """What rises with the connections and what by the clock, by the two halves of the settled
-        part of each rest. Growth may begin with the first connection, so the baseline says nothing
-        of it.
+    def _with_time(self, name: str, metric: Series, points: Sequence[Point]) -> WithTime | None:
+        """What rises with the connections and what by the clock.
+
+        Of a ladder by the two halves of the settled part of each rest: growth may begin with the
+        first connection, so the baseline says nothing of it. In a ramp both rise together: what
+        moved by the clock before it is taken to go on, in a program.
         """
-        points = []
+        if not self._rests and name not in _OF_PROGRAMS:
+            return None
+        if not self._rests:
+            before = metric.between(-math.inf, self._start)
+            earlier = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
+            with_time = regress_with_time(
+                earlier + [point for point in points if not point.baseline]
+            )
+            return with_time if with_time is not None and with_time.moves else None
+        at_rest = []
         for begin, end in self._rests:
             settled = metric.between(self._start + (begin + end) / 2, self._start + end)
             rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in settled.rows()]
             middle = len(rows) // 2
-            points += [median_point(half) for half in (rows[:middle], rows[middle:]) if half]
-        return regress_with_time(points)
+            at_rest += [median_point(half) for half in (rows[:middle], rows[middle:]) if half]
+        return regress_with_time(at_rest)
 
     def other_sockets(self, allocated: Series, ends: int) -> Series:
-        """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections.
-        """
+        """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections."""
         ours = (ends * (self._held.at(t_s) or 0.0) for t_s in allocated.t_s)
         return Series(
             allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)]
@@ -607,6 +612,10 @@ class Fitter:
         levels = [statistics.median(part.values) for part in (before, rest)]
         (moved,) = unsettled([rest], [levels[1] - levels[0]])
         low, high = min(low, low + moved / most), max(high, high + moved / most)
+        with_time = regress_with_time(points) if name in _OF_PROGRAMS else None
+        if with_time is not None and with_time.moves:
+            low = min(low, with_time.ci95[0])
+            high = max(high, with_time.ci95[1])
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
         cost = Cost(line.slope, (low, high), line.intercept, method, len(points), of_levels=True)
         return self._fit(cost, points, metric.between(-math.inf, end), line)

@@ -219,18 +219,19 @@ def cost_in_earlier_memory(server: str, size: float, each: float, with_first: bo
 
 
 @finding("cost_bent", "warning", "open as many connections as the server is to hold; --plateaus 8 shows the bend")
-def cost_bent(cost: str, first_ones: float, last_ones: float, half: float, most: float) -> str:
-    """The memory is no straight line over the connections: the last ones cost more, or less, than the first. The interval of
-    the cost reaches to that of the last ones. Where these cost more, no number of connections beyond the measured ones can be
-    told. ``cost``: which; ``first_ones``, ``last_ones``: bytes of one connection at the start and at the end, ``half``: half of
+def cost_bent(cost: str, mean: float, last_ones: float, half: float, most: float) -> str:
+    """The memory is no straight line over the connections: the last ones cost more, or less, than
+    all of them on average. The interval of the cost reaches to that of the last ones. Where these
+    cost more, no number of connections beyond the measured ones can be told. ``cost``: which;
+    ``mean``, ``last_ones``: bytes of one connection on average, and at the end, ``half``: half of
     the 95 % interval at the end; ``most``: how many were held.
     """
-    at_first = f"{first_ones:,.0f} B" if first_ones > 0 else "next to nothing"
+    at_last = f"{last_ones:,.0f} B" if last_ones > 0 else "next to nothing"
     evidence = (
-        f"the memory of {COST_NAMES[cost]} is no straight line: one of the first connections cost {at_first}, one of "
-        f"the last {last_ones:,.0f} B (± {half:,.0f}, at {most:,.0f} held)"
+        f"the memory of {COST_NAMES[cost]} is no straight line: a connection cost {mean:,.0f} B on "
+        f"average, one of the last {at_last} (± {half:,.0f} B, at {most:,.0f} held)"
     )
-    if last_ones > first_ones:
+    if last_ones > mean:
         return f"{evidence}; further ones may cost still more, and nobody knows how much"
     return evidence
 

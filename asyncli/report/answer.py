@@ -225,9 +225,9 @@ def _limit_with_others(limit: str, ceilings: Set[str]) -> str:
 
 
 def _rises(summary: Summary) -> bool:
-    """Whether the last connections cost more memory than the first."""
+    """Whether the last connections cost more memory than all on average."""
     bent = [finding.fields for finding in summary.findings if finding.code == cost_bent.code]
-    return any(fields["last_ones"] > fields["first_ones"] for fields in bent)
+    return any(fields["last_ones"] > fields["mean"] for fields in bent)
 
 
 def _reached_before(connections: float, ceilings: Sequence[Ceiling]) -> str | None:

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.analysis.regression import FittedLine, Point, bend, regress, regress_with_time
-from asyncli.analysis.slope import bend_that_matters, ramp_points, unsettled
+from asyncli.analysis.bends import Sampled, bends
+from asyncli.analysis.regression import (
+    FittedLine,
+    Point,
+    parabola,
+    regress,
+    regress_with_time,
+)
+from asyncli.analysis.slope import FREED_KEPT, ramp_points, unsettled
 from asyncli.model.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
@@ -70,7 +77,7 @@ def test_no_nan(points: list[Point]) -> None:
             (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7)),
         )
     )
-    for known in (bend(points), regress_with_time(points)):
+    for known in (parabola(points), regress_with_time(points)):
         assert known is None or all(map(math.isfinite, known))
 
 
@@ -79,12 +86,12 @@ def test_a_parabola_without_noise_is_its_own_bend() -> None:
         Point(float(t), n, 3e6 + 100 * n + 0.5 * n * n)
         for t, n in enumerate([0.0, 100.0, 250.0, 500.0, 900.0])
     ]
-    assert bend(points) == pytest.approx((1000.0, 0.0, 900.0, 0.0), abs=1e-6)
-    assert bend(points[:3]) is None
+    assert parabola(points) == pytest.approx((1000.0, 0.0, 900.0, 0.0), abs=1e-6)
+    assert parabola(points[:3]) is None
     at_two_counts = [
         Point(float(t), n, n + t) for t, n in enumerate([0.0, 0.0, 100.0, 100.0, 100.0])
     ]
-    assert bend(at_two_counts) is None
+    assert parabola(at_two_counts) is None
 
 
 def test_what_rises_by_the_clock_is_told_from_what_rises_with_the_connections() -> None:
@@ -121,13 +128,33 @@ def test_a_bend_beyond_the_noise_is_told_from_it(
         points = []
         for t, n in enumerate(np.linspace(0, most, 14)):
             value = first_ones * n + (last_ones - first_ones) * n * n / (2 * most)
-            points.append(Point(float(t), float(n), value + 2e4 * chance.normal(), baseline=n == 0))
-        known = bend_that_matters(points, regress(points))
-        told += known is not None
+            noise = 2e4 * chance.normal()
+            points.append(Point(float(t), float(n), value + noise, baseline=n == 0))
+        samples = [Sampled(point.t_s, point.n, point.value) for point in points[1:]]
+        known = bends(points, samples, regress(points), FREED_KEPT)
+        told += bool(known)
         if is_bent:
-            assert abs(known.slope_at_most - last_ones) < 2 * known.half < 200
-            assert (known.difference > 0) == (last_ones > first_ones)
+            curve = known[0]
+            assert abs(curve.last_ones - last_ones) < 2 * curve.half < 200
+            assert curve.rises == (last_ones > first_ones)
     assert told == (20 if is_bent else 0)
+
+
+@pytest.mark.parametrize("kink", [0.5, 0.7])
+def test_what_was_full_on_the_way_is_not_in_the_cost_of_the_last(kink: float) -> None:
+    """A cache that takes 40 kB for each until it is full; one more connection costs 10 kB."""
+    chance = np.random.default_rng(5)
+    samples = []
+    for second in range(1, 31):
+        n = 40.0 * second
+        cached = 40_000 * min(n, kink * 1200)
+        samples.append(Sampled(float(second), n, 5e6 + 1e4 * n + cached + 2e4 * chance.normal()))
+    baseline = Point(0.0, 0.0, 5e6, baseline=True)
+    points = [baseline, *(Point(row.t_s, row.n, row.value) for row in samples[::3])]
+    line = regress(points)
+    (last,) = [one for one in bends(points, samples, line, FREED_KEPT) if not one.rises][-1:]
+    assert abs(last.last_ones - 1e4) <= last.half < 3e3
+    assert line.slope > 2e4
 
 
 def test_first_use_is_a_fixed_cost() -> None:

@@ -151,6 +151,20 @@ def test_memory_that_grows_in_large_steps_is_known_to_a_step(used_of_the_first: 
     assert cost.half_width < 0.25 * SERVER
 
 
+@pytest.mark.parametrize(("interval_s", "of_levels"), [(0.01, True), (0.1, False)])
+def test_memory_that_is_given_back_all_the_time_hides_no_cost(
+    interval_s: float, of_levels: bool
+) -> None:
+    """A server that trims a heap from before the first connect on."""
+    run = a_run(1000, hold_s=12.0, noise=0.1, batch=10, interval_s=interval_s)
+    released = 0.05 * SERVER * 1000
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] += 60e6 - released * sample.t_s
+    cost = costs(run).server_user
+    assert cost.of_levels == of_levels
+    assert cost.ci95[0] < SERVER < cost.ci95[1]
+
+
 def test_counts_that_are_read_at_different_instants_are_compared_at_one() -> None:
     """The kernel's count was read before the last connections opened and then seldom, the page each second."""
     run = a_small_run(server__sockets=each(1), status__active=lambda n, _: n + 1.0)
