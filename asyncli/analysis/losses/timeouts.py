@@ -46,7 +46,7 @@ _MIDDLE = 0.8
 
 
 def _were_kept_alive(table: LossTable) -> bool:
-    """Whether connections were answered more than once before the first one ended with an answer."""
+    """Whether connections were answered more than once before the first ended at an answer."""
     cells = table.of("closed_announced")
     if not cells:
         return False
