@@ -36,6 +36,7 @@ from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reaso
 from asyncli.model import metrics
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run, Ticks
+from asyncli.model.samples import Series
 from asyncli.model.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
@@ -155,19 +156,22 @@ class AnalysedRun(msgspec.Struct, frozen=True):
     def server(self) -> str:
         """The server's name for sentences."""
         name = self.run.place.server_label.partition("/")[0]
-        return "the built-in server" if name == "asyncli" else name or "the server"
+        if name == "asyncli":
+            return "the built-in server"
+        return name or "the server"
 
     def rise(self, name: str, *, to_end: bool = False) -> float:
         """The rise of a counter from the first connect to the hold's end, or to the run's end; 0
         where it was not read.
         """
-        counter, start_s = self.run.series(name), self.run.first_connect_s
-        before, after = (
-            counter.last(until_s=start_s),
-            counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0),
-        )
-        before = counter.first() if before is None else before
-        return max(0.0, after - before) if before is not None and after is not None else 0.0
+        counter = self.run.series(name)
+        before = counter.last(until_s=self.run.first_connect_s)
+        if before is None:
+            before = counter.first()
+        after = counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0)
+        if before is None or after is None:
+            return 0.0
+        return max(0.0, after - before)
 
     def cores(self, name: str) -> float | None:
         """The mean cores in use in the last ten seconds before the drain, by a counter of CPU
@@ -181,19 +185,15 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         unknown.
         """
         available = self.run.series(self.run.of_ours(metrics.HOST_AVAILABLE_BYTES))
-        return min(
-            available.between(self.run.first_connect_s, self.run.stop_s).values, default=None
-        )
+        held = available.between(self.run.first_connect_s, self.run.stop_s)
+        return min(held.values, default=None)
 
     def failures(self, cause: str) -> int:
         return self.totals.whole.failures.get(cause, 0)
 
     def deaths(self, *causes: str) -> int:
-        return sum(
-            self.totals.whole.deaths[cause].count
-            for cause in causes
-            if cause in self.totals.whole.deaths
-        )
+        by_cause = self.totals.whole.deaths
+        return sum(by_cause[cause].count for cause in causes if cause in by_cause)
 
     def silent(self) -> int:
         """How many connections and connects got no answer in time."""
@@ -205,36 +205,28 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         half of the timeout. A host that is busy is late for all, and the longer the wait the fewer:
         a number that is served ends at once. It refuses no connect either.
         """
-        whole, limit_us = self.totals.whole, 0.5e6 * self.run.plan.timeout_s
+        whole = self.totals.whole
         ended = whole.lost + sum(whole.failures.values())
         if ended and self.failures("refused") >= NEARLY_ALL * ended:
             return True
-        never = sum(
-            dead.requests.counts.get(bucket(0), 0)
-            for cause in _SILENT
-            if (dead := whole.deaths.get(cause))
-        )
-        if never < max(FEWEST, NEARLY_ALL * ended):
+        if _never_answered(whole, _SILENT) < max(FEWEST, NEARLY_ALL * ended):
             return False
-        return bool(whole.answered) and all(
-            answered_within_us(tick, 0.99) < limit_us for _, tick in self.run.ticks
-        )
+        if not whole.answered:
+            return False
+        limit_us = 0.5e6 * self.run.plan.timeout_s
+        return all(answered_within_us(tick, 0.99) < limit_us for _, tick in self.run.ticks)
 
     def overflowed(self) -> int:
         """How many of our connects met a full listen queue."""
-        return (
-            overflows(self.run).connects
-            if self.run.plan.has_ports
-            else self.totals.whole.queue_full
-        )
+        if self.run.plan.has_ports:
+            return overflows(self.run).connects
+        return self.totals.whole.queue_full
 
     def unanswered_by_queue(self) -> int:
         """How many connects and first heartbeats a full listen queue left without an answer."""
-        return (
-            overflows(self.run).unanswered
-            if self.run.plan.has_ports
-            else self.totals.whole.queue_full
-        )
+        if self.run.plan.has_ports:
+            return overflows(self.run).unanswered
+        return self.totals.whole.queue_full
 
 
 def memory_floor(total: float, available: float) -> float:
@@ -246,18 +238,18 @@ def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
     """All bottlenecks with evidence, those that may explain half of the losses first; one of side
     "unknown" if there is none.
     """
-    found: dict[str, Bottleneck] = {}
+    by_code: dict[str, Bottleneck] = {}
     for mechanism in _MECHANISMS:
-        for one in mechanism(seen):
-            found.setdefault(one.code, one)
-    if found:
-        return sorted(found.values(), key=lambda one: -min(0.5, _share(one.code, seen)))
-    whole, asked = seen.totals.whole, seen.run.plan.connections
-    losses = "; ".join(one.evidence for one in seen.diagnoses)
-    losses = (
-        losses
-        or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
-    )
+        for limit in mechanism(seen):
+            by_code.setdefault(limit.code, limit)
+    if by_code:
+        return sorted(by_code.values(), key=lambda limit: -min(0.5, _share(limit.code, seen)))
+    losses = "; ".join(diagnosis.evidence for diagnosis in seen.diagnoses)
+    if not losses:
+        held = format_count(seen.totals.held)
+        asked = format_count(seen.run.plan.connections)
+        lost = seen.totals.whole.lost
+        losses = f"{held} of {asked} were held, {lost} lost; cause unknown"
     return [_bottleneck("unknown", _UNKNOWN, certain=False, losses=losses)]
 
 
@@ -271,58 +263,103 @@ def _share(code: str, seen: AnalysedRun) -> float:
         "listen_queue": seen.unanswered_by_queue(),
         "errors": sum(errors(whole).values()),
     }
-    diagnosed = sum(one.count for one in seen.diagnoses if one.code == code)
-    if not diagnosed:
-        # What an incident ended was held until then, also near a limit; lack of memory is such an
-        # incident's cause.
-        ended = [one.count for one in seen.diagnoses if one.code in _ENDED and one.certain]
-        diagnosed = whole.lost - (sum(ended) if code in _LIMITS - {"memory_limit"} else 0)
-    count, of = (
-        (counts[code], whole.lost + sum(whole.failures.values()))
-        if code in counts
-        else (diagnosed, whole.lost)
-    )
-    return count / of if of else 1.0
+    if code in counts:
+        explained_count = counts[code]
+        ended = whole.lost + sum(whole.failures.values())
+    else:
+        explained_count = _lost_at_most_by(code, seen)
+        ended = whole.lost
+    if not ended:
+        return 1.0
+    return explained_count / ended
+
+
+def _lost_at_most_by(code: str, seen: AnalysedRun) -> int:
+    """How many losses ``code`` explains at most: those diagnosed so, else all."""
+    diagnosed = sum(diagnosis.count for diagnosis in seen.diagnoses if diagnosis.code == code)
+    if diagnosed:
+        return diagnosed
+    lost = seen.totals.whole.lost
+    if code not in _LIMITS - {"memory_limit"}:
+        return lost
+    # What an incident ended was held until then, also near a limit; lack of memory is such an
+    # incident's cause.
+    incidents = [
+        diagnosis for diagnosis in seen.diagnoses if diagnosis.code in _ENDED and diagnosis.certain
+    ]
+    return lost - sum(diagnosis.count for diagnosis in incidents)
 
 
 def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     """The bottleneck of a run that lost connections, not by asyncli, or did not hold all; None if
     it has a forecast.
     """
-    whole, asked = seen.totals.whole, seen.run.plan.connections
-    lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
+    whole = seen.totals.whole
+    asked = seen.run.plan.connections
+    lost = whole.lost - seen.deaths("generator_lost")
+    failed = sum(whole.failures.values())
     reset = whole.protocol.streams_lost if whole.protocol is not None else {}
     streams = sum(reset.values())
     # Connects that failed and succeeded later are no bottleneck.
-    if not lost and not streams and (not failed or seen.totals.held >= asked):
+    failed_for_good = failed > 0 and seen.totals.held < asked
+    if not lost and not streams and not failed_for_good:
         return None
-    served, first = served_most(seen.run.ticks), find_bottlenecks(seen)[0]
-    # Refused, closed and silent connections show how many the server serves; failures of this host
-    # and timers do not.
-    reasons = whole.tls.failed if whole.tls is not None and first.code == "tls_failed" else {}
-    # A certificate is refused at any number.
-    refused = sum(count for reason, count in reasons.items() if kind_of(reason))
-    timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
-    # Nor does the end of a connection that was served, if its cause is unknown.
-    of_served = seen.deaths("protocol_error") + (
-        _served(whole, *ENDED) if first.code == _UNKNOWN else 0
-    )
-    theirs = not timed and lost - of_served + failed - sum(map(seen.failures, _SHORTAGES))
-    remedy = first.remedy
-    if first.code == _UNKNOWN:
-        remedy = "; ".join(dict.fromkeys(one.remedy for one in seen.diagnoses))
+    limit = find_bottlenecks(seen)[0]
+    served = served_most(seen.run.ticks)
+    shows_number = _shows_number_served(seen, limit, lost, failed) and 0 < served < asked
+    remedy = limit.remedy
+    if limit.code == _UNKNOWN:
+        remedy = "; ".join(dict.fromkeys(diagnosis.remedy for diagnosis in seen.diagnoses))
         if reset and not remedy:
             remedy = remedy_of_refusals("http2", reset)
     return gave_way(
-        lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
-        first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,
-    )  # fmt: skip
+        lost,
+        failed,
+        seen.server,
+        served if shows_number else None,
+        asked,
+        limit.side,
+        limit.code,
+        limit.certain,
+        limit.reached,
+        limit.evidence,
+        remedy,
+        streams,
+    )
+
+
+def _shows_number_served(seen: AnalysedRun, limit: Bottleneck, lost: int, failed: int) -> bool:
+    """Whether the losses and failures show how many connections the server serves.
+
+    Refused, closed and silent connections show it; failures of this host and timers do not.
+    """
+    if limit.code in _NO_NUMBER:
+        return False
+    whole = seen.totals.whole
+    if limit.code == "tls_failed" and whole.tls is not None:
+        # A certificate is refused at any number.
+        reasons = whole.tls.failed
+        certificates = sum(count for reason, count in reasons.items() if kind_of(reason))
+        if 2 * certificates > sum(reasons.values()):
+            return False
+    # Nor does the end of a connection that was served, if its cause is unknown.
+    of_served = seen.deaths("protocol_error")
+    if limit.code == _UNKNOWN:
+        of_served += _served(whole, *ENDED)
+    of_this_host = sum(map(seen.failures, _SHORTAGES))
+    return lost - of_served + failed - of_this_host != 0
 
 
 def _served(whole: Tick, *causes: str) -> int:
     """How many of the connections lost by these causes had been answered."""
+    lost = sum(whole.deaths[cause].count for cause in causes if cause in whole.deaths)
+    return lost - _never_answered(whole, causes)
+
+
+def _never_answered(whole: Tick, causes: Collection[str]) -> int:
+    """How many of the connections lost by these causes had never been answered."""
     lost = [whole.deaths[cause] for cause in causes if cause in whole.deaths]
-    return sum(dead.count - dead.requests.counts.get(bucket(0), 0) for dead in lost)
+    return sum(dead.requests.counts.get(bucket(0), 0) for dead in lost)
 
 
 #: Findings of a server that takes no more connections, beside those of lost ones.
@@ -339,26 +376,23 @@ def explained(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> li
     """``findings`` with one remedy for one cause: where a limit of the server was reached, what it
     explains has its remedy.
     """
-    limit = next(
-        (
-            finding
-            for finding in findings
-            if finding.code == gave_way.code and finding.severity == "error"
-        ),
-        None,
-    )
-    if limit is None:
+    limits = [finding for finding in findings if finding.code == gave_way.code]
+    errors_of_server = [finding for finding in limits if finding.severity == "error"]
+    if not errors_of_server:
         return list(findings)
-    full = {*_OF_A_FULL_SERVER}
+    remedy = errors_of_server[0].remedy
+    by_limit = {*_OF_A_FULL_SERVER}
     for cause in {diagnosis.cause for diagnosis in diagnoses}:
-        if all(diagnosis.code in _OF_OTHERS for diagnosis in diagnoses if diagnosis.cause == cause):
-            full.add(f"lost_{cause}")
-    return [
-        msgspec.structs.replace(finding, remedy=limit.remedy)
-        if finding.code in full and not counts_ahead(finding)
-        else finding
-        for finding in findings
-    ]
+        codes = {diagnosis.code for diagnosis in diagnoses if diagnosis.cause == cause}
+        if codes <= _OF_OTHERS:
+            by_limit.add(f"lost_{cause}")
+    with_one_remedy = []
+    for finding in findings:
+        if finding.code in by_limit and not counts_ahead(finding):
+            with_one_remedy.append(msgspec.structs.replace(finding, remedy=remedy))
+        else:
+            with_one_remedy.append(finding)
+    return with_one_remedy
 
 
 def _bottleneck(
@@ -369,15 +403,17 @@ def _bottleneck(
 
 
 def _diagnoses(side: Side, codes: Set[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
-    for one in seen.diagnoses:
-        if one.code in codes:
-            yield Bottleneck(side, one.code, one.evidence, one.remedy, one.certain)
+    for diagnosis in seen.diagnoses:
+        if diagnosis.code in codes:
+            yield Bottleneck(
+                side, diagnosis.code, diagnosis.evidence, diagnosis.remedy, diagnosis.certain
+            )
 
 
 def _findings(side: Side, codes: Set[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
-    for one in seen.run.findings:
-        if one.code in codes:
-            yield Bottleneck(side, one.code, one.evidence, one.remedy)
+    for finding in seen.run.findings:
+        if finding.code in codes:
+            yield Bottleneck(side, finding.code, finding.evidence, finding.remedy)
 
 
 # This host.
@@ -387,80 +423,95 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """All CPUs of a shared host were busy, and asyncli or the server was late because of it:
     answers came late, or connects and first heartbeats waited as others did.
     """
-    cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
-    server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
-    if (
-        not seen.run.place.local
-        or cpus is None
-        or busy is None
-        or ours is None
-        or busy < MOST_CPU_SHARE * cpus
-    ):
+    cpus = seen.run.place.cpus
+    busy = seen.cores(metrics.HOST_CPU_BUSY_S)
+    used_here = seen.cores(metrics.GENERATOR_CPU_S)
+    if not seen.run.place.local or cpus is None or busy is None or used_here is None:
         return
-    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs
-    # explain slowness, not timeouts.
-    beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
-    was_late = is_saturated(seen.saturation) or has_late_ramp(seen.saturation)
-    # A heartbeat without an answer counts as slow.
-    slow = seen.slow and not seen.silent()
-    if seen.spared_others:
+    if busy < MOST_CPU_SHARE * cpus or seen.spared_others:
         return
-    if was_late or (slow and beside >= share) or (seen.silent() and ours >= share):
-        shares = (
-            f"asyncli used {ours:.1f}"
-            if server is None
-            else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
-        )
-        others = 0.0 if server is None else busy - server - ours
-        shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""
+    server = seen.cores(metrics.SERVER_CPU_S)
+    if _was_late_by_cpu(seen, cpus, busy, server, used_here):
+        shares = _shares_of_cpu(seen.server, cpus, busy, server, used_here)
         yield _bottleneck("host", "both_busy", cpus=cpus, busy=busy, shares=shares)
 
 
+def _was_late_by_cpu(
+    seen: AnalysedRun, cpus: int, busy: float, server: float | None, used_here: float
+) -> bool:
+    """Whether asyncli was late, or others than the server took enough CPU to make it late.
+
+    A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs
+    explain slowness, not timeouts.
+    """
+    if is_saturated(seen.saturation) or has_late_ramp(seen.saturation):
+        return True
+    enough = (1.0 - MOST_CPU_SHARE) * cpus
+    # A heartbeat without an answer counts as slow.
+    if seen.silent():
+        return used_here >= enough
+    if not seen.slow:
+        return False
+    beside_server = used_here if server is None else busy - server
+    return beside_server >= enough
+
+
+def _shares_of_cpu(
+    name: str, cpus: int, busy: float, server: float | None, used_here: float
+) -> str:
+    """Who used how many cores, in words."""
+    if server is None:
+        return f"asyncli used {used_here:.1f}"
+    shares = f"{name} used {server:.1f}, asyncli {used_here:.1f}"
+    others = busy - server - used_here
+    if others >= MOST_OF_OTHERS * cpus:
+        shares += f", and other programs {others:.1f}"
+    return shares
+
+
 def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    for one in seen.saturation:
-        if is_saturated([one]) or (has_late_ramp([one]) and not seen.spared_others):
-            yield Bottleneck(
-                "host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy
-            )
+    for finding in seen.saturation:
+        if is_saturated([finding]) or (has_late_ramp([finding]) and not seen.spared_others):
+            code = finding.code.removeprefix("generator_saturated_")
+            yield Bottleneck("host", code, finding.evidence, finding.remedy)
     # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least
     # half of the latency.
-    late, whole = (
-        one.quantile(0.99) or 0.0
-        for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us)
-    )
-    if seen.slow and 2 * late >= whole > 0:
-        yield _bottleneck("host", "beats", slow=seen.slow, late_s=late / 1e6, whole_s=whole / 1e6)
+    late_us = seen.totals.whole.lateness_us.quantile(0.99) or 0.0
+    whole_us = seen.totals.whole.latency_us.quantile(0.99) or 0.0
+    if seen.slow and 2 * late_us >= whole_us > 0:
+        yield _bottleneck(
+            "host", "beats", slow=seen.slow, late_s=late_us / 1e6, whole_s=whole_us / 1e6
+        )
 
 
 def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Too little memory was left on the server's host or on asyncli's."""
-    run, far = seen.run, seen.run.sides.far
-    hosts: list[tuple[Side, str, float | None, str]] = [
-        ("host", "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES))
-    ]
+    run = seen.run
+    far = run.sides.far
     if far is not None:
-        hosts.insert(
-            0, ("server", "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES)
-        )
-    for side, name, total, available in hosts:
-        free, start_s = run.series(available), run.first_connect_s
-        before, least = (
-            free.last(until_s=start_s),
-            min(free.between(start_s, math.inf).values, default=None),
-        )
-        if (
-            total is not None
-            and before is not None
-            and least is not None
-            and least < memory_floor(total, before)
-        ):
-            yield _bottleneck(
-                side,
-                "memory" if side == "host" else "host_memory",
-                host=name,
-                least=least,
-                before=before,
-            )
+        available = run.series(metrics.HOST_AVAILABLE_BYTES)
+        fields = _memory_short(available, run.first_connect_s, far.memory_bytes)
+        if fields is not None:
+            yield _bottleneck("server", "host_memory", host="the server's host", **fields)
+    available = run.series(run.of_ours(metrics.HOST_AVAILABLE_BYTES))
+    fields = _memory_short(available, run.first_connect_s, run.place.memory_bytes)
+    if fields is not None:
+        yield _bottleneck("host", "memory", host="this host", **fields)
+
+
+def _memory_short(
+    available: Series, start_s: float, total: float | None
+) -> dict[str, float] | None:
+    """The memory available before the first connect and the least afterwards, if that was too
+    little; else None.
+    """
+    before = available.last(until_s=start_s)
+    least = min(available.between(start_s, math.inf).values, default=None)
+    if total is None or before is None or least is None:
+        return None
+    if least >= memory_floor(total, before):
+        return None
+    return {"least": least, "before": before}
 
 
 # The server, by its own limits, counts and processes.
@@ -474,37 +525,26 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     server may refuse for another reason.
     """
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
-    for code, form, used, limited, exact, may_be_full in _READ_LIMITS:
-        limit, most = (
-            seen.run.series(limited).last(),
-            max(seen.run.series(used).values, default=0.0),
-        )
+    for read in _READ_LIMITS:
+        limit = seen.run.series(read.limit).last()
         if limit is None:
             continue
-        if code == "memory_limit" and killed:
+        highest = max(seen.run.series(read.used).values, default=0.0)
+        fields = {"server": seen.server, "limit": limit, "most": highest}
+        if read.code == "memory_limit" and killed:
             if certain:
                 processes = format_many(killed, "process")
-                yield _bottleneck(
-                    "server",
-                    code,
-                    "memory_killed",
-                    server=seen.server,
-                    killed=processes,
-                    limit=limit,
-                    most=most,
-                )
+                yield _bottleneck("server", read.code, "memory_killed", killed=processes, **fields)
             continue
-        of_connection = _of_a_connection(seen, used, most)
-        if may_be_full and of_connection < PART:
+        of_connection = _of_a_connection(seen, read.used, highest)
+        if read.may_be_full and of_connection < PART:
             continue
-        none_left = exact and most >= limit - max(1.0, of_connection)
-        if most >= REACHED * limit and none_left is certain:
-            yield _bottleneck(
-                "server", code, form, certain=certain, server=seen.server, limit=limit, most=most
-            )
+        none_left = read.exact and highest >= limit - max(1.0, of_connection)
+        if highest >= REACHED * limit and none_left is certain:
+            yield _bottleneck("server", read.code, read.form, certain=certain, **fields)
 
 
-def _of_a_connection(seen: AnalysedRun, used: str, most: float) -> float:
+def _of_a_connection(seen: AnalysedRun, used: str, highest: float) -> float:
     """How much of a resource a connection took, by the mean of all: of address space a stack, of a
     proxy's descriptors two; 0 if it is unknown.
     """
@@ -512,73 +552,63 @@ def _of_a_connection(seen: AnalysedRun, used: str, most: float) -> float:
     before = seen.run.series(used).last(until_s=seen.run.first_connect_s)
     if before is None or not connections:
         return 0.0
-    return (most - before) / connections
+    return (highest - before) / connections
 
 
 def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     """Connection slots: idle reuse; or by the status page, nginx's accepts that were not handled,
     or Apache's busy workers.
     """
-    for one in seen.diagnoses:
-        if one.code == "idle_reuse" and one.certain is certain:
-            yield Bottleneck("server", "slots", one.evidence, one.remedy, certain)
+    for diagnosis in seen.diagnoses:
+        if diagnosis.code == "idle_reuse" and diagnosis.certain is certain:
+            yield Bottleneck("server", "slots", diagnosis.evidence, diagnosis.remedy, certain)
     if not certain:
         return
     refused = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_HANDLED)
     if seen.run.series(metrics.STATUS_HANDLED).values and refused >= 1:
         yield _bottleneck("server", "slots", "not_handled", server=seen.server, refused=refused)
-    busy, idle = (
-        seen.run.series(name).last(until_s=seen.run.stop_s)
-        for name in (metrics.STATUS_BUSY, metrics.STATUS_IDLE)
-    )
+    busy = seen.run.series(metrics.STATUS_BUSY).last(until_s=seen.run.stop_s)
+    idle = seen.run.series(metrics.STATUS_IDLE).last(until_s=seen.run.stop_s)
     if busy and idle == 0:
         yield _bottleneck("server", "slots", "busy_workers", server=seen.server, busy=busy)
 
 
 def _server_cpu(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """The server used all cores that its threads can use, and was slow or silent."""
-    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(metrics.SERVER_CPU_S)
+    cpus = (seen.run.sides.far or seen.run.place).cpus
+    used = seen.cores(metrics.SERVER_CPU_S)
     threads = seen.run.series(metrics.SERVER_THREADS).last()
-    if (
-        used is None
-        or cpus is None
-        or threads is None
-        or not (seen.slow or seen.silent() or seen.overflowed())
-    ):
+    if used is None or cpus is None or threads is None:
+        return
+    if not (seen.slow or seen.silent() or seen.overflowed()):
         return
     may_use = min(threads, cpus)
-    if used >= MOST_CPU_SHARE * may_use:
-        of = (
-            "the one that its single thread can use"
-            if threads == 1
-            else f"the {may_use:.0f} that it can use"
-        )
-        yield _bottleneck(
-            "server",
-            "cpu",
-            server=seen.server,
-            used=used,
-            of=of,
-            also=seen.slow and f"; {seen.slow}",
-        )
+    if used < MOST_CPU_SHARE * may_use:
+        return
+    usable = f"the {may_use:.0f} that it can use"
+    if threads == 1:
+        usable = "the one that its single thread can use"
+    also = f"; {seen.slow}" if seen.slow else ""
+    yield _bottleneck("server", "cpu", server=seen.server, used=used, of=usable, also=also)
 
 
 def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # A full queue explains connects that waited, but not refused handshakes: these had been
     # accepted.
     refused = seen.failures("tls_failed") + seen.failures("handshake_refused")
-    if (count := seen.overflowed()) and (seen.silent() or not refused):
-        times = "once" if count == 1 else f"{format_count(count)} times"
-        form = "listen_queue" if seen.run.plan.has_ports else "listen_queue_full"
-        counts = {"times": times, "connects": format_many(count, "connect")}
-        yield _bottleneck(
-            "server",
-            "listen_queue",
-            form,
-            certain=form != "listen_queue",
-            host=seen.run.sides.host,
-            **counts,
-        )
+    count = seen.overflowed()
+    if not count or (refused and not seen.silent()):
+        return
+    has_ports = seen.run.plan.has_ports
+    yield _bottleneck(
+        "server",
+        "listen_queue",
+        "listen_queue" if has_ports else "listen_queue_full",
+        certain=not has_ports,
+        host=seen.run.sides.host,
+        times="once" if count == 1 else f"{format_count(count)} times",
+        connects=format_many(count, "connect"),
+    )
 
 
 # Lost, refused or late connections without other evidence.
@@ -586,7 +616,8 @@ def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _never_arrived(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Unanswered connects that the server never accepted by its own count."""
-    timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
+    timeouts = seen.failures("connect_timeout")
+    started = seen.totals.whole.started
     accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
     # A full listen queue also drops retransmitted SYNs: then the network lost nothing.
     dropped = 2 * seen.unanswered_by_queue() >= max(1, seen.silent())
@@ -603,11 +634,12 @@ def _never_arrived(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
     for cause in causes:
-        if count := seen.failures(cause):
-            words = connects_failed(cause, count)
-            yield Bottleneck(
-                side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown"
-            )
+        count = seen.failures(cause)
+        if not count:
+            continue
+        words = connects_failed(cause, count)
+        code = _SHORTAGES.get(cause, cause)
+        yield Bottleneck(side, code, words.evidence, words.remedy, certain=side != "unknown")
 
 
 def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
@@ -634,51 +666,47 @@ def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Failed handshakes."""
-    whole, server = seen.totals.whole, seen.server
-    if whole.tls is not None and (failed := whole.tls.failed):
-        yield _bottleneck(
-            "server",
-            "tls_failed",
-            why=by_reason(failed),
-            remedy=remedy_of_reasons(failed, TLS_REMEDY),
-        )
-    if whole.protocol is not None and (refused := whole.protocol.refused):
+    whole = seen.totals.whole
+    if whole.tls is not None and whole.tls.failed:
+        failed = whole.tls.failed
+        remedy = remedy_of_reasons(failed, TLS_REMEDY)
+        yield _bottleneck("server", "tls_failed", why=by_reason(failed), remedy=remedy)
+    if whole.protocol is not None and whole.protocol.refused:
+        refused = whole.protocol.refused
         remedy = remedy_of_refusals(seen.run.plan.protocol, refused)
-        yield _bottleneck(
-            "server", "handshake_refused", server=server, why=by_reason(refused), remedy=remedy
-        )
+        why = by_reason(refused)
+        yield _bottleneck("server", "handshake_refused", server=seen.server, why=why, remedy=remedy)
 
 
 def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
     whole = seen.totals.whole
-    if bad := errors(whole):
-        remedy = remedy_of_statuses(bad, whole.answered, over_tls=whole.tls is not None)
-        yield _bottleneck(
-            "server", "errors", server=seen.server, errors=by_reason(bad), remedy=remedy
-        )
+    by_status = errors(whole)
+    if not by_status:
+        return
+    remedy = remedy_of_statuses(by_status, whole.answered, over_tls=whole.tls is not None)
+    yield _bottleneck(
+        "server", "errors", server=seen.server, errors=by_reason(by_status), remedy=remedy
+    )
 
 
 def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:
     known = _ON_THE_PATH | _ENDED | _UNEXPLAINED | {"idle_reuse", "generator_lost"}
     yield from _diagnoses("host", {"generator_lost"}, seen)
-    yield from _diagnoses("server", {one.code for one in seen.diagnoses} - known, seen)
+    codes = {diagnosis.code for diagnosis in seen.diagnoses}
+    yield from _diagnoses("server", codes - known, seen)
 
 
 def _slow(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if seen.slow:
-        cores = seen.cores(metrics.SERVER_CPU_S)
+    if not seen.slow:
+        return
+    cores = seen.cores(metrics.SERVER_CPU_S)
+    used = ""
+    if cores:
         used = (
             f", though {seen.server} used {cores:.2f} cores: it waits, or the network path is slow"
-            if cores
-            else ""
         )
-        yield _bottleneck(
-            "server" if seen.run.place.local else "unknown",
-            "slow",
-            certain=False,
-            slow=seen.slow,
-            cores=used,
-        )
+    side: Side = "server" if seen.run.place.local else "unknown"
+    yield _bottleneck(side, "slow", certain=False, slow=seen.slow, cores=used)
 
 
 _MECHANISMS = (
@@ -696,11 +724,6 @@ def served_most(ticks: Ticks) -> int:
     """The most connections held at the end of any second, less those that waited for an answer if
     some were never answered.
     """
-    if any(
-        tick.deaths[cause].requests.counts.get(bucket(0))
-        for _, tick in ticks
-        for cause in _SILENT
-        if cause in tick.deaths
-    ):
+    if any(_never_answered(tick, _SILENT) for _, tick in ticks):
         return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)

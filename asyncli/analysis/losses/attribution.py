@@ -72,7 +72,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     table = LossTable(run, totals)
     for mechanism in (*_MECHANISMS, _unexplained):
         mechanism(table)
-    found = []
+    diagnoses = []
     of_cause: dict[str, int] = {}
     incidents: dict[Reason, int] = {}
     for (cause, why), claimed in table.attributions.items():
@@ -80,7 +80,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
         evidence, remedy, _ = claimed.words(
             why, listens=run.plan.listens, protocol=run.plan.protocol
         )
-        found.append(
+        diagnoses.append(
             Diagnosis(
                 cause,
                 why.code,
@@ -94,13 +94,17 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
             )
         )
         of_cause[cause] = of_cause.get(cause, 0) + claimed.count
-    return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s))
+
+    def most_frequent_first(diagnosis: Diagnosis) -> tuple[int, str, int, float]:
+        cause = diagnosis.cause
+        return -of_cause[cause], cause, -diagnosis.count, diagnosis.from_s
+
+    return sorted(diagnoses, key=most_frequent_first)
 
 
 def _unexplained(table: LossTable) -> None:
-    for event, cause in enumerate(
-        dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)
-    ):
+    causes = dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)
+    for event, cause in enumerate(causes):
         cells = table.of(cause)
         code = "too_few" if unclaimed(cells) < FEWEST else "unexplained"
         remedy = remedy_of_unexplained(table.plan.protocol, cause, table.server.name)

@@ -33,7 +33,9 @@ from asyncli.analysis.shared_host import is_proxy
 from asyncli.findings.loss_causes import SEE_ITS_LOG, at_moments, remedy_of_unexplained
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
-_MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
+_MOMENT_S = 2.2
+_BORDER_S = 1.5
+_CLOSES_PER_S = 10_000
 # Servers whose work is to pass connections on, in lower case.
 _PROXIES = frozenset({"haproxy", "envoy", "traefik"})
 # The rate of losses in this time (s) before and after is the usual one.
@@ -42,79 +44,86 @@ _AROUND_S = 10.0
 
 def idle_reuse(table: LossTable) -> None:
     """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
-    slots, asked_for = table.configured("worker_connections"), table.plan.connections
+    slots = table.configured("worker_connections")
+    asked_for = table.plan.connections
     cells = _closed_as_others_opened(table)
     # A moment that closes half of all is no reuse, but seconds that do are: each new connection
     # takes the slot of another.
-    sudden = [one for one in cells if 0 < table.server.held(one.from_s) < 2 * one.unclaimed]
+    sudden = [cell for cell in cells if 0 < table.server.held(cell.from_s) < 2 * cell.unclaimed]
     if len(sudden) < FEWEST:
-        cells = [one for one in cells if one not in sudden]
+        cells = [cell for cell in cells if cell not in sudden]
     if not slots or not cells or 2 * unclaimed(cells) < unclaimed(table.of("closed_idle")):
         return
-    first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
+    from_s = min(cell.from_s for cell in cells)
+    to_s = max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
-    share = (
-        max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
-    )
+    held = max(cell.tick.held for cell in cells)
+    share = max(held, table.server.most_active(from_s, to_s)) / workers
     if share + DEVIATIONS * math.sqrt(share) < (1 - REUSE_BELOW) * slots / workers:
         return
     # A worker needs four itself: two listeners, the channel to its master, our status connection
     # (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
-    found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
+    explanation = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
-    instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
-    table.claim(cells, found)
+    instants = {cell.to_s for cell in cells}
+    count = unclaimed(cells)
+    table.claim(cells, explanation)
     crossed = [
-        one
-        for one in table.of("closed_awaiting", "reset")
-        if one.to_s in instants and one.unclaimed <= count
+        cell
+        for cell in table.of("closed_awaiting", "reset")
+        if cell.to_s in instants and cell.unclaimed <= count
     ]
-    table.claim(crossed, found)
+    table.claim(crossed, explanation)
 
 
 def rest_of_reuse(table: LossTable) -> None:
     """Claim what else closed while idle, and by no certain event, as slots certainly lacked: in a
     sudden second, or beside.
     """
-    reuse = [one for one in table.attributions if one[1].code == "idle_reuse" and one[1].certain]
-    instants = {to_s for one in reuse for to_s in table.attributions[one].instants}
+    reuse: list[Reason] = []
+    instants: set[float] = set()
+    for (_, explanation), attribution in table.attributions.items():
+        if explanation.code == "idle_reuse" and explanation.certain:
+            reuse.append(explanation)
+            instants |= attribution.instants
+    if not reuse:
+        return
 
-    def beside(cells: list[LossCell]) -> list[LossCell]:
-        return [one for one in cells if any(abs(one.to_s - to_s) <= _BORDER_S for to_s in instants)]
+    def is_beside(cell: LossCell) -> bool:
+        return any(abs(cell.to_s - to_s) <= _BORDER_S for to_s in instants)
 
     # Sudden seconds may follow each other.
-    sudden = _closed_as_others_opened(table) if reuse else []
-    while more := {one.to_s for one in beside(sudden)} - instants:
-        instants |= more
+    sudden = _closed_as_others_opened(table)
+    before = -1
+    while len(instants) > before:
+        before = len(instants)
+        instants |= {cell.to_s for cell in sudden if is_beside(cell)}
     # The other may open in the second beside.
-    if reuse:
-        table.claim(beside(table.of("closed_idle")), reuse[0][1])
+    table.claim(list(filter(is_beside, table.of("closed_idle"))), reuse[0])
 
 
 def likely_reuse(table: LossTable) -> None:
     """Claim the same if the slots are unknown: the server never held all that were asked for, and
     closed as it accepted.
     """
-    cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
+    if table.plan.upgrades:
+        return
+    cells = _closed_as_others_opened(table)
     if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
-    most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
+    held = max(tick.held for _, tick in table.run.ticks)
+    asked_for = table.plan.connections
     # It closes one for another, so those that it has stay; a timer ends the last ones too.
-    if 2 * table.totals.open < most:
+    if 2 * table.totals.open < held or held >= NEARLY_ALL * asked_for:
         return
-    meanwhile = table.run.ticks_between(
-        min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
-    )
-    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(
-        cells
-    ):
-        table.claim(
-            cells,
-            reason(
-                "idle_reuse", "likely_reuse", most=most, asked=asked_for, name=table.server.name
-            ),
-        )
+    from_s = min(cell.from_s for cell in cells)
+    to_s = max(cell.to_s for cell in cells)
+    opened = sum(tick.opened for _, tick in table.run.ticks_between(from_s, to_s))
+    if 2 * opened < unclaimed(cells):
+        return
+    name = table.server.name
+    table.claim(cells, reason("idle_reuse", "likely_reuse", most=held, asked=asked_for, name=name))
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
@@ -149,19 +158,22 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
     """
     alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
     for burst in _find(table):
-        found = _explain(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
+        evidence = table.server.about(burst.from_s, burst.to_s, burst.count)
+        explanation = _explain(table, burst, evidence)
         # A common idle time is better evidence: they were opened at one moment too.
-        timed = found.code == "box_reset" and idle_mode(table, burst.of("reset")) is not None
-        if not timed and (found.certain or not only_certain):
-            alike.setdefault((found.code, found.certain), []).append((burst, found))
+        is_reset = explanation.code == "box_reset"
+        if is_reset and idle_mode(table, burst.of("reset")) is not None:
+            continue
+        if explanation.certain or not only_certain:
+            kind = (explanation.code, explanation.certain)
+            alike.setdefault(kind, []).append((burst, explanation))
     for moments in alike.values():
-        largest, found = max(moments, key=lambda moment: moment[0].count)
+        largest, explanation = max(moments, key=lambda moment: moment[0].count)
         instants = [burst.from_s for burst, _ in moments]
-        words = at_moments(
-            found.words, instants, largest.to_s - largest.from_s, largest.count, largest.held
-        )
+        length_s = largest.to_s - largest.from_s
+        words = at_moments(explanation.words, instants, length_s, largest.count, largest.held)
         for burst, _ in moments:
-            table.claim(burst.cells, msgspec.structs.replace(found, words=words))
+            table.claim(burst.cells, msgspec.structs.replace(explanation, words=words))
 
 
 def _find(table: LossTable) -> list[Burst]:
@@ -171,29 +183,29 @@ def _find(table: LossTable) -> list[Burst]:
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
         by_second.setdefault(cell.to_s, []).append(cell)
-    instants, taken = sorted(by_second), set[float]()
+    instants = sorted(by_second)
+    taken: set[float] = set()
     dead = {t_s: unclaimed(cells) for t_s, cells in by_second.items()}
 
     def near(peak: float, reach_s: float) -> list[float]:
-        return instants[
-            bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(
-                instants, peak + reach_s
-            )
-        ]
+        first = bisect.bisect_left(instants, peak - reach_s)
+        end = bisect.bisect_right(instants, peak + reach_s)
+        return instants[first:end]
 
-    found = []
-    for peak in sorted(
-        (t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]
-    ):
+    peaks = [t_s for t_s in instants if dead[t_s] >= FEWEST]
+    groups = []
+    for peak in sorted(peaks, key=lambda t_s: -dead[t_s]):
         if peak in taken:
             continue
         # It lasts as long as closing its connections takes.
-        reach_s, count = 0.0, 0
+        reach_s = 0.0
+        count = 0
         while reach_s < _BORDER_S + count / _CLOSES_PER_S:
             reach_s = _BORDER_S + count / _CLOSES_PER_S
             seconds = [t_s for t_s in near(peak, reach_s) if t_s not in taken]
             count = sum(dead[t_s] for t_s in seconds)
-        from_s, to_s = seconds[0] - 1.0, seconds[-1]
+        from_s = seconds[0] - 1.0
+        to_s = seconds[-1]
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
         # With more than a few losses at both borders it is no burst.
@@ -206,10 +218,11 @@ def _find(table: LossTable) -> list[Burst]:
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
-        found.append(
-            Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held)
-        )
-    return sorted(found, key=lambda burst: burst.from_s)
+        cells: list[LossCell] = []
+        for t_s in seconds:
+            cells += by_second[t_s]
+        groups.append(Burst(cells, from_s, to_s, count, held))
+    return sorted(groups, key=lambda burst: burst.from_s)
 
 
 class _Case(NamedTuple):
@@ -336,7 +349,8 @@ def _worker_crashed(case: _Case) -> Reason | None:
     nginx no longer counts them; Apache's scoreboard may count those of a process that ended in
     order until another takes its place.
     """
-    evidence, burst = case.evidence, case.burst
+    evidence = case.evidence
+    burst = case.burst
     if case.table.server.name == "Apache":
         return None
     if 2 * case.still_counted < burst.count or case.count("closed_announced"):
@@ -394,8 +408,7 @@ def _all_were_closed(case: _Case) -> Reason | None:
 
 
 def _workers_announced_the_end(case: _Case) -> Reason | None:
-    """A worker that crashes announces nothing: these ended in order, and others took their place.
-    """
+    """A worker that crashes announces nothing: these ended in order, and others replaced them."""
     evidence = case.evidence
     if not evidence.ended or not evidence.started or not _held_so_many(case, evidence.ended):
         return None
@@ -408,7 +421,9 @@ def _workers_announced_the_end(case: _Case) -> Reason | None:
 
 def _worker_ended(case: _Case) -> Reason | None:
     """A worker's end, if as many were lost as one may have held; else what ended was a helper."""
-    burst, ended, workers = case.burst, case.evidence.ended, case.workers
+    burst = case.burst
+    ended = case.evidence.ended
+    workers = case.workers
     if workers <= 1:
         return None
     if ended is None:
@@ -485,11 +500,9 @@ def _passes_on(table: LossTable, burst: Burst) -> bool:
 
 def _unknown(table: LossTable, form: str) -> Reason:
     plan = table.plan
-    remedy = (
-        remedy_of_unexplained(plan.protocol, "closed_idle", table.server.name)
-        if plan.protocol == "mqtt"
-        else SEE_ITS_LOG
-    )
+    remedy = SEE_ITS_LOG
+    if plan.protocol == "mqtt":
+        remedy = remedy_of_unexplained(plan.protocol, "closed_idle", table.server.name)
     return reason("burst", form, server=table.server.label, remedy=remedy)
 
 

@@ -11,12 +11,16 @@ from asyncli.core.histogram import Histogram, bounds
 DEVIATIONS = 3.0
 # Width of a timer's mode (s): whole seconds, or a share of its value by histogram buckets (1/64)
 # and a busy server.
-_TIMER_S, _TIMER_SHARE = 1.0, 0.04
+_TIMER_S = 1.0
+_TIMER_SHARE = 0.04
 # A mode has this share of all, and well more than its neighbours, or nearly all.
-_LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
+_LEAST_SHARE = 0.2
+_TIMES_BESIDE = 2.0
+_MOST = 0.8
 # Evidence exceeds what random moments show by this much, and beyond chance (tests/analysis checks
 # random moments).
-LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
+LEAST_SURPRISE = 0.3
+_NO_ACCIDENT = 1e-4
 
 
 def within(histogram: Histogram, low: float, high: float) -> int:
@@ -38,7 +42,8 @@ def without(histogram: Histogram, low: float, high: float) -> Histogram:
     }
     if not kept:
         return Histogram()
-    least, greatest = bounds(min(kept))[0], bounds(max(kept))[1]
+    least, _ = bounds(min(kept))
+    _, greatest = bounds(max(kept))
     return Histogram(kept, max(least, histogram.least), min(greatest, histogram.greatest))
 
 
@@ -55,32 +60,43 @@ def mode(
     """
     rows = [(*bounds(key), count) for key, count in histogram.items()]
     best: tuple[float, float] | None = None
-    most = start = inside = 0
+    heaviest = 0
+    start = 0
+    inside = 0
     for low, high, count in rows:
         inside += count
-        while low - rows[start][0] > (
-            max(_TIMER_S, _TIMER_SHARE * rows[start][0]) if width is None else width
-        ):
+        while low - rows[start][0] > _width_from(rows[start][0], width):
             inside -= rows[start][2]
             start += 1
-        if inside > most:
-            most = inside
-            best = (
-                float(max(rows[start][0], histogram.least)),
-                float(min(high, histogram.greatest)),
-            )
-    if best is None or most < max(FEWEST, least * histogram.count):
+        if inside > heaviest:
+            heaviest = inside
+            from_value = float(max(rows[start][0], histogram.least))
+            to_value = float(min(high, histogram.greatest))
+            best = (from_value, to_value)
+    if best is None or heaviest < max(FEWEST, least * histogram.count):
         return None
-    return best if stands_out(histogram, *best) else None
+    if not stands_out(histogram, *best):
+        return None
+    return best
+
+
+def _width_from(low: float, width: float | None) -> float:
+    """``width``, or by default that of a timer's mode that begins at ``low``."""
+    if width is not None:
+        return width
+    return max(_TIMER_S, _TIMER_SHARE * low)
 
 
 def stands_out(histogram: Histogram, low: float, high: float) -> bool:
     """Whether well more records are in the range than beside it, or nearly all."""
-    inside, width = within(histogram, low, high), high - low + 1
+    inside = within(histogram, low, high)
+    if not inside:
+        return False
+    if inside >= _MOST * histogram.count:
+        return True
+    width = high - low + 1
     beside = within(histogram, low - width, low - 1) + within(histogram, high + 1, high + width)
-    return inside > 0 and (
-        inside >= _MOST * histogram.count or inside >= _TIMES_BESIDE * beside + FEWEST
-    )
+    return inside >= _TIMES_BESIDE * beside + FEWEST
 
 
 def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
@@ -115,11 +131,13 @@ def surprises(
     """
     if high < 1 or not idle_s:
         return False
-    low, high = max(0.0, low, float(idle_s.least)), min(high, float(idle_s.greatest))
-    share, chance = within(idle_s, low, high) / idle_s.count, chance_idle(gap_s, low, high)
-    return share - chance >= LEAST_SURPRISE and (
-        configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT
-    )
+    low = max(0.0, low, float(idle_s.least))
+    high = min(high, float(idle_s.greatest))
+    share = within(idle_s, low, high) / idle_s.count
+    chance = chance_idle(gap_s, low, high)
+    if share - chance < LEAST_SURPRISE:
+        return False
+    return configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT
 
 
 def accident(share: float, chance: float, count: int) -> float:
@@ -130,8 +148,10 @@ def accident(share: float, chance: float, count: int) -> float:
         return 1.0
     if chance <= 0.0:
         return 0.0
-    rest = (1 - share) * math.log((1 - share) / (1 - chance)) if share < 1 else 0.0
-    return math.exp(-count * (share * math.log(share / chance) + rest))
+    information = share * math.log(share / chance)
+    if share < 1:
+        information += (1 - share) * math.log((1 - share) / (1 - chance))
+    return math.exp(-count * information)
 
 
 def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float | None:
@@ -144,19 +164,29 @@ def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float |
         return None
     # 2 % may have another cause.
     for strays in (0.0, 0.02 * idle_s.count):
-        low, before, upto = 0.0, 0, 0
-        for key, many in idle_s.items():
-            low, before, upto = float(max(bounds(key)[0], idle_s.least)), upto, upto + many
-            if upto > strays:
-                break
+        low, before = _after_strays(idle_s, strays)
         edge = low - waited_s
         chance = (gap_s**2 - edge**2) / (gap_s**2 - 1.0)
-        if (
-            edge >= 1.0
-            and accident(1.0 - before / idle_s.count, chance, idle_s.count) < _NO_ACCIDENT
-        ):
+        share = 1.0 - before / idle_s.count
+        if edge >= 1.0 and accident(share, chance, idle_s.count) < _NO_ACCIDENT:
             return edge
     return None
+
+
+def _after_strays(histogram: Histogram, strays: float) -> tuple[float, int]:
+    """Where the bucket begins with which there are more than ``strays`` records, and how many are
+    below it.
+    """
+    low = 0.0
+    below = 0
+    upto = 0
+    for key, count in histogram.items():
+        low = float(max(bounds(key)[0], histogram.least))
+        below = upto
+        upto += count
+        if upto > strays:
+            break
+    return low, below
 
 
 def one_of(workers: int, count: int, held: float) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from asyncli.analysis.constants import MISSED_S, REACHED
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import other_drops, overflows
-from asyncli.analysis.losses.server_evidence import cuts
+from asyncli.analysis.losses.server_evidence import Cut, cuts
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
@@ -24,31 +24,42 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each cause of failed connects: how many, when, and how many of them a silent
     client host reported.
     """
-    found = []
-    timeout_s = run.plan.connect_timeout_s
-    cut = cuts(run, timeout_s)
+    findings = []
+    silent_hosts = cuts(run, run.plan.connect_timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in by_count(totals.whole.failures).items():
-        instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
-        from_s = (
-            began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0)
-            if instants
-            else None
-        )
+        from_s, until_s = _when_failed(run, cause)
         reports: list[HostReport] = []
-        for one in cut if cause in _OF_A_CUT else ():
-            theirs = sum(
-                tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s)
-            )
-            if theirs:
-                reports.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
+        if cause in _OF_A_CUT:
+            reports = _reported_by(run, cause, silent_hosts)
         replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
-        found.append(
-            losses.failed(
-                cause, count, from_s, instants[-1] if instants else None, replacing, reports
-            )
-        )
-    return found
+        findings.append(losses.failed(cause, count, from_s, until_s, replacing, reports))
+    return findings
+
+
+def _when_failed(run: Run, cause: str) -> tuple[float | None, float | None]:
+    """When the first connect with this failure began, and when the last failed; None if no tick
+    has one.
+    """
+    instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
+    if not instants:
+        return None, None
+    waited_s = run.plan.connect_timeout_s if cause == "connect_timeout" else 0.0
+    return began_s(instants[0], waited_s), instants[-1]
+
+
+def _reported_by(run: Run, cause: str, silent_hosts: Sequence[Cut]) -> list[HostReport]:
+    """How many of these failures client hosts reported after their silence."""
+    timeout_s = run.plan.connect_timeout_s
+    reports: list[HostReport] = []
+    for cut in silent_hosts:
+        count = 0
+        for t_s, tick in run.ticks:
+            if cut.holds(t_s, timeout_s):
+                count += tick.failures.get(cause, 0)
+        if count:
+            reports.append({"count": count, "hosts": cut.hosts, "until_s": cut.last_s})
+    return reports
 
 
 def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
@@ -56,28 +67,32 @@ def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
     reported with the most frequent.
     """
     by_incident: dict[int, list[Diagnosis]] = {}
-    for place, one in enumerate(diagnoses):
-        by_incident.setdefault(one.incident or -1 - place, []).append(one)
+    for place, diagnosis in enumerate(diagnoses):
+        by_incident.setdefault(diagnosis.incident or -1 - place, []).append(diagnosis)
     by_cause: dict[str, list[list[Diagnosis]]] = {}
-    for ones in by_incident.values():
-        by_cause.setdefault(ones[0].cause, []).append(ones)
-    found = []
+    for incident in by_incident.values():
+        by_cause.setdefault(incident[0].cause, []).append(incident)
+    findings = []
     for cause, incidents in by_cause.items():
-        remedies = dict.fromkeys(one.remedy for ones in incidents for one in ones)
-        count = sum(ones[0].count for ones in incidents)
-        found.append(
-            losses.lost(
-                cause, count, [_incident(*ones) for ones in incidents], list(remedies), protocol
-            )
-        )
-    return found
+        count = sum(incident[0].count for incident in incidents)
+        remedies: dict[str, None] = {}
+        for incident in incidents:
+            remedies.update(dict.fromkeys(diagnosis.remedy for diagnosis in incident))
+        described = [_incident(*incident) for incident in incidents]
+        findings.append(losses.lost(cause, count, described, list(remedies), protocol))
+    return findings
 
 
 def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
     return {
-        "code": first.code, "count": first.count, "certain": first.certain, "from_s": first.from_s, "to_s": first.to_s,
-        "why": first.evidence, "others": [(one.cause, one.count) for one in others],
-    }  # fmt: skip
+        "code": first.code,
+        "count": first.count,
+        "certain": first.certain,
+        "from_s": first.from_s,
+        "to_s": first.to_s,
+        "why": first.evidence,
+        "others": [(diagnosis.cause, diagnosis.count) for diagnosis in others],
+    }
 
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
@@ -87,42 +102,53 @@ def statuses(run: Run, totals: Totals) -> list[Finding]:
     by_status = totals.whole.by_status
     if by_status and all(300 <= status < 400 for status in by_status):
         return [losses.redirected(by_status)]
-    bad, over_tls = errors(totals.whole), totals.whole.tls is not None
-    instants = [t_s for t_s, tick in run.ticks if errors(tick)] if bad else []
+    bad = errors(totals.whole)
     if not bad:
         return []
-    from_s, until_s = began_s(instants[0], 0.0), instants[-1]
-    spent = _spent_descriptors(run, from_s, until_s) if max(bad) >= 500 else None
+    instants = [t_s for t_s, tick in run.ticks if errors(tick)]
+    from_s = began_s(instants[0], 0.0)
+    until_s = instants[-1]
+    spent = None
+    if max(bad) >= 500:
+        spent = _spent_descriptors(run, from_s, until_s)
     return [
         losses.status_errors(
-            bad, totals.whole.answered, from_s, until_s, over_tls, run.place.server_name, spent
+            bad,
+            totals.whole.answered,
+            from_s,
+            until_s,
+            totals.whole.tls is not None,
+            run.place.server_name,
+            spent,
         )
     ]
 
 
 def _spent_descriptors(run: Run, from_s: float, until_s: float) -> int | None:
     """The most descriptors of a process of the server, if they reached its limit meanwhile."""
-    used, limit = run.series(SERVER_DESCRIPTORS), run.series(SERVER_DESCRIPTORS_LIMIT).last()
-    most = max(used.between(from_s - MISSED_S, until_s + MISSED_S).values, default=0.0)
-    return round(most) if limit is not None and most >= REACHED * limit else None
+    limit = run.series(SERVER_DESCRIPTORS_LIMIT).last()
+    if limit is None:
+        return None
+    used = run.series(SERVER_DESCRIPTORS).between(from_s - MISSED_S, until_s + MISSED_S)
+    highest = max(used.values, default=0.0)
+    if highest < REACHED * limit:
+        return None
+    return round(highest)
 
 
 def listen_queue(run: Run) -> list[Finding]:
     """Our connects that met a full listen queue, or that listening sockets dropped."""
-    found = []
+    findings = []
     waited = sum(tick.queue_full for _, tick in run.ticks)
     if waited:
-        found.append(losses.listen("full", waited, "", None))
-    for what, dropped in (("overflows", overflows(run)), ("drops", other_drops(run))):
+        findings.append(losses.listen("full", waited, "", None))
+    for kind, dropped in (("overflows", overflows(run)), ("drops", other_drops(run))):
         if dropped.connects:
-            found.append(losses.listen(what, dropped.connects, run.sides.host, dropped.dropped))
-    return found
+            findings.append(losses.listen(kind, dropped.connects, run.sides.host, dropped.dropped))
+    return findings
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:
     """The causes that occurred, most frequent first."""
-    return dict(
-        sorted(
-            ((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])
-        )
-    )
+    occurred = [(cause, count) for cause, count in counts.items() if count]
+    return dict(sorted(occurred, key=lambda pair: (-pair[1], pair[0])))

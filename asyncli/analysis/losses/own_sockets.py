@@ -54,7 +54,8 @@ def overflows(run: Run) -> DroppedConnects:
 def other_drops(run: Run) -> DroppedConnects:
     """Our connects that listening sockets with room dropped."""
     # The kernel counts each overflow as a drop too (tcp_v4_syn_recv_sock in net/ipv4/tcp_ipv4.c).
-    full, dropped = _counter(run, "ListenOverflows"), _counter(run, "ListenDrops")
+    full = _counter(run, "ListenOverflows")
+    dropped = _counter(run, "ListenDrops")
     without_full = [value - (full.at(t_s) or 0.0) for t_s, value in dropped.rows()]
     return _dropped_connects(run, Series(dropped.t_s, without_full), overflows(run))
 

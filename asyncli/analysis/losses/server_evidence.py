@@ -29,11 +29,13 @@ from asyncli.model.samples import Series, counter_resets, metrics_of
 # Evidence may be this far from the loss (s).
 _NEAR_S = 5.0
 # A late tick joins the open one; timeouts are reported within so many seconds.
-_TICK_S, _LATE_S = 2.0, 3.0
+_TICK_S = 2.0
+_LATE_S = 3.0
 # CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
 _STILL_S = 0.015
 # While an agent is silent the server is unknown: samples of this host are no evidence of it.
-_LOCAL, _OF_AGENT = ("generator.", "kernel.", "host.", "session."), ("agent.", "kernel.", "host.")
+_LOCAL = ("generator.", "kernel.", "host.", "session.")
+_OF_AGENT = ("agent.", "kernel.", "host.")
 
 
 class Evidence(msgspec.Struct):
@@ -84,9 +86,9 @@ class Evidence(msgspec.Struct):
 
     def still_open(self, count: int) -> StillOpen:
         """How many of ``count`` lost connections the server still has."""
-        by_kernel = self.open_sockets is not None
-        beyond = self.open_sockets if self.open_sockets is not None else self.excess or 0
-        return StillOpen(max(0, min(beyond, count)), count, by_kernel)
+        if self.open_sockets is not None:
+            return StillOpen(max(0, min(self.open_sockets, count)), count, by_kernel=True)
+        return StillOpen(max(0, min(self.excess or 0, count)), count, by_kernel=False)
 
 
 class StillOpen(msgspec.Struct, frozen=True):
@@ -140,13 +142,14 @@ def cuts(run: Run, patience_s: float) -> list[Cut]:
         if name.startswith(SILENT)
         for t_s, silent_s in run.series(name).rows()
     )
-    found: list[Cut] = []
+    silences: list[Cut] = []
     for back_s, name, silent_s in rows:
-        if found and found[-1].holds(back_s, patience_s):
-            found[-1] = Cut([*found[-1].hosts, (name, silent_s)], found[-1].back_s, back_s)
+        if silences and silences[-1].holds(back_s, patience_s):
+            before = silences[-1]
+            silences[-1] = Cut([*before.hosts, (name, silent_s)], before.back_s, back_s)
         else:
-            found.append(Cut([(name, silent_s)], back_s, back_s))
-    return found
+            silences.append(Cut([(name, silent_s)], back_s, back_s))
+    return silences
 
 
 class ServerEvidence:
@@ -173,7 +176,8 @@ class ServerEvidence:
             run, ticks=[row for row in run.ticks if row[0] <= self._stop]
         ).held
         # Instants of samples, with or without the status page.
-        self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
+        sampled = _LOCAL if run.place.agent is None else _OF_AGENT
+        self._sampled_s = run.instants(*sampled)
         self._server = {
             name: run.series(f"server.{name}")
             for name in ("processes", "ended", "started", "cpu_s", "stopped")
@@ -181,21 +185,22 @@ class ServerEvidence:
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
-        self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
+        self._missed_s = MISSED_S
+        if steps:
+            self._missed_s = max(MISSED_S, 2 * statistics.median(steps))
         self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {
             name: run.series(f"status.{name}")
             for name in ("active", "accepts", "connects", "requests", "polls")
         }
         self._sockets = _sockets_of_server(run)
-        self._accepted, self._waiting = (
-            run.series(SERVER_SOCKETS),
-            run.series(SERVER_SOCKETS_WAITING),
-        )
+        self._accepted = run.series(SERVER_SOCKETS)
+        self._waiting = run.series(SERVER_SOCKETS_WAITING)
         self._unacknowledged = run.series(SERVER_SOCKETS_UNACKNOWLEDGED)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(
-            one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings
+            finding.code == "status_lost" and finding.fields.get("untrusted")
+            for finding in run.findings
         )
         #: (When this machine woke from a suspension, how long it was), in s.
         self.suspensions = list(run.series(CLOCK_SUSPENDED_S).rows())
@@ -225,7 +230,9 @@ class ServerEvidence:
             return Reception("waiting", round(min(queued)))
         # Those of other clients, or an end that the kernel has dropped, would not add up.
         add_up = all(abs(value - self.held(t_s)) <= PART * count for t_s, value in taken)
-        return Reception("accepted" if max(queued) <= PART * count and add_up else "unknown")
+        if max(queued) <= PART * count and add_up:
+            return Reception("accepted")
+        return Reception("unknown")
 
     def unacknowledged(self, from_s: float, to_s: float) -> int:
         """On how many connections the server had sent what nobody acknowledged, at most; 0 where
@@ -310,33 +317,31 @@ class ServerEvidence:
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
         """Whether the server's processes were missing: for good, or until others started."""
-        low = bisect.bisect_left(self._sampled_s, from_s - 0.5)
-        for sample_s in self._sampled_s[
-            low : bisect.bisect_right(self._sampled_s, min(to_s + MISSED_S, self._stop))
-        ]:
+        first = bisect.bisect_left(self._sampled_s, from_s - 0.5)
+        end = bisect.bisect_right(self._sampled_s, min(to_s + MISSED_S, self._stop))
+        for sample_s in self._sampled_s[first:end]:
             after = bisect.bisect_left(self._processes_s, sample_s)
             for_good = after == len(self._processes_s)
             back_s = self._sampled_s[-1] if for_good else self._processes_s[after]
             # A reading may be late or not due.
-            if (
-                after
-                and back_s > sample_s
-                and back_s - self._processes_s[after - 1] > self._missed_s
-            ):
+            if not after or back_s <= sample_s:
+                continue
+            if back_s - self._processes_s[after - 1] > self._missed_s:
                 return for_good, not for_good
         return False, False
 
     def _silent(self, from_s: float, to_s: float) -> bool:
         """Whether samples were taken from ``from_s`` to ``to_s``, all without a status page."""
-        sampled = bisect.bisect_right(self._sampled_s, to_s) > bisect.bisect_left(
-            self._sampled_s, from_s
-        )
-        return sampled and not self._status["active"].between(from_s + 0.5, to_s).values
+        first = bisect.bisect_left(self._sampled_s, from_s)
+        end = bisect.bisect_right(self._sampled_s, to_s)
+        return first < end and not self._status["active"].between(from_s + 0.5, to_s).values
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
         before = counter.last(from_s)
         after = counter.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
-        return None if before is None or not after else max(0, round(after[-1] - before))
+        if before is None or not after:
+            return None
+        return max(0, round(after[-1] - before))
 
     def _excess(self, counted: Series, from_s: float, to_s: float, count: int) -> int | None:
         def beyond(low_s: float, high_s: float) -> list[float]:
@@ -345,16 +350,20 @@ class ServerEvidence:
         # Losses are replaced within a second, and page and tick are up to a second apart.
         # A page that is read in the drain counts what is left.
         last = min(to_s + 1.0 + _NEAR_S, self._stop)
-        parts = beyond(from_s - _NEAR_S, from_s), beyond(min(to_s + 1.0, last - 1.0), last)
-        if not all(parts):
+        before = beyond(from_s - _NEAR_S, from_s)
+        after = beyond(min(to_s + 1.0, last - 1.0), last)
+        if not before or not after:
             return None
-        before, after = (statistics.median(part) for part in parts)
         # While many connections open and close, the difference fluctuates.
-        off = max(
-            statistics.median(abs(one - before) for one in parts[0]),
-            statistics.median(abs(one - after) for one in parts[1]),
-        )
-        return None if off > count / 4 else round(after - before)
+        if max(_median_deviation(before), _median_deviation(after)) > count / 4:
+            return None
+        return round(statistics.median(after) - statistics.median(before))
+
+
+def _median_deviation(values: Sequence[float]) -> float:
+    """The median distance from the median."""
+    median = statistics.median(values)
+    return statistics.median(abs(value - median) for value in values)
 
 
 def _sockets_of_server(run: Run) -> Series:
@@ -366,9 +375,10 @@ def _sockets_of_server(run: Run) -> Series:
         # The server is in another network namespace.
         return Series()
     elsewhere = run.series(SERVER_SOCKETS_ELSEWHERE)
-    if elsewhere and max(elsewhere.values) - elsewhere.values[0] >= NEARLY_ALL * max(
-        run.held.values, default=0.0
-    ):
+    if not elsewhere:
+        return sockets
+    rise = max(elsewhere.values) - elsewhere.values[0]
+    if rise >= NEARLY_ALL * max(run.held.values, default=0.0):
         return elsewhere
     return sockets
 
@@ -381,10 +391,15 @@ def _victims(counter: Series, from_s: float, to_s: float) -> int:
     after = counter.first(to_s)
     if after is None:
         after = counter.last()
-    return 0 if before is None or after is None else max(0, round(after - before))
+    if before is None or after is None:
+        return 0
+    return max(0, round(after - before))
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
     """The rise from ``from_s`` to ``to_s``; None where it was not read, or restarted."""
-    before, after = counter.near(from_s, _NEAR_S), counter.near(to_s, _NEAR_S)
-    return None if before is None or after is None or after < before else round(after - before)
+    before = counter.near(from_s, _NEAR_S)
+    after = counter.near(to_s, _NEAR_S)
+    if before is None or after is None or after < before:
+        return None
+    return round(after - before)

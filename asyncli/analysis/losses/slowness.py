@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,13 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, period_s, silences, why_silent
+from asyncli.analysis.losses.unanswered import (
+    Silence,
+    answered_within_us,
+    period_s,
+    silences,
+    why_silent,
+)
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.findings import slowness as latency
@@ -24,7 +31,8 @@ from asyncli.model.run import Run, Ticks
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than
 # one segment in a thousand.
-_SPAN_S, _FEWEST = 10.0, 10
+_SPAN_S = 10.0
+_FEWEST = 10
 
 
 def stalls(run: Run) -> list[Finding]:
@@ -33,40 +41,47 @@ def stalls(run: Run) -> list[Finding]:
 
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
-    rows = run.ticks_between(run.first_connect_s, run.stop_s)
-    if not (
-        quiet := [
-            one for one in silences(rows) if one.to_s - one.from_s > 1.5 and one.waited >= FEWEST
-        ]
-    ):
+    stretches = _stretches_without_answers(run)
+    if not stretches:
         return []
-    # The fastest answers take so long: that much silence is normal.
-    usual_s = (
-        summed([tick.latency_us for _, tick in rows if tick.answered]).quantile(PART) or 0.0
-    ) / 1e6
-    found = []
-    for one in quiet:
-        # Heartbeats that waited when the drain began may be lost in it.
-        until_s = math.inf if one.to_s == rows[-1][0] else one.to_s + 2.5
-        lost = any(tick.lost for _, tick in run.ticks_between(one.from_s - 0.5, until_s))
-        # With few connections, answers may be two ticks apart.
-        if one.to_s - one.from_s >= 1.9 + usual_s and not lost:
-            found.append(one)
-    if not found:
-        return []
-    from_s, to_s, _, waited = max(found, key=lambda one: one.to_s - one.from_s)
+    longest = max(stretches, key=lambda stretch: stretch.to_s - stretch.from_s)
+    from_s, to_s, _, waited = longest
     server = ServerEvidence(run)
     # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
     # TCP sends again at intervals that double, so the last answers may come as long after the
     # silence as it lasted.
     after = sent_again(run.ticks_between(from_s, to_s + (to_s - from_s) + 2.0))
-    why = why_silent(
-        server, evidence, waited, after.heartbeats + after.connects >= max(FEWEST, waited / 2)
-    )
-    every_s = period_s([one.from_s for one in found])
-    words = (server.label, why, evidence.requests, len(found), evidence.cores, every_s)
+    unacknowledged = after.heartbeats + after.connects >= max(FEWEST, waited / 2)
+    why = why_silent(server, evidence, waited, unacknowledged)
+    every_s = period_s([stretch.from_s for stretch in stretches])
+    words = (server.label, why, evidence.requests, len(stretches), evidence.cores, every_s)
     return [latency.no_answers(from_s, to_s, waited, *words)]
+
+
+def _stretches_without_answers(run: Run) -> list[Silence]:
+    """The silences of two seconds or more near which no connection was lost."""
+    rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    long_ones = []
+    for stretch in silences(rows):
+        if stretch.to_s - stretch.from_s > 1.5 and stretch.waited >= FEWEST:
+            long_ones.append(stretch)
+    if not long_ones:
+        return []
+    # The fastest answers take so long: that much silence is normal.
+    latencies_us = summed([tick.latency_us for _, tick in rows if tick.answered])
+    usual_s = (latencies_us.quantile(PART) or 0.0) / 1e6
+    stretches = []
+    for stretch in long_ones:
+        until_s = stretch.to_s + 2.5
+        if stretch.to_s == rows[-1][0]:
+            # Heartbeats that waited when the drain began may be lost in it.
+            until_s = math.inf
+        lost = any(tick.lost for _, tick in run.ticks_between(stretch.from_s - 0.5, until_s))
+        # With few connections, answers may be two ticks apart.
+        if stretch.to_s - stretch.from_s >= 1.9 + usual_s and not lost:
+            stretches.append(stretch)
+    return stretches
 
 
 def slow_answers(run: Run) -> list[Finding]:
@@ -77,78 +92,119 @@ def slow_answers(run: Run) -> list[Finding]:
     or seconds without answers, nor what asyncli sent late.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    usual_us = _usual_latency_us(rows)
+    if usual_us is None:
+        return []
+    stretches = _slow_stretches(run, rows, late_us=max(10 * usual_us, usual_us + 100_000.0))
+    if not stretches:
+        return []
+    longest = max(stretches, key=lambda stretch: stretch.to_s - stretch.from_s)
+    from_s = longest.from_s
+    to_s = longest.to_s
+    median_us = longest.late_us.quantile(0.5) or 0.0
+    server = ServerEvidence(run)
+    words = (
+        longest.late_us.count,
+        longest.in_time,
+        median_us / 1e6,
+        usual_us / 1e6,
+        server.label,
+        server.about(from_s, to_s, 0).cores,
+        len(stretches),
+        round(sum(stretch.to_s - stretch.from_s for stretch in stretches)),
+        period_s([stretch.from_s for stretch in stretches]),
+    )
+    return [latency.answers_slow(from_s, to_s, *words)]
+
+
+def _usual_latency_us(rows: Ticks) -> float | None:
+    """The median of the best tenth of the seconds; None without an answer."""
     answered = [tick for _, tick in rows if tick.answered]
     # Some thousand seconds represent a night.
-    medians = sorted(
-        answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // 2_000)]
-    )
+    step = max(1, len(answered) // 2_000)
+    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[::step])
     if not medians:
-        return []
-    # The median of the best tenth of the seconds.
-    usual_us = medians[int(PART * len(medians))]
-    late_us = max(10 * usual_us, usual_us + 100_000.0)
-    # A late heartbeat counts in each second from when it was due: its connection sends no other
-    # meanwhile.
+        return None
+    return medians[int(PART * len(medians))]
+
+
+class SlowStretch(NamedTuple):
+    """Seconds in which a tenth of the heartbeats was late: the latencies of these, and how many
+    others were answered in time.
+    """
+
+    from_s: float
+    to_s: float
+    late_us: Histogram
+    in_time: int
+
+
+def _slow_stretches(run: Run, rows: Ticks, late_us: float) -> list[SlowStretch]:
+    """Three seconds or more in which a tenth of the heartbeats took longer than ``late_us``."""
     late = [_above(late_us, tick.latency_us, tick.answered) for _, tick in rows]
-    sent_late = [_above(late_us / 2, tick.lateness_us, tick.sent) for _, tick in rows]
-    changes = [0] * (len(rows) + 1)
-    for sign, histograms in ((1, late), (-1, sent_late)):
-        for number, times in enumerate(histograms):
-            for key, count in times.counts.items():
-                changes[max(0, number - round(bounds(key)[0] / 1e6))] += sign * count
-                changes[number + 1] -= sign * count
-    waiting = list(itertools.accumulate(changes))
+    waiting = _late_at_each_second(rows, late, late_us)
     in_time = [tick.answered - times.count for (_, tick), times in zip(rows, late, strict=True)]
 
     def is_slow(number: int) -> bool:
         return waiting[number] >= max(1.0, PART * (waiting[number] + in_time[number]))
 
-    found = []
     # Seconds in which nothing waited or was answered say nothing.
-    told = (number for number, count in enumerate(in_time) if count or waiting[number] > 0)
-    for slow in (list(group) for slows, group in itertools.groupby(told, is_slow) if slows):
-        from_s, to_s, part = rows[slow[0]][0] - 1.0, rows[slow[-1]][0], slice(slow[0], slow[-1] + 1)
-        took, others = summed(late[part]), sum(in_time[part])
-        around = run.ticks_between(from_s - 2.0, to_s + 3.0)
-        silent = any(
-            "heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST)
-            for _, one in around
-        )
-        if to_s - from_s > 2.5 and took.count >= FEWEST and not silent:
-            found.append((from_s, to_s, took, others))
-    if not found:
-        return []
-    from_s, to_s, took, others = max(found, key=lambda one: one[1] - one[0])
-    median_us, server = took.quantile(0.5) or 0.0, ServerEvidence(run)
-    cores, all_s = (
-        server.about(from_s, to_s, 0).cores,
-        round(sum(to_s - from_s for from_s, to_s, *_ in found)),
-    )
-    every_s = period_s([one[0] for one in found])
-    words = (
-        took.count,
-        others,
-        median_us / 1e6,
-        usual_us / 1e6,
-        server.label,
-        cores,
-        len(found),
-        all_s,
-        every_s,
-    )
-    return [latency.answers_slow(from_s, to_s, *words)]
+    telling = [number for number, count in enumerate(in_time) if count or waiting[number] > 0]
+    stretches = []
+    for slow, group in itertools.groupby(telling, is_slow):
+        if not slow:
+            continue
+        seconds = list(group)
+        from_s = rows[seconds[0]][0] - 1.0
+        to_s = rows[seconds[-1]][0]
+        part = slice(seconds[0], seconds[-1] + 1)
+        stretch = SlowStretch(from_s, to_s, summed(late[part]), sum(in_time[part]))
+        if to_s - from_s <= 2.5 or stretch.late_us.count < FEWEST:
+            continue
+        if not _any_silent(run.ticks_between(from_s - 2.0, to_s + 3.0)):
+            stretches.append(stretch)
+    return stretches
+
+
+def _late_at_each_second(rows: Ticks, late: list[Histogram], late_us: float) -> list[int]:
+    """How many heartbeats were late and due in each second, without those that asyncli sent late.
+
+    A late heartbeat counts in each second from when it was due: its connection sends no other
+    meanwhile.
+    """
+    sent_late = [_above(late_us / 2, tick.lateness_us, tick.sent) for _, tick in rows]
+    changes = [0] * (len(rows) + 1)
+    for sign, histograms in ((1, late), (-1, sent_late)):
+        for number, times in enumerate(histograms):
+            for key, count in times.counts.items():
+                due = max(0, number - round(bounds(key)[0] / 1e6))
+                changes[due] += sign * count
+                changes[number + 1] -= sign * count
+    return list(itertools.accumulate(changes))
+
+
+def _any_silent(rows: Ticks) -> bool:
+    """Whether heartbeats timed out, or none was answered in a second in which some waited."""
+    for _, tick in rows:
+        if "heartbeat_timeout" in tick.deaths:
+            return True
+        if not tick.answered and tick.awaiting >= FEWEST:
+            return True
+    return False
 
 
 def _above(least_us: float, times: Histogram, of: int) -> Histogram:
     """The times above ``least_us`` among the ``of`` shortest: an unanswered heartbeat counts as the
     longest.
     """
-    found = Histogram(least=times.least, greatest=times.greatest)
-    for key, count in times.items() if times.greatest > least_us else ():
+    above = Histogram(least=times.least, greatest=times.greatest)
+    if times.greatest <= least_us:
+        return above
+    for key, count in times.items():
         if bounds(key)[0] > least_us and of > 0:
-            found.counts[key] = min(count, of)
+            above.counts[key] = min(count, of)
         of -= count
-    return found
+    return above
 
 
 def packets_lost(run: Run) -> list[Finding]:
@@ -156,41 +212,55 @@ def packets_lost(run: Run) -> list[Finding]:
     and connects again; and, with an agent, one of as many retransmissions of the server's host,
     whose losses towards us only its counters show.
     """
-    start, stop = run.first_connect_s, run.stop_s
-    if not math.isfinite(start):
+    start_s = run.first_connect_s
+    if not math.isfinite(start_s):
         return []
-    found = []
-    # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
-    spans = sorted({int((t_s - start) / _SPAN_S) for t_s, _ in run.ticks if start <= t_s < stop})
+    findings = []
     for here in (True, False):
-        worst, count, instants = 0.0, 0, list[float]()
-        for number in spans:
-            low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
-            ticks = run.ticks_between(low, high)
-            again, sent = _ours_again(ticks) if here else _theirs_again(run, ticks, low, high)
-            if again >= _FEWEST and again >= WORTH_TELLING * (again + sent):
-                worst, count = max(worst, again / (again + sent)), count + again
-                instants += [
-                    t_s
-                    for t_s, tick in ticks
-                    if not here or (tick.tcp is not None and tick.tcp.segments)
-                ]
-        if count:
-            network = run.sides.one_network
-            found.append(
-                latency.packets_sent_again(
-                    here, count, instants[0] - 1.0, instants[-1], worst, _SPAN_S, network
-                )
-            )
-    return found
+        findings += _sent_again_by(run, start_s, here)
+    return findings
 
 
-def _ours_again(ticks: Ticks) -> tuple[int, int]:
+def _sent_again_by(run: Run, start_s: float, here: bool) -> list[Finding]:
+    """The finding of the retransmissions of this host (``here``) or of the server's; none if there
+    are few.
+    """
+    stop_s = run.stop_s
+    # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
+    spans = {int((t_s - start_s) / _SPAN_S) for t_s, _ in run.ticks if start_s <= t_s < stop_s}
+    worst = 0.0
+    count = 0
+    instants: list[float] = []
+    for number in sorted(spans):
+        low_s = start_s + number * _SPAN_S
+        high_s = min(stop_s, start_s + (number + 1) * _SPAN_S)
+        ticks = run.ticks_between(low_s, high_s)
+        if here:
+            again, sent = _sent_again_here(ticks)
+        else:
+            again, sent = _sent_again_there(run, ticks, low_s, high_s)
+        if again < _FEWEST or again < WORTH_TELLING * (again + sent):
+            continue
+        worst = max(worst, again / (again + sent))
+        count += again
+        for t_s, tick in ticks:
+            if not here or (tick.tcp is not None and tick.tcp.segments):
+                instants.append(t_s)
+    if not count:
+        return []
+    return [
+        latency.packets_sent_again(
+            here, count, instants[0] - 1.0, instants[-1], worst, _SPAN_S, run.sides.one_network
+        )
+    ]
+
+
+def _sent_again_here(ticks: Ticks) -> tuple[int, int]:
     """Segments that our own sockets sent again, and how many connects and requests they sent."""
     return sent_again(ticks).segments, sum(tick.started + tick.sent for _, tick in ticks)
 
 
-def _theirs_again(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int, int]:
+def _sent_again_there(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int, int]:
     """Segments that the server's host sent again, no more than our answers that were late enough
     for it; and those it sent.
 
@@ -200,14 +270,16 @@ def _theirs_again(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int,
     """
     if run.sides.far is None:
         return 0, 0
-    counters = (run.series(f"{TCP}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
-    again, sent, known = (
-        (counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in counters
-    )
-    late = sum(
-        _above(SENT_AGAIN_S * 1e6, tick.latency_us, tick.answered).count for _, tick in ticks
-    )
-    return min(late, max(0, round(again - known))), max(0, round(sent))
+
+    def rise(name: str) -> float:
+        counter = run.series(f"{TCP}{name}")
+        return (counter.at(high) or 0.0) - (counter.at(low) or 0.0)
+
+    again = max(0, round(rise("RetransSegs") - rise("TCPDSACKRecv")))
+    late = 0
+    for _, tick in ticks:
+        late += _above(SENT_AGAIN_S * 1e6, tick.latency_us, tick.answered).count
+    return min(late, again), max(0, round(rise("OutSegs")))
 
 
 class Unheard(msgspec.Struct, frozen=True):
@@ -228,33 +300,44 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     """Held connections without an answer since a fault, or since the hold began; None if there are
     none, or no drain began.
     """
-    hold, drain = run.phase("hold"), run.phase("drain")
-    # Stopped in the ramp, the user asked for no hold.
-    if (
-        hold is None
-        or drain is None
-        or any(one.code == STOPPED and one.fields.get("phase") == "ramp" for one in run.findings)
-    ):
+    hold = run.phase("hold")
+    drain = run.phase("drain")
+    if hold is None or drain is None or _stopped_in_ramp(run):
         return None
-    if run.plan.listens and (quiet := _fell_silent(run, totals, hold, drain.start_s)) is not None:
-        return quiet
+    if run.plan.listens:
+        fell_silent = _fell_silent(run, totals, hold, drain.start_s)
+        if fell_silent is not None:
+            return fell_silent
+    since_s = max(hold.start_s, _first_fault_s(run, hold, drain.start_s))
+    ago_s = drain.start_s - since_s
+    # Buckets are 1/64 of their value wide; one that is partly older counts.
+    heard_ms = totals.whole.heard_ms.counts
+    count = sum(n for key, n in heard_ms.items() if bounds(key)[1] >= ago_s * 1e3)
+    if not count:
+        return None
+    return Unheard(count, since_s, ago_s, since_s > hold.start_s)
+
+
+def _stopped_in_ramp(run: Run) -> bool:
+    """Whether the user stopped it in the ramp, and so asked for no hold."""
+    stops = [finding for finding in run.findings if finding.code == STOPPED]
+    return any(finding.fields.get("phase") == "ramp" for finding in stops)
+
+
+def _first_fault_s(run: Run, hold: Phase, end_s: float) -> float:
+    """When the first heartbeat was sent that was not answered; when the hold began without one."""
     faults = [
         began_s(t_s, run.plan.patience_s)
         for t_s, tick in run.ticks
         if "heartbeat_timeout" in tick.deaths
     ]
-    # Silence that lasted to the end, for a whole tick at least, counts from its beginning.
+    if not faults:
+        return hold.start_s
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
-    silent = any(one >= answered_s - 1.0 for one in faults) and answered_s <= drain.start_s - 1.0
-    since_s = max(
-        hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s
-    )
-    ago_s = drain.start_s - since_s
-    # Buckets are 1/64 of their value wide; one that is partly older counts.
-    count = sum(
-        n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3
-    )
-    return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
+    # Silence that lasted to the end, for a whole tick at least, counts from its beginning.
+    if max(faults) >= answered_s - 1.0 and answered_s <= end_s - 1.0:
+        return max(min(faults), answered_s)
+    return min(faults)
 
 
 def _fell_silent(run: Run, totals: Totals, hold: Phase, end_s: float) -> Unheard | None:
@@ -264,23 +347,9 @@ def _fell_silent(run: Run, totals: Totals, hold: Phase, end_s: float) -> Unheard
     By chance one in 22,000 is: the time to the next of messages that come at random is exponential,
     exp(-10).
     """
-    rows = run.ticks_between(hold.start_s, end_s)
-    received = [
-        (t_s, tick.protocol.messages)
-        for t_s, tick in rows
-        if tick.protocol is not None and tick.protocol.messages
-    ]
-    if not received:
+    gap_s = _usual_gap_s(run.ticks_between(hold.start_s, end_s), hold.start_s)
+    if gap_s is None:
         return None
-    # As usual is the half in which more came: in the other some may have been silent already.
-    middle_s = (hold.start_s + received[-1][0]) / 2
-    gaps = []
-    for from_s, to_s in ((hold.start_s, middle_s), (middle_s, received[-1][0])):
-        held_s = sum(tick.held for t_s, tick in rows if from_s < t_s <= to_s)
-        messages = sum(count for t_s, count in received if from_s < t_s <= to_s)
-        if messages:
-            gaps.append(held_s / messages)
-    gap_s = min(gaps)
     silent_s = max(gap_s / PART, MISSED_S)
     silent = {
         key: count
@@ -292,6 +361,27 @@ def _fell_silent(run: Run, totals: Totals, hold: Phase, end_s: float) -> Unheard
         return None
     ago_s = bounds(min(silent))[0] / 1e3
     return Unheard(count, end_s - ago_s, ago_s, fault=False, usual_gap_s=gap_s)
+
+
+def _usual_gap_s(rows: Ticks, start_s: float) -> float | None:
+    """The mean time between two messages of a connection; None if none came."""
+    received = [
+        (t_s, tick.protocol.messages)
+        for t_s, tick in rows
+        if tick.protocol is not None and tick.protocol.messages
+    ]
+    if not received:
+        return None
+    # As usual is the half in which more came: in the other some may have been silent already.
+    last_s = received[-1][0]
+    middle_s = (start_s + last_s) / 2
+    gaps = []
+    for from_s, to_s in ((start_s, middle_s), (middle_s, last_s)):
+        held_s = sum(tick.held for t_s, tick in rows if from_s < t_s <= to_s)
+        messages = sum(count for t_s, count in received if from_s < t_s <= to_s)
+        if messages:
+            gaps.append(held_s / messages)
+    return min(gaps)
 
 
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:

@@ -59,12 +59,16 @@ class LossCell:
     __slots__ = ("cause", "dead", "from_s", "rest", "since_s", "tick", "to_s", "unclaimed")
 
     def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float, timeout_s: float) -> None:
-        self.cause, self.dead, self.tick = cause, dead, tick
+        self.cause = cause
+        self.dead = dead
+        self.tick = tick
         self.unclaimed = dead.count
         #: The marginals without the claimed part.
         self.rest = dead
-        self.from_s, self.to_s = t_s - 1.0, t_s
-        self.since_s = began_s(t_s, timeout_s if cause == "heartbeat_timeout" else 0.0)
+        self.from_s = t_s - 1.0
+        self.to_s = t_s
+        waited_s = timeout_s if cause == "heartbeat_timeout" else 0.0
+        self.since_s = began_s(t_s, waited_s)
 
     def without_request(self) -> int:
         """How many ended before their first answer."""
@@ -72,8 +76,7 @@ class LossCell:
 
 
 def began_s(t_s: float, timeout_s: float) -> float:
-    """When the cause of a loss in the tick at ``t_s`` began: at that second, or a timeout earlier.
-    """
+    """When the cause of a loss in the tick at ``t_s`` began: then, or a timeout earlier."""
     return max(0.0, t_s - 1.0 - timeout_s)
 
 
@@ -81,14 +84,18 @@ class Attribution:
     """The losses of one cause that one mechanism claims: count, time, ages and idle times."""
 
     def __init__(self, cause: str) -> None:
-        self.cause, self.count = cause, 0
-        self.from_s, self.to_s, self.since_s = math.inf, -math.inf, math.inf
+        self.cause = cause
+        self.count = 0
+        self.from_s = math.inf
+        self.to_s = -math.inf
+        self.since_s = math.inf
         self._parts: list[tuple[LossCell, Deaths, Field | None, float, float]] = []
 
     def add(self, cell: LossCell, count: int, by: Field | None, low: float, high: float) -> None:
         self.count += count
         self._parts.append((cell, cell.rest, by, low, high))
-        self.from_s, self.to_s = min(self.from_s, cell.from_s), max(self.to_s, cell.to_s)
+        self.from_s = min(self.from_s, cell.from_s)
+        self.to_s = max(self.to_s, cell.to_s)
         self.since_s = min(self.since_s, cell.since_s)
 
     @property
@@ -103,22 +110,40 @@ class Attribution:
         medians = None
         if "{medians}" in reason.words.evidence:
             whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
-            age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
-            medians = None if age is None or idle is None else (age, idle)
-        spans = self._span("age_s"), self._span("idle_s")
+            age_s = whole.age_s.quantile(0.5)
+            idle_s = whole.idle_s.quantile(0.5)
+            if age_s is not None and idle_s is not None:
+                medians = (age_s, idle_s)
+        ages = self._span("age_s")
+        idle_times = self._span("idle_s")
         details = LossDetails(
-            self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens, protocol
+            self.cause,
+            self.count,
+            ages,
+            idle_times,
+            medians,
+            self.since_s,
+            self.to_s,
+            listens,
+            protocol,
         )
         return details.fill(reason.words)
 
     def _span(self, field: Field) -> str:
         """The range of ages or idle times."""
-        lows, highs = [], []
+        lows = []
+        highs = []
         for _, rest, by, low, high in self._parts:
-            histogram: Histogram = getattr(rest, field)
-            if histogram:
-                lows.append(max(float(histogram.least), low if by == field else 0.0))
-                highs.append(min(float(histogram.greatest), high if by == field else math.inf))
+            histogram = marginal(rest, field)
+            if not histogram:
+                continue
+            least = float(histogram.least)
+            greatest = float(histogram.greatest)
+            if by == field:
+                least = max(least, low)
+                greatest = min(greatest, high)
+            lows.append(least)
+            highs.append(greatest)
         return age_or_idle(min(lows, default=0.0), max(highs, default=0.0))
 
 
@@ -126,7 +151,9 @@ class LossTable:
     """The losses of a run, the evidence about them, and what was claimed."""
 
     def __init__(self, run: Run, totals: Totals) -> None:
-        self.run, self.plan, self.totals = run, run.plan, totals
+        self.run = run
+        self.plan = run.plan
+        self.totals = totals
         self.server = ServerEvidence(run)
         self.cells = [
             LossCell(cause, dead, tick, t_s, run.plan.patience_s)
@@ -135,7 +162,8 @@ class LossTable:
             if dead.count
         ]
         #: The longest gap between two heartbeats and the timeout (s).
-        self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.patience_s
+        self.gap_s = run.plan.keepalive_s / 2
+        self.timeout_s = run.plan.patience_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
         # A cache by cause, valid until more is claimed.
         self._unclaimed_of = dict(totals.whole.deaths)
@@ -162,26 +190,51 @@ class LossTable:
         """
         by, low, high = where or (None, 0.0, 0.0)
         for cell in cells:
-            wanted = count if by is None else within(getattr(cell.rest, by), low, high)
-            taken = cell.unclaimed if wanted is None else min(wanted, cell.unclaimed)
+            taken = cell.unclaimed
+            if by is not None:
+                taken = min(taken, within(marginal(cell.rest, by), low, high))
+            elif count is not None:
+                taken = min(taken, count)
             if taken <= 0:
                 continue
-            self.attributions.setdefault((cell.cause, reason), Attribution(cell.cause)).add(
-                cell, taken, by, low, high
-            )
+            key = (cell.cause, reason)
+            attribution = self.attributions.setdefault(key, Attribution(cell.cause))
+            attribution.add(cell, taken, by, low, high)
             self._unclaimed_of.pop(cell.cause, None)
             cell.unclaimed -= taken
             if cell.unclaimed and by is not None:
-                cell.rest = Deaths(
-                    cell.rest.count, cell.rest.age_s, cell.rest.idle_s, cell.rest.requests
-                )
-                setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
+                kept = without(marginal(cell.rest, by), low, high)
+                cell.rest = _with_marginal(cell.rest, by, kept)
 
     def configured(self, directive: str) -> float | None:
         """The value in nginx.conf (seconds or a number) of a directive that ends HTTP connections;
         None where it was not read.
         """
-        return None if self.plan.upgrades else self.server.configured.get(f"nginx_{directive}")
+        if self.plan.upgrades:
+            return None
+        return self.server.configured.get(f"nginx_{directive}")
+
+
+def marginal(dead: Deaths, field: Field) -> Histogram:
+    """The histogram of one number of the lost connections."""
+    match field:
+        case "age_s":
+            return dead.age_s
+        case "idle_s":
+            return dead.idle_s
+        case "requests":
+            return dead.requests
+
+
+def _with_marginal(dead: Deaths, field: Field, kept: Histogram) -> Deaths:
+    """The same losses with another histogram of one number."""
+    match field:
+        case "age_s":
+            return Deaths(dead.count, kept, dead.idle_s, dead.requests)
+        case "idle_s":
+            return Deaths(dead.count, dead.age_s, kept, dead.requests)
+        case "requests":
+            return Deaths(dead.count, dead.age_s, dead.idle_s, kept)
 
 
 def unclaimed(cells: Iterable[LossCell]) -> int:
@@ -196,9 +249,12 @@ def share_awaiting(cells: Iterable[LossCell]) -> float:
     """The share (0 to 1) that ended while a heartbeat waited; heartbeats of other causes in the
     same tick do not count.
     """
-    waiting = total = 0
+    waiting = 0
+    total = 0
     for cell in cells:
         others = sum(dead.count for cause, dead in cell.tick.deaths.items() if cause in _WAITING)
         waiting += min(cell.dead.count, max(0, cell.tick.beats_failed - others))
         total += cell.dead.count
-    return waiting / total if total else 0.0
+    if not total:
+        return 0.0
+    return waiting / total

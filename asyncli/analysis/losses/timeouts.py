@@ -13,6 +13,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import (
     idle_edge,
@@ -27,13 +29,14 @@ from asyncli.analysis.losses.table import (
     LossCell,
     LossTable,
     Reason,
+    marginal,
     pooled,
     reason,
     share_awaiting,
     unclaimed,
 )
 from asyncli.core.histogram import Histogram, bounds, bucket
-from asyncli.findings import loss_causes
+from asyncli.findings import Words, loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
 from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.units import format_count
@@ -43,8 +46,7 @@ _MIDDLE = 0.8
 
 
 def _were_kept_alive(table: LossTable) -> bool:
-    """Whether connections were answered more than once before the first that ended with an answer.
-    """
+    """Whether connections were answered more than once before the first ended at an answer."""
     cells = table.of("closed_announced")
     if not cells:
         return False
@@ -56,41 +58,48 @@ def _were_kept_alive(table: LossTable) -> bool:
 
 def keepalive_off(table: LossTable) -> None:
     """Claim connections that ended with an answer in HTTP/1.0, or with their first answer."""
-    for cell in table.of("closed_announced") if table.plan.protocol == "http" else ():
-        count = (
-            cell.tick.protocol.farewells.get("HTTP/1.0", 0) if cell.tick.protocol is not None else 0
-        )
-        table.claim([cell], reason("keepalive_off", "http_1_0", certain=True), count=count)
-    timeout, requests = (
-        table.configured("keepalive_timeout"),
-        table.configured("keepalive_requests"),
-    )
-    setting = "keepalive_timeout 0" if timeout == 0 else ""
-    if not setting and requests is not None and requests <= 1:
-        setting = f"keepalive_requests {requests:.0f}"
+    if table.plan.protocol == "http":
+        _claim_http_1_0(table)
+    setting = _setting_without_keepalive(table)
     answered = table.unclaimed_of("closed_announced").requests
     first = within(answered, 1, 1)
     if not setting and _were_kept_alive(table):
         return
-    if setting or first >= max(
-        FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened
-    ):
-        says = setting and f" (nginx.conf says {setting})"
-        found = reason(
-            "keepalive_off", certain=bool(setting), name=table.server.name, configured=says
-        )
-        table.claim(table.of("closed_announced"), found, where=("requests", 1, 1))
+    enough = max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened)
+    if not setting and first < enough:
+        return
+    says = f" (nginx.conf says {setting})" if setting else ""
+    explanation = reason(
+        "keepalive_off", certain=bool(setting), name=table.server.name, configured=says
+    )
+    table.claim(table.of("closed_announced"), explanation, where=("requests", 1, 1))
+
+
+def _claim_http_1_0(table: LossTable) -> None:
+    """Claim what ended with an answer in HTTP/1.0, which ends a connection."""
+    explanation = reason("keepalive_off", "http_1_0", certain=True)
+    for cell in table.of("closed_announced"):
+        protocol = cell.tick.protocol
+        if protocol is not None:
+            count = protocol.farewells.get("HTTP/1.0", 0)
+            table.claim([cell], explanation, count=count)
+
+
+def _setting_without_keepalive(table: LossTable) -> str:
+    """The setting of nginx.conf by which a connection ends with its first answer; "" without."""
+    if table.configured("keepalive_timeout") == 0:
+        return "keepalive_timeout 0"
+    requests = table.configured("keepalive_requests")
+    if requests is not None and requests <= 1:
+        return f"keepalive_requests {requests:.0f}"
+    return ""
 
 
 def configured(table: LossTable) -> None:
     """Claim what ended at a limit in nginx.conf, and heartbeats that crossed with the close of an
     idle connection.
     """
-    header_s, idle_s = (
-        table.configured("client_header_timeout"),
-        table.configured("keepalive_timeout"),
-    )
-    requests, age_s = table.configured("keepalive_requests"), table.configured("keepalive_time")
+    header_s = table.configured("client_header_timeout")
     if header_s:
         _configured(
             table,
@@ -100,16 +109,10 @@ def configured(table: LossTable) -> None:
             "idle_s",
             timer_window(header_s, header_s),
         )
+    idle_s = table.configured("keepalive_timeout")
     if idle_s:
-        window = timer_window(idle_s, idle_s)
-        if surprises(
-            table.gap_s, table.unclaimed_of("closed_idle").idle_s, *window, configured=True
-        ):
-            found = _configured(
-                table, table.of("closed_idle"), "keepalive_timeout", idle_s, "idle_s", window
-            )
-            if found is not None:
-                table.claim(table.of("closed_awaiting", "reset"), found, where=("idle_s", *window))
+        _configured_idle(table, idle_s)
+    requests = table.configured("keepalive_requests")
     if requests is not None and requests > 1:
         _configured(
             table,
@@ -119,10 +122,23 @@ def configured(table: LossTable) -> None:
             "requests",
             (requests, requests),
         )
+    age_s = table.configured("keepalive_time")
     if age_s is not None:
         # nginx closes them at the next heartbeat.
         window = max(0.0, age_s - 1), age_s + table.gap_s + 1 + table.timeout_s
         _configured(table, table.of("closed_announced"), "keepalive_time", age_s, "age_s", window)
+
+
+def _configured_idle(table: LossTable, idle_s: float) -> None:
+    """Claim what ended after the configured idle time, and heartbeats that crossed with a close."""
+    window = timer_window(idle_s, idle_s)
+    idle_times = table.unclaimed_of("closed_idle").idle_s
+    if not surprises(table.gap_s, idle_times, *window, configured=True):
+        return
+    cells = table.of("closed_idle")
+    limit = _configured(table, cells, "keepalive_timeout", idle_s, "idle_s", window)
+    if limit is not None:
+        table.claim(table.of("closed_awaiting", "reset"), limit, where=("idle_s", *window))
 
 
 def _configured(
@@ -134,17 +150,18 @@ def _configured(
     window: tuple[float, float],
 ) -> Reason | None:
     """Claim the losses in the window of a limit if they stand out or are all."""
-    histogram: Histogram = getattr(pooled(cells), field)
-    there = within(histogram, *window)
-    if there != unclaimed(cells) and (
-        there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))
-    ):
-        return None
-    found = Reason(
-        directive, loss_causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST
-    )
-    table.claim(cells, found, where=(field, *window))
-    return found
+    histogram = marginal(pooled(cells), field)
+    in_window = within(histogram, *window)
+    are_many = in_window >= FEWEST
+    if in_window != unclaimed(cells):
+        if not are_many:
+            return None
+        if field == "idle_s" and not stands_out(histogram, *window):
+            return None
+    words = loss_causes.configured_limit(directive, value, are_many)
+    limit = Reason(directive, words, are_many)
+    table.claim(cells, limit, where=(field, *window))
+    return limit
 
 
 def _without_request(table: LossTable) -> list[LossCell]:
@@ -152,39 +169,62 @@ def _without_request(table: LossTable) -> list[LossCell]:
     less than half.
     """
     cells = [cell for cell in table.of("closed_idle", "closed_announced") if cell.without_request()]
-    return cells if 2 * sum(cell.without_request() for cell in cells) >= unclaimed(cells) else []
+    without_request = sum(cell.without_request() for cell in cells)
+    if 2 * without_request < unclaimed(cells):
+        return []
+    return cells
 
 
 def likely_idle_timeout(table: LossTable) -> None:
     """Claim what ended after one idle time that no configuration has: a timeout of the server or of
     a middle box.
     """
-    cells = [] if table.plan.upgrades else _without_request(table)
-    span = mode(pooled(cells).idle_s, least=_MIDDLE)
-    if span is not None and span[1] >= 1:
-        table.claim(
-            cells,
-            _likely(table, "client_header_timeout", *span),
-            where=("idle_s", *timer_window(*span)),
-        )
+    if not table.plan.upgrades:
+        _likely_header_timeout(table)
     for cause in ("closed_idle", "reset", "closed_announced"):
         # A reset in answer to a heartbeat comes from no timer.
         if cause == "reset" and share_awaiting(table.of(cause)) >= 0.5:
             continue
-        while (span := idle_mode(table, cells := table.of(cause))) is not None:
-            # Connections without a second heartbeat end at one age and idle time: the cause is what
-            # explains more of the others.
-            dead, window, before = pooled(cells), timer_window(*span), unclaimed(cells)
-            aged, found = within(dead.age_s, *window), _whose_timeout(table, cause, *span)
-            if aged >= within(dead.idle_s, *window) + FEWEST:
-                likely_age_limit(table, (cause,))
-                if unclaimed(table.of(cause)) < before:
-                    continue
-            elif before == aged and not table.plan.listens:
-                found = Reason(
-                    found.code, loss_causes.or_lifetime(found.words), found.certain, found.event
-                )
-            table.claim(cells, found, where=("idle_s", *span))
+        span = idle_mode(table, table.of(cause))
+        while span is not None:
+            _claim_idle_time(table, cause, span)
+            span = idle_mode(table, table.of(cause))
+
+
+def _likely_header_timeout(table: LossTable) -> None:
+    """Claim what was closed before any request, at one idle time."""
+    cells = _without_request(table)
+    span = mode(pooled(cells).idle_s, least=_MIDDLE)
+    if span is None or span[1] < 1:
+        return
+    limit = _likely(table, "client_header_timeout", *span)
+    table.claim(cells, limit, where=("idle_s", *timer_window(*span)))
+
+
+def _claim_idle_time(table: LossTable, cause: str, span: tuple[float, float]) -> None:
+    """Claim what ended after the idle time ``span``, or at the age that explains more.
+
+    Connections without a second heartbeat end at one age and idle time: the cause is what explains
+    more of the others.
+    """
+    cells = table.of(cause)
+    dead = pooled(cells)
+    window = timer_window(*span)
+    before = unclaimed(cells)
+    aged = within(dead.age_s, *window)
+    timeout = _whose_timeout(table, cause, *span)
+    if aged >= within(dead.idle_s, *window) + FEWEST:
+        likely_age_limit(table, (cause,))
+        if unclaimed(table.of(cause)) < before:
+            return
+    elif before == aged and not table.plan.listens:
+        timeout = _reworded(timeout, loss_causes.or_lifetime(timeout.words))
+    table.claim(cells, timeout, where=("idle_s", *span))
+
+
+def _reworded(limit: Reason, words: Words) -> Reason:
+    """The same reason in other words."""
+    return msgspec.structs.replace(limit, words=words)
 
 
 def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | None:
@@ -197,34 +237,18 @@ def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | 
     span = mode(dead.idle_s)
     if span is None or span[1] < 2 or not surprises(table.gap_s, dead.idle_s, *span):
         return None
-    sent_at_once = (
-        table.plan.listens
-        and mode(dead.age_s, least=_MIDDLE) is None
-        and not _is_spread(cells, dead.idle_s, span)
-    )
-    return None if sent_at_once else span
+    if table.plan.listens:
+        have_one_age = mode(dead.age_s, least=_MIDDLE) is not None
+        if not have_one_age and not _is_spread(cells, dead.idle_s, span):
+            return None
+    return span
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
     """Whose idle timeout from ``low`` to ``high`` (s) ended connections by ``cause``."""
     event = round(low)
     if cause == "reset":
-        cells = table.of(cause)
-        count = unclaimed(cells)
-        from_s, to_s = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
-        kept = table.server.about(from_s, to_s, count).still_open(count)
-        if not kept.are_most or kept.count < FEWEST:
-            return reason("box_reset", "box_reset_idle", event=event, low=low, high=high)
-        form = "box_reset_while_open" if kept.by_kernel else "box_reset_while_counted"
-        return reason(
-            "box_reset",
-            form,
-            certain=kept.by_kernel,
-            event=event,
-            low=low,
-            high=high,
-            kept=kept.count,
-        )
+        return _reset_by_box(table, event, low, high)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
     whose = known_idle(
@@ -234,13 +258,12 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         upgraded=table.plan.upgrades,
         http=PROTOCOLS[table.plan.protocol].asks_by_http,
     )
-    known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
+    form = "known_timeout" if whose else ""
+    known = reason("idle_timeout", form, event=event, whose=whose)
     if table.plan.upgrades:
         return known
-    have, default = (
-        table.configured("keepalive_timeout"),
-        default_of("keepalive_timeout", low, high),
-    )
+    have = table.configured("keepalive_timeout")
+    default = default_of("keepalive_timeout", low, high)
     # nginx.conf has another time: a default of nginx's may be from before the file was changed,
     # unless something is before nginx.
     if have is not None and not (default and table.server.direct):
@@ -256,12 +279,34 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     return known
 
 
+def _reset_by_box(table: LossTable, event: int, low: float, high: float) -> Reason:
+    """A middle box reset them after an idle time: for certain if the server still has most."""
+    cells = table.of("reset")
+    count = unclaimed(cells)
+    from_s = min(cell.from_s for cell in cells)
+    to_s = max(cell.to_s for cell in cells)
+    kept = table.server.about(from_s, to_s, count).still_open(count)
+    if not kept.are_most or kept.count < FEWEST:
+        return reason("box_reset", "box_reset_idle", event=event, low=low, high=high)
+    form = "box_reset_while_open" if kept.by_kernel else "box_reset_while_counted"
+    return reason(
+        "box_reset",
+        form,
+        certain=kept.by_kernel,
+        event=event,
+        low=low,
+        high=high,
+        kept=kept.count,
+    )
+
+
 def exact_request_limit(table: LossTable) -> None:
     """Claim what ended without notice after exactly one number of answers, nearly all of them, and
     at no one moment.
     """
     for cause in ("closed_idle", "closed_awaiting", "reset"):
-        cells, dead = table.of(cause), table.unclaimed_of(cause)
+        cells = table.of(cause)
+        dead = table.unclaimed_of(cause)
         span = mode(dead.requests, least=NEARLY_ALL)
         if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
             whole = table.totals.whole
@@ -280,48 +325,41 @@ def announced_request_limit(table: LossTable) -> None:
     no connection exceeded. An event at one moment does so too to connections that were opened
     together and send in step.
     """
-    cells, found, whole = (
-        table.of("closed_announced"),
-        table.unclaimed_of("closed_announced"),
-        table.totals.whole,
-    )
-    span = mode(found.requests, least=NEARLY_ALL)
+    cells = table.of("closed_announced")
+    dead = table.unclaimed_of("closed_announced")
+    whole = table.totals.whole
+    span = mode(dead.requests, least=NEARLY_ALL)
     if span is None or span[0] != span[1] or span[1] < 2 or whole.answered > span[1] * whole.opened:
         return
     limit = _likely(table, "keepalive_requests", *span)
     if not _lasted(cells):
-        limit = Reason(limit.code, loss_causes.or_event(limit.words), limit.certain, limit.event)
-    elif _is_narrow(found.age_s):
-        limit = Reason(limit.code, loss_causes.or_age(limit.words), limit.certain, limit.event)
+        limit = _reworded(limit, loss_causes.or_event(limit.words))
+    elif _is_narrow(dead.age_s):
+        limit = _reworded(limit, loss_causes.or_age(limit.words))
     table.claim(cells, limit, where=("requests", *span))
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
     """Claim what ended at one request number, at any age. A limit of requests is exact."""
-    found = table.unclaimed_of("closed_announced")
-    span = mode(found.requests)
-    if (
-        span is not None
-        and span[1] >= 2
-        and (span[0] == span[1] or mode(found.age_s, table.gap_s + 1, _MIDDLE) is None)
-    ):
-        table.claim(
-            table.of("closed_announced"),
-            _likely(table, "keepalive_requests", *span),
-            where=("requests", *span),
-        )
+    dead = table.unclaimed_of("closed_announced")
+    span = mode(dead.requests)
+    if span is None or span[1] < 2:
+        return
+    is_exact = span[0] == span[1]
+    if not is_exact and mode(dead.age_s, table.gap_s + 1, _MIDDLE) is not None:
+        return
+    limit = _likely(table, "keepalive_requests", *span)
+    table.claim(table.of("closed_announced"), limit, where=("requests", *span))
 
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
     """The likely limit of nginx or of a server like it."""
-    name = table.server.name
-    other = (
-        ""
-        if table.server.is_nginx or not name
-        else name
-        if name != "nginx"
-        else "the server or of a middle box"
-    )
+    other = ""
+    if not table.server.is_nginx:
+        other = table.server.name
+    if other == "nginx":
+        # Another server, or a middle box, is before it.
+        other = "the server or of a middle box"
     words = loss_causes.limit(
         directive, low, high, table.configured(directive), other, certain=False
     )
@@ -334,7 +372,8 @@ def likely_age_limit(
 ) -> None:
     """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit."""
     for cause in causes:
-        cells, age_s = table.of(cause), table.unclaimed_of(cause).age_s
+        cells = table.of(cause)
+        age_s = table.unclaimed_of(cause).age_s
         announced = cause == "closed_announced"
         width = table.gap_s + 1 if announced else 0.0
         span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
@@ -343,13 +382,14 @@ def likely_age_limit(
         default = announced and default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_spread(cells, age_s, span):
             continue
-        found = reason(
-            "lifetime", "lifetime_at_one_idle_time" if _is_narrow(pooled(cells).idle_s) else ""
-        )
         if announced:
-            found = _likely(table, "keepalive_time", span[0] - width, span[1])
+            limit = _likely(table, "keepalive_time", span[0] - width, span[1])
+        elif _is_narrow(pooled(cells).idle_s):
+            limit = reason("lifetime", "lifetime_at_one_idle_time")
+        else:
+            limit = reason("lifetime")
         low, high = timer_window(*span)
-        table.claim(cells, found, where=("age_s", max(0.0, low - width), high + width))
+        table.claim(cells, limit, where=("age_s", max(0.0, low - width), high + width))
 
 
 def _is_narrow(histogram: Histogram) -> bool:
@@ -384,17 +424,22 @@ def forgotten(table: LossTable) -> None:
     for cause in ("reset", "closed_awaiting"):
         # What was never answered was never idle: it waited.
         cells = [cell for cell in table.of(cause) if 2 * cell.without_request() < cell.dead.count]
-        edge = idle_edge(table.gap_s, pooled(cells).idle_s) if unclaimed(cells) >= FEWEST else None
-        if edge is not None and (cause != "reset" or share_awaiting(cells) >= 0.5):
-            found = reason(
-                "box_reset",
-                "box_forgot",
-                low=edge,
-                high=edge,
-                for_s=loss_causes.in_seconds(edge),
-                gap_s=table.gap_s,
-            )
-            table.claim(cells, found, where=("idle_s", edge, math.inf))
+        if unclaimed(cells) < FEWEST:
+            continue
+        edge = idle_edge(table.gap_s, pooled(cells).idle_s)
+        if edge is None:
+            continue
+        if cause == "reset" and share_awaiting(cells) < 0.5:
+            continue
+        explanation = reason(
+            "box_reset",
+            "box_forgot",
+            low=edge,
+            high=edge,
+            for_s=loss_causes.in_seconds(edge),
+            gap_s=table.gap_s,
+        )
+        table.claim(cells, explanation, where=("idle_s", edge, math.inf))
 
 
 def closed_at_once(table: LossTable) -> None:
@@ -408,11 +453,12 @@ def closed_at_once(table: LossTable) -> None:
         if within(ages, 0, 0) >= least:
             table.claim(cells, reason("closed_at_once"), where=("age_s", 0, 0))
         span = mode(ages, least=_MIDDLE)
-        waited = cause != "closed_idle" and span is not None and span[0] >= 1 and _lasted(cells)
-        if waited and span is not None and within(ages, *span) >= least:
+        if cause == "closed_idle" or span is None or span[0] < 1:
+            continue
+        if _lasted(cells) and within(ages, *span) >= least:
             name = table.server.name or table.server.label
-            found = reason("closed_at_once", "gave_up_on_backend", server=name)
-            table.claim(cells, found, where=("age_s", *timer_window(*span)))
+            explanation = reason("closed_at_once", "gave_up_on_backend", server=name)
+            table.claim(cells, explanation, where=("age_s", *timer_window(*span)))
 
 
 def _unanswered(table: LossTable, cause: str) -> list[LossCell]:

@@ -47,24 +47,24 @@ class Silence(NamedTuple):
 
 def silences(rows: Ticks) -> list[Silence]:
     """The silences in ``rows``, without those in which asyncli itself was stopped."""
-    found, before = [], Tick()
-    for silent, group in itertools.groupby(
-        rows,
-        lambda row: (
-            not row[1].answered
-            and bool(row[1].awaiting or row[1].sent)
-            and row[1].longest_turn_s < 0.5
-        ),
-    ):
+    stretches = []
+    before = Tick()
+    for silent, group in itertools.groupby(rows, lambda row: _is_silent(row[1])):
         part = list(group)
         if silent:
             # It began in the second before, after an answer.
             sent = sum(tick.sent for _, tick in part) + max(0, before.sent - before.answered)
-            found.append(
-                Silence(part[0][0] - 1.0, part[-1][0], sent, max(tick.awaiting for _, tick in part))
-            )
+            waited = max(tick.awaiting for _, tick in part)
+            stretches.append(Silence(part[0][0] - 1.0, part[-1][0], sent, waited))
         before = part[-1][1]
-    return found
+    return stretches
+
+
+def _is_silent(tick: Tick) -> bool:
+    """Whether heartbeats waited and none was answered, and not because asyncli stood still."""
+    if tick.answered or tick.longest_turn_s >= 0.5:
+        return False
+    return bool(tick.awaiting or tick.sent)
 
 
 def period_s(instants: Sequence[float]) -> float | None:
@@ -84,34 +84,43 @@ def silence(table: LossTable) -> None:
     """Claim heartbeats that waited while none of several others was answered: a stop, whatever the
     number of connections.
     """
+    if table.plan.listens:
+        return
     alike: dict[Reason, list[list[LossCell]]] = {}
-    for one in () if table.plan.listens else silences(table.run.ticks):
-        cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
-        if cells and one.sent >= FEWEST:
-            # When these were sent: requests and heartbeats are counted over the same seconds.
-            from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
-            to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
-            evidence = table.server.about(from_s, to_s, unclaimed(cells))
-            found = _nobody_answered(
-                table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence
-            )
-            if found is not None:
-                alike.setdefault(found, []).append(cells)
-    for found, times in alike.items():
+    for stretch in silences(table.run.ticks):
+        cells = [
+            cell for cell in table.of("heartbeat_timeout") if stretch.has(cell, table.timeout_s)
+        ]
+        if not cells or stretch.sent < FEWEST:
+            continue
+        # When these were sent: requests and heartbeats are counted over the same seconds.
+        from_s = max(stretch.from_s, cells[0].from_s - table.timeout_s + 1.0)
+        to_s = min(stretch.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
+        evidence = table.server.about(from_s, to_s, unclaimed(cells))
+        asked = table.run.ticks_between(from_s + 0.9, to_s)
+        explanation = _nobody_answered(table, cells, asked, evidence)
+        if explanation is not None:
+            alike.setdefault(explanation, []).append(cells)
+    for explanation, times in alike.items():
         every_s = period_s([cells[0].since_s for cells in times])
-        words = loss_causes.unanswered(found.words, table.timeout_s, len(times), every_s)
-        table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
+        words = loss_causes.unanswered(explanation.words, table.timeout_s, len(times), every_s)
+        claimed = Reason(explanation.code, words, explanation.certain, -1)
+        table.claim(itertools.chain(*times), claimed)
 
 
 def unanswered(table: LossTable) -> None:
     """Claim losses by heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
-        found = _explain_silence(table, cells) if table.plan.listens else _explain(table, cells)
-        if found is not None:
-            whole = loss_causes.unheard if table.plan.listens else loss_causes.unanswered
-            table.claim(
-                cells, Reason(found.code, whole(found.words, table.timeout_s), found.certain, event)
-            )
+        if table.plan.listens:
+            explanation: Reason | None = _explain_silence(table, cells)
+            complete = loss_causes.unheard
+        else:
+            explanation = _explain(table, cells)
+            complete = loss_causes.unanswered
+        if explanation is None:
+            continue
+        words = complete(explanation.words, table.timeout_s)
+        table.claim(cells, Reason(explanation.code, words, explanation.certain, event))
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
@@ -127,10 +136,12 @@ def _stretches(table: LossTable) -> list[list[LossCell]]:
 
 def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
     """Why listening connections received nothing."""
-    server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
-    found = server.about(max(since_s, 0.0), to_s, unclaimed(cells))
-    if found.stood_still:
-        return _stood_still(found, server.label)
+    server = table.server
+    since_s = cells[0].from_s - table.timeout_s + 1.0
+    to_s = cells[-1].from_s
+    evidence = server.about(max(since_s, 0.0), to_s, unclaimed(cells))
+    if evidence.stood_still:
+        return _stood_still(evidence, server.label)
     # A connection that opens receives a handshake, which is no event. What came before the last of
     # these fell silent is theirs.
     all_silent_s = cells[-1].to_s - table.timeout_s + 1.0
@@ -139,13 +150,16 @@ def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
         for _, tick in table.run.ticks_between(all_silent_s, to_s)
         if not tick.opened
     )
-    return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.label)
+    form = "others_heard" if heard else "nobody_heard"
+    return reason("unheard", form, server=server.label)
 
 
 def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     """Why heartbeats were not answered, or None."""
-    server, count = table.server, unclaimed(cells)
-    from_s, to_s = cells[0].from_s, cells[-1].to_s
+    server = table.server
+    count = unclaimed(cells)
+    from_s = cells[0].from_s
+    to_s = cells[-1].to_s
     # When the first of these heartbeats was sent.
     asked_s = from_s - table.timeout_s + 1.0
     meanwhile = [tick for _, tick in table.run.ticks_between(asked_s + 0.9, to_s)]
@@ -153,10 +167,10 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("answered_otherwise", server=server.label)
     if _without_answer(cells):
         return _never(table, cells, "others_")
-    found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
-        return _silent_when_idle(table, cells, found.still_open(count), edge)
+        evidence = server.about(max(asked_s, 0.0), to_s, count)
+        return _silent_when_idle(table, cells, evidence.still_open(count), edge)
     if count < FEWEST:
         return None
     # Where a packet in p is lost, at most p^3 of the heartbeats get no answer within three tries:
@@ -165,10 +179,12 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if again >= count:
         answered = sum(tick.answered for tick in meanwhile)
         return reason("packets_lost", again=again, share=again / max(again, answered))
-    slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
-    if 2 * slow >= table.timeout_s:
+    slow_s = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
+    if 2 * slow_s >= table.timeout_s:
+        up_to = ""
         # Lateness that ends at the timeout is its bound, not the server's.
-        up_to = f", up to {format_duration(slow)}" if slow < NEARLY_ALL * table.timeout_s else ""
+        if slow_s < NEARLY_ALL * table.timeout_s:
+            up_to = f", up to {format_duration(slow_s)}"
         return reason("server_slow", server=server.label, up_to=up_to)
     workers = server.workers(from_s)
     if (
@@ -188,7 +204,8 @@ def _silent_when_idle(
     What is dropped on the way is not acknowledged. What is acknowledged has reached a kernel: the
     server's, or that of a proxy.
     """
-    server, for_s = table.server.label, loss_causes.in_seconds(edge)
+    server = table.server.label
+    for_s = loss_causes.in_seconds(edge)
     if 2 * _of_ticks(cells, "acknowledged") >= kept.of:
         return reason("silent_drop", "idle_forgotten", server=server, for_s=for_s)
     counts = ""
@@ -201,7 +218,7 @@ def _silent_when_idle(
     )
 
 
-def _stood_still(found: Evidence, name: str) -> Reason:
+def _stood_still(evidence: Evidence, name: str) -> Reason:
     """The server's processes used no CPU and its status page was silent: a signal had stopped them,
     or they waited.
     """
@@ -212,70 +229,89 @@ def _stood_still(found: Evidence, name: str) -> Reason:
     }
     return reason(
         "server_stalled",
-        forms[how_it_stood_still(found)],
-        certain=found.halted is True,
+        forms[how_it_stood_still(evidence)],
+        certain=evidence.halted is True,
         server=name,
     )
 
 
-def how_it_stood_still(found: Evidence) -> Literal["stopped", "waited", "stood_still"]:
+def how_it_stood_still(evidence: Evidence) -> Literal["stopped", "waited", "stood_still"]:
     """By the state of the server's processes; "stood_still" where it was not read."""
-    if found.halted is None:
+    if evidence.halted is None:
         return "stood_still"
-    return "stopped" if found.halted else "waited"
+    return "stopped" if evidence.halted else "waited"
 
 
 def _nobody_answered(
-    table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence
+    table: LossTable, cells: list[LossCell], asked: Ticks, evidence: Evidence
 ) -> Reason | None:
     """Why none of the heartbeats was answered that were sent when these were ``asked``; None where
     it is no silence of all: these connections were never answered, and others were before.
     """
-    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
-    if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
-        return reason(
-            "path_cut", "no_route", certain=True, connects=format_many(no_route, "connect")
-        )
+    unreachable = sum(tick.failures.get("unreachable", 0) for _, tick in asked)
+    if unreachable:
+        connects = format_many(unreachable, "connect")
+        return reason("path_cut", "no_route", certain=True, connects=connects)
     segments = sent_again([(cell.to_s, cell.tick) for cell in _distinct(cells)]).segments
-    unacknowledged = (
-        segments >= max(FEWEST, count / 2) and 2 * _of_ticks(cells, "acknowledged") < count
-    )
-    # A listen queue that is full acknowledges nothing either.
-    if table.server.local and _without_answer(cells):
-        unacknowledged = False
-    why = why_silent(table.server, found, sent, unacknowledged)
+    unacknowledged = _were_unacknowledged(table, cells, segments)
+    sent = sum(tick.sent for _, tick in asked)
+    why = why_silent(table.server, evidence, sent, unacknowledged)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(segments, "TCP segment"))
-    if found.stood_still:
-        return _stood_still(found, name)
-    if part := _part_of_an_answer(table, cells):
+    if evidence.stood_still:
+        return _stood_still(evidence, table.server.label)
+    return _answers_of_another_kind(table, cells) or _no_answers(table, cells, why, evidence)
+
+
+def _were_unacknowledged(table: LossTable, cells: list[LossCell], segments: int) -> bool:
+    """Whether nobody acknowledged most of the heartbeats, of which ``segments`` were sent again."""
+    # A listen queue that is full acknowledges nothing either.
+    if table.server.local and _without_answer(cells):
+        return False
+    count = unclaimed(cells)
+    return segments >= max(FEWEST, count / 2) and 2 * _of_ticks(cells, "acknowledged") < count
+
+
+def _answers_of_another_kind(table: LossTable, cells: list[LossCell]) -> Reason | None:
+    """The server sent something that is no complete answer."""
+    part = _part_of_an_answer(table, cells)
+    if part:
         return reason("answers_in_part", part=part)
-    if 2 * _of_ticks(cells, "spoke") >= count:
-        return reason("answered_otherwise", server=name)
+    if 2 * _of_ticks(cells, "spoke") >= unclaimed(cells):
+        return reason("answered_otherwise", server=table.server.label)
+    return None
+
+
+def _no_answers(
+    table: LossTable, cells: list[LossCell], why: NoAnswers, evidence: Evidence
+) -> Reason | None:
+    """Why nothing came: by ``why``, and by whether these connections were ever answered."""
+    name = table.server.label
     if why == "computing":
-        return reason("server_stalled", why, server=name, cores=found.cores)
+        return reason("server_stalled", why, server=name, cores=evidence.cores)
     # A handshake needs only the kernel. So neither a page that answers nor its count of requests,
     # some of connections that were given up in the queue, tells of those that nobody has accepted.
     never = table.server.local and _without_answer(cells)
-    if never and any(
-        tick.answered for t_s, tick in table.run.ticks if t_s < cells[-1].from_s - table.timeout_s
-    ):
+    if never and _answered_before(table, cells[-1].from_s - table.timeout_s):
         return None
     if why == "slow":
-        return reason(
-            "answers_late", server=name, requests=format_many(found.requests or 0, "request")
-        )
+        requests = format_many(evidence.requests or 0, "request")
+        return reason("answers_late", server=name, requests=requests)
     if never:
         return _never(table, cells, "never_")
     if why == "page_answered":
         # What was acknowledged has reached a kernel behind the path: the server's, or that of a
         # proxy.
-        if 2 * _of_ticks(cells, "acknowledged") >= count:
+        if 2 * _of_ticks(cells, "acknowledged") >= unclaimed(cells):
             return reason("server_stalled", "part_stood_still")
         return reason("path_cut", why)
-    return reason(
-        "server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name
-    )
+    form = "stopped_here" if table.server.local else "nobody_answered"
+    return reason("server_stalled", form, server=name)
+
+
+def _answered_before(table: LossTable, t_s: float) -> bool:
+    """Whether any heartbeat was answered before ``t_s``."""
+    return any(tick.answered for tick_s, tick in table.run.ticks if tick_s < t_s)
 
 
 def _without_answer(cells: list[LossCell]) -> bool:
@@ -285,7 +321,10 @@ def _without_answer(cells: list[LossCell]) -> bool:
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
     """The sum of a count over the ticks of ``cells``."""
-    return sum(getattr(cell.tick, count) for cell in _distinct(cells))
+    ticks = [cell.tick for cell in _distinct(cells)]
+    if count == "spoke":
+        return sum(tick.spoke for tick in ticks)
+    return sum(tick.acknowledged for tick in ticks)
 
 
 def _distinct(cells: Sequence[LossCell]) -> list[LossCell]:
@@ -298,7 +337,9 @@ def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
     handshakes, an accept. The kernel's list of the server's sockets tells too, while they all
     waited.
     """
-    whole, label, name = table.totals.whole, table.server.label, table.server.name
+    whole = table.totals.whole
+    label = table.server.label
+    name = table.server.name
     if whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count):
         return reason("never_answered", f"{others}answered", server=label, name=name)
     seen = _acceptance(table, cells)
@@ -326,7 +367,10 @@ def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reaso
     or_lost = ""
     if may_be_lost:
         sockets = format_many(unacknowledged, "socket")
-        or_lost = f", or its answers were lost on the way: {sockets} of it had sent what nobody acknowledged"
+        or_lost = (
+            f", or its answers were lost on the way: {sockets} of it had sent"
+            " what nobody acknowledged"
+        )
     return reason(
         "never_answered",
         form,
@@ -352,29 +396,32 @@ def _acceptance(table: LossTable, cells: list[LossCell]) -> Reception:
 
 
 def why_silent(
-    server: ServerEvidence, found: Evidence, sent: int, unacknowledged: bool
+    server: ServerEvidence, evidence: Evidence, sent: int, unacknowledged: bool
 ) -> NoAnswers:
     """Why no heartbeat was answered while ``sent`` of them waited. ``unacknowledged``: by their own
     sockets, which sent them again and again.
     """
     if unacknowledged:
         return "unacknowledged"
-    if found.stood_still:
-        return how_it_stood_still(found)
+    if evidence.stood_still:
+        return how_it_stood_still(evidence)
     # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds
     # shows half of that.
-    if found.cores is not None and 2 * found.cores >= 1:
+    if evidence.cores is not None and 2 * evidence.cores >= 1:
         return "computing"
-    if found.silent is not False or not server.counts_beats or found.requests is None:
+    if evidence.silent is not False or not server.counts_beats or evidence.requests is None:
         # A page that counts no heartbeats proves nothing: a backend behind it may have stopped.
         return "unknown"
-    return "slow" if found.requests >= max(FEWEST, sent / 2) else "page_answered"
+    return "slow" if evidence.requests >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
     """Claim what was closed within an answer: more bytes came than complete answers have."""
     cells = table.of("closed_awaiting")
-    if unclaimed(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
+    if unclaimed(cells) < FEWEST:
+        return
+    part = _part_of_an_answer(table, cells)
+    if part is not None:
         table.claim(cells, reason("cut_short", part=part))
 
 
@@ -382,31 +429,35 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
     """The mean share of an answer that each lost connection received; None if none, or unknown."""
     if table.plan.upgrades:
         return None
-    quiet = [tick for _, tick in table.run.ticks if tick.answered and not tick.deaths]
-    answered = sum(tick.answered for tick in quiet)
-    size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
+    size = _bytes_of_an_answer(table.run.ticks)
     # The bytes of a 408, or of what is not HTTP, are no part of an answer.
     alone = [
         cell
         for cell in cells
         if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()
     ]
-    ticks = {id(cell.tick): cell.tick for cell in alone}.values()
     if not size or not alone:
         return None
-    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (
-        unclaimed(alone) * size
-    )
+    ticks = [cell.tick for cell in _distinct(alone)]
+    beyond = sum(tick.bytes_received - tick.answered * size for tick in ticks)
+    part = beyond / (unclaimed(alone) * size)
     return part if PART <= part <= 1.0 else None
+
+
+def _bytes_of_an_answer(rows: Ticks) -> float:
+    """The mean size of an answer, by seconds without losses; 0 without such a second."""
+    quiet = [tick for _, tick in rows if tick.answered and not tick.deaths]
+    answered = sum(tick.answered for tick in quiet)
+    if not answered:
+        return 0.0
+    return sum(tick.bytes_received for tick in quiet) / answered
 
 
 def answered_within_us(tick: Tick, q: float) -> float:
     """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats
     too, as the longest.
     """
-    every = tick.latency_us.count
-    return (
-        (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0)
-        if tick.answered and every
-        else 0.0
-    )
+    recorded = tick.latency_us.count
+    if not tick.answered or not recorded:
+        return 0.0
+    return tick.latency_us.quantile(q * min(1.0, tick.answered / recorded)) or 0.0
