@@ -222,7 +222,8 @@ def failed(
 ) -> Words:
     """Failed connects of one cause. ``replacing``: all were reconnects. ``told``: reported by client hosts after a silence."""
     evidence, remedy, _ = connects_failed(cause, count)
-    evidence += f" ({cause})"
+    if cause not in evidence:
+        evidence += f" ({cause})"
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     if replacing:
