@@ -22,8 +22,6 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, PART
 from asyncli.analysis.regression import CONFIDENCE, FittedLine, Point, parabola
 
-_LAST_SHARE = 0.25
-
 
 class Bend(msgspec.Struct, frozen=True):
     """What the last connections cost (bytes each), half of its 95 % interval, and the ``mean`` of
@@ -87,7 +85,7 @@ def last_quarter(samples: Sequence[Sampled], known_to: float) -> _Slope | None:
         return None
     least = min(sample.n for sample in samples)
     most = max(sample.n for sample in samples)
-    begin = most - _LAST_SHARE * (most - least)
+    begin = most - (most - least) / 4
     last = [sample for sample in samples if sample.n >= begin]
     spread = most - min(sample.n for sample in last)
     lasted_s = last[-1].t_s - last[0].t_s

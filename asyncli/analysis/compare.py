@@ -40,7 +40,7 @@ from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
-from asyncli.model.units import format_count
+from asyncli.model.units import format_bytes, format_count
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
@@ -69,8 +69,8 @@ METHOD = (
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
     "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
-    "PSS at the hold's end, not in pages of files (or, if they were not read, in the fixed part). No difference is said only of "
-    "values within a factor of two"
+    "PSS at the hold's end, not in pages of files (or, if they were not read, in the fixed part). "
+    "'No difference' is reported only for values within a factor of two"
 )
 
 
@@ -292,7 +292,9 @@ def _withdraw(one: Difference, part: float | None, why: str) -> None:
         and part is not None
         and 2 * part / one.difference > 1
     ):
-        one.verdict, one.why = "cannot_say", f"{part:+,.0f} of {one.difference:+,.0f} bytes {why}"
+        one.verdict = "cannot_say"
+        whole = format_bytes(abs(one.difference))
+        one.why = f"{format_bytes(abs(part))} of the difference of {whole} {why}"
 
 
 # Proc(5): PSS divides each page by the processes that map it, those of another server included.

@@ -151,7 +151,8 @@ def run(arguments: Sequence[str]) -> int:
         command = "asyncli"
         if words and words[0] in COMMANDS:
             command = f"asyncli {words[0]}"
-        return _complain(f"{error.format_message()} (see '{command} --help')", REFUSED)
+        message = error.format_message().replace(". (Did", " (Did").rstrip(".")
+        return _complain(f"{message}; see '{command} --help'", REFUSED)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):

@@ -60,7 +60,7 @@ def _show_once(path: Path, log_json: bool) -> int:
     news = follower.news()
     if news.complete:
         line, machine_line = _end(path, news)
-        _say(machine_line if log_json else f"it has ended; {line}")
+        _say(machine_line if log_json else f"the run has ended; {line}")
         return 0
     fold = LiveFold(news.plan)
     _fold_news(fold, news)
@@ -189,7 +189,7 @@ def _end(path: Path, news: News) -> tuple[str, str]:
 def _why_ended(follower: Follower, news: News) -> str:
     """Why the run does not continue; "" while it does."""
     if news.complete:
-        return "it has ended"
+        return "the run has ended"
     quiet_s = time.time() - follower.quiet_since_s
     is_there = follower.is_there
     is_unlocked = is_there and not follower.is_open

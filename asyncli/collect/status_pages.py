@@ -58,7 +58,7 @@ def parse_page(text: str) -> StatusPage:
         page = parse(text)
         if page is not None:
             return page
-    raise NotStatusPage(f"{excerpt(text)} is no status page")
+    raise NotStatusPage(f"{excerpt(text)} is not a status page")
 
 
 def impossible_count(page: StatusPage, before: Mapping[str, float] | None, since_s: float) -> str:

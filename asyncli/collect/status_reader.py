@@ -110,7 +110,7 @@ class StatusReader:
             page = parse_page(text)
         except NotStatusPage:
             raise self._error(
-                f"answered {answer.content_type} {shown}, no status page", wrong
+                f"answered {answer.content_type} {shown}, which is not a status page", wrong
             ) from None
         now_s = time.monotonic()
         if why := impossible_count(page, self._before, now_s - self._before_s):

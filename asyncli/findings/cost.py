@@ -40,7 +40,8 @@ class Moved(TypedDict):
 
 
 def _called(names: Sequence[str]) -> str:
-    return ", ".join(COST_NAMES[name] for name in names)
+    listed = ", ".join(COST_NAMES[name] for name in names)
+    return " and ".join(listed.rsplit(", ", 1))
 
 
 @finding("descriptors_listed", "warning", "stop programs that list /proc/PID/fd while you measure")
@@ -160,9 +161,11 @@ def cost_few_points(
         evidence = f"{too_few}; {evidence}"
     parts = []
     if levels:
-        parts.append(f"{LEVELS} is the cost of {_called(levels)}")
+        # That of a total of two levels is unknown.
+        costs = [name for name in levels if name != "residual"]
+        parts.append(f"the cost of {_called(costs)} is the {LEVELS}")
     if "host_total" in levels:
-        parts.append("it leaves no residual, because the whole host's includes other programs")
+        parts.append("the residual is unknown, because the memory of the whole host includes other programs")
     if unknown:
         parts.append(f"cost unknown of {_called(unknown)}")
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
@@ -220,19 +223,19 @@ def cost_in_earlier_memory(server: str, size: float, each: float, with_first: bo
 
 @finding("cost_bent", "warning", "open as many connections as the server is to hold; --plateaus 8 shows the bend")
 def cost_bent(cost: str, mean: float, last_ones: float, half: float, most: float) -> str:
-    """The memory is no straight line over the connections: the last ones cost more, or less, than
-    all of them on average. The interval of the cost reaches to that of the last ones. Where these
+    """The memory does not rise in a straight line over the connections: the last ones cost more, or
+    less, than all of them on average. The interval of the cost reaches to that of the last ones. Where these
     cost more, no number of connections beyond the measured ones can be told. ``cost``: which;
     ``mean``, ``last_ones``: bytes of one connection on average, and at the end, ``half``: half of
     the 95 % interval at the end; ``most``: how many were held.
     """
     at_last = f"{last_ones:,.0f} B" if last_ones > 0 else "next to nothing"
     evidence = (
-        f"the memory of {COST_NAMES[cost]} is no straight line: a connection cost {mean:,.0f} B on "
-        f"average, one of the last {at_last} (± {half:,.0f} B, at {most:,.0f} held)"
+        f"the memory of {COST_NAMES[cost]} does not rise in a straight line: a connection cost "
+        f"{mean:,.0f} B on average, one of the last {at_last} (± {half:,.0f} B, with {most:,.0f} held)"
     )
     if last_ones > mean:
-        return f"{evidence}; further ones may cost still more, and nobody knows how much"
+        return f"{evidence}; each further connection may cost still more; how much more is unknown"
     return evidence
 
 
@@ -261,14 +264,13 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
     """
     changes = []
     for name, change in moved.items():
-        per_connection = f"{format_bytes(abs(change) / held)} a connection"
-        if change <= 0:
-            per_connection += ", lower"
+        side = {True: "above", False: "below"}[change > 0]
         amount = format_bytes(abs(change))
-        changes.append(f"of {COST_NAMES[name]} by {amount} ({per_connection})")
+        per_connection = format_bytes(abs(change) / held)
+        changes.append(f"that of {COST_NAMES[name]} is {amount} {side} it ({per_connection} a connection)")
     evidence = (
         f"the memory at the hold's end is not what the ramp predicts: {', '.join(changes)}; "
-        "the interval of the cost reaches to it"
+        "the interval of the cost reaches to that memory"
     )
     is_of_host_alone = not {*moved} - {"host_total"}
     return Words(evidence, severity="info" if is_of_host_alone else None)

@@ -38,12 +38,16 @@ def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words
     closed more); ``perhaps_proxy``: as many as a proxy opens to its backend, and the server's descriptors, which would show
     it, are unknown.
     """
-    did = "opened" if others > 0 else "closed"
+    did = "closed"
+    effect = "are lower by the memory of those sockets"
+    if others > 0:
+        did = "opened"
+        effect = "include the memory of those sockets"
     who = "other programs, or the server as a proxy (unknown)," if perhaps_proxy else "other programs"
     return Words(
-        f"{who} {did} {abs(others):,} sockets on {host} while asyncli's connections took {ours:,}: the memory of the kernel, "
-        f"of {host} in all and the residual include theirs",
-        f"run again while no other program on {host} opens connections",
+        f"{who} {did} {abs(others):,} sockets on {host} while asyncli's connections took {ours:,}: "
+        f"the memory of the kernel and of {host} in all, and the residual, {effect}",
+        f"run again while no other program on {host} opens or closes connections",
     )
 
 

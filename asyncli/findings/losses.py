@@ -220,9 +220,12 @@ def connects_failed(cause: str, count: int) -> Words:
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
-    """Failed connects of one cause. ``replacing``: all were reconnects. ``told``: reported by client hosts after a silence."""
+    """Failed connects of one cause: ``asyncli explain`` with the cause alone says more. ``replacing``: all were reconnects.
+    ``told``: reported by client hosts after a silence.
+    """
     evidence, remedy, _ = connects_failed(cause, count)
-    evidence += f" ({cause})"
+    if cause not in evidence:
+        evidence += f" ({cause})"
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     if replacing:
@@ -244,8 +247,9 @@ def failed(
 def lost(
     cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str], protocol: str = "http"
 ) -> Words:
-    """Connections lost before the drain by one cause. Each incident is reported once, with its most frequent cause; it is found
-    by ages, idle times and requests of the lost connections and by the server's own counts.
+    """Connections lost before the drain by one cause: ``asyncli explain`` with the cause alone says more. Each
+    incident is reported once, with its most frequent cause; it is found by ages, idle times and requests of the lost
+    connections and by the server's own counts.
     """
     if len(incidents) == 1:
         return Words(_incident(incidents[0], protocol), "; ".join(remedies))

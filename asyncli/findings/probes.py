@@ -28,7 +28,7 @@ def probe_answered(url: str, status: int, over_tls: bool) -> Words:
 def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> str:
     """A probe is read less often than once a second, because it takes much CPU. ``budget``: the share of a core it may use."""
     return (
-        f"reading {probe} takes {format_duration(cost_s)} of CPU, so it is read every {format_duration(period_s)} (budget: "
+        f"reading {probe} takes {format_duration(cost_s)} of CPU, so asyncli does so every {format_duration(period_s)} (budget: "
         f"{format_share(budget, 1)} of a core)"
     )
 

@@ -44,7 +44,7 @@ class Apart(TypedDict):
 
 # The sentence names this many restarts of counters.
 _TIMES_NAMED = 3
-_OTHER_CLIENTS = "other clients use this server: run against a server of your own"
+_OTHER_CLIENTS = "another client uses this server, such as a monitor or a second asyncli: stop it, and run again"
 _LATE = "the server still counts connections that were lost or given up"
 _DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
 _SLOTS = "raise its limit on connections{more_slots}"
@@ -87,8 +87,11 @@ def _since(since: Since | None) -> str:
     if since is None:
         return ""
     first = format_clock(since["from_s"])
-    at = format_clock(since["at_s"])
-    return f" (diverged at or before {first}, by {_count(since['most'])} at most, at {at})"
+    largest = f" (diverged at or before {first}, by {_count(since['most'])} at most"
+    instant = format_clock(since["at_s"])
+    if instant == first:
+        return f"{largest})"
+    return f"{largest}, which was at {instant})"
 
 
 def _differ(pair: str, by: int) -> str:

@@ -86,14 +86,14 @@ def parse_memory(value: str) -> float:
     match = _MEMORY.fullmatch(value.strip())
     if match is None:
         raise ValueError(
-            f"{shown(value)} is no amount of memory; "
+            f"{shown(value)} is not an amount of memory; "
             "write a number and a unit, such as 64G, 512M or 64GiB"
         )
     power = " KMGT".index(match[2].upper())
     unit: int = (1024 if match[3] else 1000) ** power
     number = float(match[1]) * unit
     if not math.isfinite(number) or number < 1:
-        raise ValueError(f"{shown(value)} is no amount of memory; write for example 64G")
+        raise ValueError(f"{shown(value)} is not an amount of memory; write for example 64G")
     return number
 
 

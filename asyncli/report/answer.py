@@ -199,7 +199,7 @@ def _first_limit(summary: Summary) -> str:
     if _rises(summary):
         return (
             f"The first known limit is {limit}; how many fit into memory is unknown, because each "
-            "further one costs more."
+            "further connection costs more."
         )
     if earlier is not None:
         return f"The first known limit is {limit}; {earlier}."

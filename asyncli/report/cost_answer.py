@@ -106,9 +106,11 @@ def _of_parts(summary: Summary) -> str:
     clauses = []
     if amounts:
         clauses.append(f"{_opening(summary)} {', '.join(amounts)}")
-    if unknown:
-        subject = "" if amounts else f"The cost of a connection{with_streams(summary.cost.streams)} "
-        clauses.append(f"{subject}cannot be told: {', '.join(unknown)}")
+    if unknown and amounts:
+        clauses.append(f"its cost {', '.join(unknown)} cannot be told")
+    elif unknown:
+        streams = with_streams(summary.cost.streams)
+        clauses.append(f"The cost of a connection{streams} cannot be told: {', '.join(unknown)}")
     if total is not None and total.ci95[0] > 0:
         clauses.append(f"{host} in all took {with_error(total)}, other programs included")
     missing = _missing(summary)

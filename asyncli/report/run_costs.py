@@ -119,7 +119,7 @@ def earlier_memory(summary: Summary) -> str:
         return ""
     return (
         f"The fixed {format_bytes(cost.fixed_bytes)} of {server_name(summary)} are in no slope: if connections use parts of "
-        f"them (a pool, a table, a heap touched in advance), one costs up to {each:,.0f} B more. With more "
+        f"them (a pool, a table, a heap touched in advance), a connection costs up to {each:,.0f} B more. With more "
         "connections this bound becomes lower."
     )
 

@@ -165,4 +165,4 @@ def _generator_notes(summary: Summary, rise: str) -> Iterator[str]:
         yield f"{rise}, {bytes_per_connection} a {connection} (first use included)"
     if generator.cpu_us_per_heartbeat is not None:
         used = f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat"
-        yield f"{used} (all it used in the hold, by the answers)"
+        yield f"{used} (all CPU time of asyncli in the hold, divided by the answers)"

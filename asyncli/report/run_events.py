@@ -45,6 +45,8 @@ def timeline_section(summary: Summary) -> doc.Section:
     peak = count_or_unknown(counts.established_peak)
     asked = f"{ramp.asked_per_s:,.0f}/s asked"
     text = f"ramp: {asked}, {achieved} achieved; at most {peak} open at once"
+    if counts.lost:
+        text += ", counted once a second"
     blocks.append(doc.Paragraph(text, view=view))
     if is_clean:
         opened = f"{count_or_unknown(counts.opened)} opened at {achieved} ({asked})"

@@ -51,11 +51,12 @@ def _setting(key: str, value: Any) -> str:
 # Facts whose keys are no words.
 _FACTS = {
     "nofile_soft": "descriptors per process, soft limit", "nofile_hard": "descriptors per process, hard limit",
-    "nproc": "processes of the user", "nr_open": "most of these limits (fs.nr_open)",
+    "nproc": "processes of the user", "nr_open": "highest descriptor limit (fs.nr_open)",
     "file_max": "open files of all programs (fs.file-max)", "files_open": "open files now", "port_low": "lowest local port",
-    "port_high": "highest local port", "ports_reserved": "reserved of these", "tcp_tw_reuse": "net.ipv4.tcp_tw_reuse",
+    "port_high": "highest local port", "ports_reserved": "reserved local ports", "tcp_tw_reuse": "net.ipv4.tcp_tw_reuse",
     "somaxconn": "net.core.somaxconn", "syn_backlog": "net.ipv4.tcp_max_syn_backlog", "conntrack_count": "tracked connections",
-    "conntrack_max": "most of these (nf_conntrack_max)", "tcp_mem_pages": "net.ipv4.tcp_mem, pages", "page_bytes": "page",
+    "conntrack_max": "tracked connections, limit (nf_conntrack_max)",
+    "tcp_mem_pages": "net.ipv4.tcp_mem, pages", "page_bytes": "page",
     "epoll_watches": "fs.epoll.max_user_watches", "memory_total": "memory", "cgroup_memory_limit": "memory limit of the cgroup",
     "cgroup_memory_used": "memory used in the cgroup", "pids_limit": "processes, limit of the cgroup",
     "pids_used": "processes in the cgroup", "threads_max": "threads of all programs (kernel.threads-max)",
@@ -257,13 +258,13 @@ def check_answer(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[
         return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
     codes = {finding.code for finding in findings}
     if NOTHING_LISTENS in codes:
-        return "nothing listens at the URL: a soak will not start", "bold red"
+        return "Nothing listens at the URL: a soak will not start", "bold red"
     warnings = _warnings(checks, findings)
     if len(warnings) == 1:
-        return f"1 warning, though a soak will start: {warnings[0]}", "bold yellow"
+        return f"A soak will start, with 1 warning: {warnings[0]}", "bold yellow"
     if warnings:
-        many = f"{len(warnings)} warnings, though a soak will start"
-        return f"{many}; the worst: {warnings[0]}", "bold yellow"
+        counted = f"A soak will start, with {len(warnings)} warnings"
+        return f"{counted}; the worst: {warnings[0]}", "bold yellow"
     unknown = next((finding for finding in findings if finding.code == _UNKNOWN_SERVER), None)
     if unknown is None:
         return "OK: no known limit blocks this plan", "green"

@@ -59,8 +59,15 @@ def in_a_sentence(sizing: Sizing, server: str, path: str) -> str:
 def _without_total(sizing: Sizing, server: str) -> str:
     """The parts that are known, then why the others are not."""
     parts = [_named(part, server) for part in sizing.parts if part.bytes is not None]
-    for part in sizing.unknown:
-        parts.append(f"{_bound(part)} {_place(part, server)} ({part.why})")
+    known = len(parts)
+    reasons: set[str] = set()
+    for part in reversed(sizing.unknown):
+        amount = f"{_bound(part)} {_place(part, server)}"
+        # A reason that several parts share follows the last of them.
+        if part.why not in reasons:
+            amount += f" ({part.why})"
+        parts.insert(known, amount)
+        reasons.add(part.why)
     listed = ", ".join(parts)
     if sizing.at_most_bytes is None:
         return listed
@@ -124,11 +131,13 @@ def _hosts(sizing: Sizing, path: str) -> str:
 def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     """What makes the answer less sure."""
     sentences = []
-    if sizing.factor > _FAR:
+    is_known = any(part.ci95 is not None for part in sizing.parts)
+    if sizing.factor > _FAR and is_known:
         measured = format_count(sizing.measured)
         sentences.append(
-            f"This is {format_count(sizing.factor)} times the {measured} connections of the run: it holds if memory goes on as "
-            f"it did. A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
+            f"This is {format_count(sizing.factor)} times the {measured} connections of the run, and is "
+            "right only if memory goes on rising as it did in the run. "
+            f"A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if sizing.at_least_bytes is not None:
         sentences.append(
@@ -137,7 +146,10 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
         )
     if summary.run.verdict != "passed":
         verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
-        sentences.append(f"Verdict of the run: {verdict}. The parts that it measured count all the same.")
+        of_run = f"Verdict of the run: {verdict}."
+        if is_known:
+            of_run += " The parts that it measured are used nevertheless."
+        sentences.append(of_run)
     if is_of_one_ramp(summary):
         sentences.append(ONE_RAMP)
     earlier = earlier_memory(summary)

@@ -37,6 +37,8 @@ VERDICT_STYLE = {
 }
 # Wider than any table.
 _UNBOUNDED = 10_000
+# Row labels wrap where a table is too wide, if so many columns are left for them.
+_WRAPPED_LABEL = 24
 #: Indentation of a paragraph and of its first line, by role.
 _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
 #: Trailing blanks, with colour codes after them.
@@ -164,16 +166,32 @@ def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
     if not console.is_terminal:
         console.print(_Wide(_grid(table), max(_needed(table, console), width)), crop=False)
         return
+    if _fits_beside_wrapped_labels(table, console):
+        console.print(_Wide(_with_wrapped_labels(table), width), crop=False)
+        return
     for part in _folded(table, console):
         grid = _grid(part)
         needed = _needed(part, console)
         if needed > console.width:
             # Row labels may wrap if not even one column fits beside them.
-            labels = grid.columns[0]
-            labels.no_wrap = False
-            labels.min_width = None
+            grid = _with_wrapped_labels(part)
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
+
+
+def _fits_beside_wrapped_labels(table: doc.DataTable, console: Console) -> bool:
+    """Whether all columns fit if long row labels wrap, which is easier to read than two tables."""
+    longest = max((len(row.label) for row in table.rows), default=0)
+    needed = _needed(table, console)
+    return needed > console.width >= needed - longest + _WRAPPED_LABEL
+
+
+def _with_wrapped_labels(table: doc.DataTable) -> Table:
+    grid = _grid(table)
+    labels = grid.columns[0]
+    labels.no_wrap = False
+    labels.min_width = None
+    return grid
 
 
 def _console(file: io.StringIO, width: int, **settings: Any) -> Console:

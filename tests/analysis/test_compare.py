@@ -264,7 +264,7 @@ def test_a_difference_in_the_residual_is_no_difference_of_the_host() -> None:
     raised(runs[1], 0, "host.used_bytes", each=900.0)
     host = row(compared(*runs), "cost.host_total")
     assert (host.verdict, host.p_value < 0.01) == ("cannot_say", True)
-    assert "+8" in host.why
+    assert host.why.startswith("8")
     # So much of it is in the interval of the total.
     raised(runs[1], 0, "host.used_bytes", each=3800.0)
     assert row(compared(*runs), "cost.host_total").verdict == "no_difference"

@@ -152,7 +152,7 @@ def test_what_was_full_on_the_way_is_not_in_the_cost_of_the_last(kink: float) ->
     baseline = Point(0.0, 0.0, 5e6, baseline=True)
     points = [baseline, *(Point(row.t_s, row.n, row.value) for row in samples[::3])]
     line = regress(points)
-    (last,) = [one for one in bends(points, samples, line, FREED_KEPT) if not one.rises][-1:]
+    last = bends(points, samples, line, FREED_KEPT)[-1]
     assert abs(last.last_ones - 1e4) <= last.half < 3e3
     assert line.slope > 2e4
 

@@ -243,7 +243,7 @@ def test_an_ended_server_raises_until_it_is_found_again(tree: Tree) -> None:
     group = ProcessGroup("server", server)
     group.scan()
     tree.kill()
-    with pytest.raises(ProcessesGoneError, match=f"root was {tree.master.pid}"):
+    with pytest.raises(ProcessesGoneError, match=f"main process was {tree.master.pid}"):
         group.scan()
     assert group.memory().values == {}
     roots.append(os.getpid())

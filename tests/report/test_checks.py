@@ -49,7 +49,7 @@ def low(code: str, have: float, need: float) -> Check:
 )
 def test_a_warning_is_not_ok(checks: list[Check], findings: list[Finding], warnings: int, worst: str) -> None:
     answer, _ = check_answer(checks, findings)
-    begin = f"{warnings} warning{'s' if warnings > 1 else ''}, "
+    begin = f"A soak will start, with {warnings} warning{'s' if warnings > 1 else ''}"
     assert (answer.startswith(begin), f": {worst}" in answer, "OK" in answer) == (True, True, False), answer
 
 
