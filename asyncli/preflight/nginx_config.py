@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ from asyncli.preflight.nginx_blocks import (
 )
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 
-# A process's beginning is known to a hundredth of a second since the boot, whose own instant may
-# move.
-_CLOCKS_APART_S = 1.0
+# A process's beginning is known to a hundredth of a second since the boot; a file's times come once
+# in a tick of the kernel.
+_CLOCKS_APART_S = 0.05
 # In this version keepalive_requests rose from 100 to 1000 and keepalive_time was added.
 _MODERN = (1, 19, 10)
 # Each is a field of :class:`Timers`, with _s.
@@ -125,14 +126,18 @@ def _began_s(pid: int) -> float:
     """
     import psutil
 
+    # psutil adds the boot's instant, which the kernel tells to a second.
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    by_psutil_s = psutil.boot_time()
     try:
         master = psutil.Process(pid)
         if not master.name().startswith("nginx"):
             return math.inf
         workers = master.children()
-        return min((worker.create_time() for worker in workers), default=master.create_time())
+        began_s = min((worker.create_time() for worker in workers), default=master.create_time())
     except psutil.Error:
         return math.inf
+    return began_s - by_psutil_s + booted_s
 
 
 def _version(built: str) -> tuple[int, ...]:

@@ -65,7 +65,9 @@ class NginxFiles:
             )
         try:
             text = read_regular(path, self._bytes, self._user)
-            self.changed_s = max(self.changed_s, os.stat(path).st_mtime)
+            status = os.stat(path)
+            # A file that was moved here, or copied with its times, is as old as it was elsewhere.
+            self.changed_s = max(self.changed_s, status.st_mtime, status.st_ctime)
         except (OSError, ValueError) as error:
             raise UnreadableError(f"{shown} {self._why(error)}") from None
         self._bytes -= len(text)

@@ -30,17 +30,19 @@ def test_it_counts_again_after_a_reload(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     path = tmp_path / "nginx.conf"
     path.write_text(CONFIGURATION.format(folder=tmp_path, port=free_pair("127.0.0.1")[0]))
-    # A file may be as old as a second before the workers, by their clocks.
-    an_hour_ago = time.time() - 3600
-    os.utime(path, (an_hour_ago, an_hour_ago))
     command = [binary.path, "-c", str(path), "-e", f"{tmp_path}/error.log"]
     subprocess.run(command, check=True)
     pid = int((tmp_path / "pid").read_text())
     try:
         read = read_nginx(str(binary.path), path, pid=pid)
         assert isinstance(read, NginxConfig)
-        soon = time.time() + 60
-        os.utime(path, (soon, soon))
+        # Soon after the start, and by a file that is older than it.
+        time.sleep(0.2)
+        other = tmp_path / "other.conf"
+        other.write_text(path.read_text().replace("512", "16000"))
+        an_hour_ago = time.time() - 3600
+        os.utime(other, (an_hour_ago, an_hour_ago))
+        other.rename(path)
         changed = read_nginx(str(binary.path), path, pid=pid)
         assert isinstance(changed, Check)
         assert (changed.code, changed.verdict) == ("nginx_config", "unknown")
