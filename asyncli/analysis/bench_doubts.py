@@ -10,7 +10,7 @@ import msgspec
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
-from asyncli.analysis.totals import errors
+from asyncli.analysis.totals import errors, is_redirect
 from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
@@ -102,11 +102,8 @@ def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
         )
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
-    # RFC 9110, 15.4: redirects, except for 304.
     redirects = {
-        status: count
-        for status, count in total.by_status.items()
-        if 300 < status < 400 and status != 304
+        status: count for status, count in total.by_status.items() if is_redirect(status)
     }
     if redirects:
         yield bench.redirected(redirects, total.answered)

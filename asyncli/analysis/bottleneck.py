@@ -34,6 +34,7 @@ from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.reconcile import counts_ahead
 from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reasons
 from asyncli.model import metrics
+from asyncli.model.products import product_of
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run, Ticks
 from asyncli.model.samples import Series
@@ -101,6 +102,8 @@ _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"
 _ENDED = frozenset(
     {"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload", "backend_ended"}
 )
+# How a process that the kernel killed shows in what was lost.
+_KILLED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended"})
 #: Incidents and time limits, which show no number of connections that the server can serve.
 _NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
@@ -521,9 +524,11 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     """Limits of the server that were read and reached: memory of its control group, sessions,
     descriptors.
 
-    Certain if none was left, or if the kernel killed for lack of memory. Where some were left, the
-    server may refuse for another reason.
+    Certain if none was left, or if the kernel killed for lack of memory and processes of the server
+    ended: its control group may have others. Where some were left, the server may refuse for another
+    reason.
     """
+    has_ended = any(diagnosis.code in _KILLED for diagnosis in seen.diagnoses)
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for read in _READ_LIMITS:
         limit = seen.run.series(read.limit).last()
@@ -532,9 +537,16 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
         highest = max(seen.run.series(read.used).values, default=0.0)
         fields = {"server": seen.server, "limit": limit, "most": highest}
         if read.code == "memory_limit" and killed:
-            if certain:
+            if has_ended is certain:
                 processes = format_many(killed, "process")
-                yield _bottleneck("server", read.code, "memory_killed", killed=processes, **fields)
+                yield _bottleneck(
+                    "server",
+                    read.code,
+                    "memory_killed",
+                    certain=certain,
+                    killed=processes,
+                    **fields,
+                )
             continue
         of_connection = _of_a_connection(seen, read.used, highest)
         if read.may_be_full and of_connection < PART:
@@ -566,7 +578,13 @@ def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
         return
     refused = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_HANDLED)
     if seen.run.series(metrics.STATUS_HANDLED).values and refused >= 1:
-        yield _bottleneck("server", "slots", "not_handled", server=seen.server, refused=refused)
+        if product_of(seen.server) == "HAProxy":
+            # Above its maxconn HAProxy accepts nothing: what it accepted, it denied.
+            yield _bottleneck(
+                "server", "handshake_refused", "no_session", server=seen.server, refused=refused
+            )
+        else:
+            yield _bottleneck("server", "slots", "not_handled", server=seen.server, refused=refused)
     busy = seen.run.series(metrics.STATUS_BUSY).last(until_s=seen.run.stop_s)
     idle = seen.run.series(metrics.STATUS_IDLE).last(until_s=seen.run.stop_s)
     if busy and idle == 0:

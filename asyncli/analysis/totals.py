@@ -192,6 +192,11 @@ def never_answered(tick: Tick) -> int:
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
+def is_redirect(status: int) -> bool:
+    """Whether the work is elsewhere (RFC 9110, 15.4); 304 says that nothing has changed."""
+    return 300 <= status < 400 and status != 304
+
+
 def errors(whole: Tick, limited: Collection[str] = ()) -> dict[int, int]:
     """Error answers (400 or more) by status, without the statuses that a key of ``limited`` names.
     """

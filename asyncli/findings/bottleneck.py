@@ -46,6 +46,12 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} accepted {refused!n} connections and closed them at once: it had no free slot",
         "raise its limit on connections{more_slots}",
     ),
+    "no_session": (
+        "{server} accepted {refused!n} connections and gave them no session: a rule rejected them, "
+        "or their handshake of TLS failed",
+        "see its rules that reject (tcp-request connection, tcp-request session), and its counts of "
+        "denied connections (dcon, dses)",
+    ),
     "sessions": (
         "{server} had {most!n} sessions open, its status page's own included, and the frontend that asyncli uses is full at "
         "{limit!n} in all (slim)",

@@ -348,11 +348,17 @@ def status_errors(
 
 
 @finding("redirected", "warning", "soak the location that it redirects to ('curl -sI URL' prints it)")
-def redirected(by_status: Mapping[int, int]) -> str:
-    """Every answer was a redirect, which asyncli does not follow: the intended work is elsewhere."""
+def redirected(by_status: Mapping[int, int], of: int, from_s: float) -> str:
+    """Answers were redirects, which asyncli does not follow: the intended work is elsewhere. ``of``: all answers; ``from_s``:
+    when the first of them came.
+    """
+    count = sum(by_status.values())
+    statuses = f"HTTP {', '.join(map(str, sorted(by_status)))}"
+    if count == of:
+        return f"every heartbeat was answered with a redirect ({statuses})"
     return (
-        "every heartbeat was answered with a redirect "
-        f"(HTTP {', '.join(map(str, sorted(by_status)))})"
+        f"{format_count(count)} of {format_many(of, 'heartbeat')} were answered with a redirect ({statuses}), from "
+        f"{format_clock(from_s)} on: the server did the intended work for the others alone"
     )
 
 

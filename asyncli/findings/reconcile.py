@@ -194,9 +194,16 @@ def reconcile_accepts(
 
 @finding("reconcile_handled", "error")
 def reconcile_handled(accepts: int, handled: int, since: Since | None, server: str) -> Words:
-    """The server accepted connections for which it had no free slot."""
+    """The server accepted connections and did not handle them: nginx had no free slot for them; HAProxy rejected them by a rule,
+    or their handshake of TLS failed.
+    """
     accepted = format_many(accepts, "connection")
-    evidence = f"the server accepted {accepted} and handled {handled:,}: the rest found no free slot{_since(since)}"
+    evidence = f"the server accepted {accepted} and handled {handled:,}"
+    if product_of(server) == "HAProxy":
+        evidence += ": the rest got no session, because a rule rejected them or their handshake of TLS failed"
+        remedy = "see its rules that reject, and its counts of denied connections (dcon, dses)"
+        return Words(evidence + _since(since), remedy)
+    evidence += f": the rest found no free slot{_since(since)}"
     return Words(evidence, _SLOTS.format_map(settings(server)))
 
 

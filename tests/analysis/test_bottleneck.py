@@ -265,6 +265,15 @@ def test_latency_caused_by_lateness_is_asynclis() -> None:
     assert found(seen(late)).code == "unknown"
 
 
+def test_what_haproxy_rejects_by_a_rule_is_no_lack_of_slots() -> None:
+    rejected = seen(rising("status.accepts", 2.0), rising("status.handled", 1.0))
+    assert (found(rejected).code, "slot" in found(rejected).evidence) == ("slots", True)
+    of_haproxy = seen(rising("status.accepts", 2.0), rising("status.handled", 1.0))
+    of_haproxy.run.environment["server"] = {"label": "haproxy/2.6"}
+    first = found(of_haproxy)
+    assert (first.code, "slot" in first.evidence, "session" in first.evidence) == ("handshake_refused", False, True)
+
+
 def test_other_programs_with_the_cpus_are_named() -> None:
     busy = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.2), rising("generator.cpu_s", 0.3))
     assert "1.5" in found(seen(*busy, late=True)).evidence
@@ -276,8 +285,12 @@ def test_an_out_of_memory_kill_names_the_limit() -> None:
         # After the start of the drain: the counter is read at the end.
         run.samples[-1].values["server.group_killed"] = 101.0
 
-    first = found(seen(*GROUP, killed))
+    first = found(seen(*GROUP, killed, codes=("worker_crash",)))
     assert (first.code, first.certain) == ("memory_limit", True)
+    # Another program of its group was: no process of the server ended.
+    others = found(seen(*GROUP, killed))
+    assert (others.code, others.certain) == ("memory_limit", False)
+    assert found(seen(*GROUP, killed, codes=("age_limit",))).code == "age_limit"
     assert all(text in first.evidence for text in ("50.0 MB", "46.0 MB"))
     # Kills from before the first connect do not count.
     assert found(seen(*GROUP)).code == "unknown"

@@ -582,7 +582,10 @@ def test_error_statuses() -> None:
         run = bare_run([(t_s + 1.0, Tick(answered=sum(one.values()), by_status=one)) for t_s, one in enumerate(of_each)])
         return loss_findings.statuses(run, fold(run))
 
-    assert found({200: 5, 301: 1}) == []
+    # Nothing has changed (304) is no redirect.
+    assert found({200: 5, 304: 1}) == found({304: 6}) == []
+    (some,) = found({200: 5}, {302: 4})
+    assert (some.code, some.fields) == ("redirected", {"by_status": {302: 4}, "of": 9, "from_s": 1.0})
     assert [one.code for one in found({301: 5}, {308: 1})] == ["redirected"]
     (finding,) = found({200: 5}, {404: 2}, {503: 1}, {200: 1})
     fields = finding.fields

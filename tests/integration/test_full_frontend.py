@@ -63,18 +63,27 @@ frontend stats
   stats uri /stats
 """
 _IN_ALL, _OF_FRONTEND = 40, 60
+_OF_ADDRESS = """
+  stick-table type ip size 1k expire 30s store conn_cur
+  tcp-request connection track-sc0 src
+  tcp-request connection reject if {{ sc0_conn_cur gt {most} }}
+"""
 
 
 @contextlib.contextmanager
-def a_haproxy(folder: Path) -> Iterator[tuple[str, str]]:
-    """The URLs of a HAProxy whose global maxconn is below that of its frontend, and of its page."""
+def a_haproxy(folder: Path, *, of_address: int | None = None) -> Iterator[tuple[str, str]]:
+    """The URLs of a HAProxy whose global maxconn is below that of its frontend, and of its page; or
+    of one that takes so many connections ``of_address``.
+    """
     port, status_port = free_pair("127.0.0.1")
     config = folder / "haproxy.cfg"
-    config.write_text(
-        _CONFIG.format(
-            in_all=_IN_ALL, of_frontend=_OF_FRONTEND, port=port, status_port=status_port
-        )
-    )
+    sizes = {"in_all": _IN_ALL, "of_frontend": _OF_FRONTEND}
+    rule = ""
+    if of_address is not None:
+        sizes = {"in_all": 400, "of_frontend": 300}
+        rule = _OF_ADDRESS.format(most=of_address)
+    text = _CONFIG.format(port=port, status_port=status_port, **sizes)
+    config.write_text(text.replace("  http-request return", f"{rule}  http-request return"))
     with subprocess.Popen(["haproxy", "-db", "-f", config], stderr=subprocess.DEVNULL) as server:
         try:
             until(lambda: no_listener([("127.0.0.1", port)]) is None, "HAProxy listens")
@@ -111,3 +120,15 @@ def test_the_global_maxconn_is_below_that_of_the_frontend(tmp_path: Path) -> Non
     assert findings["gave_way"]["fields"]["what"] == "slots"
     assert findings["gave_way"]["severity"] == "error"
     fault_table.require_as_written("test_the_global_maxconn_is_below_that_of_the_frontend", full)
+
+
+def test_a_rule_that_rejects_is_no_lack_of_slots(tmp_path: Path) -> None:
+    with a_haproxy(tmp_path, of_address=30) as (url, page):
+        asked = ["soak", url, "-c", "80", "--status-url", page, "-k", "4", "--ramp", "20/s"]
+        asked += ["--baseline", "2", "--hold", "5s", "--timeout", "2s", "--residue", "0.2"]
+        run(tmp_path, *asked, "--quiet", "--out", "rejected.db", name="rejected")
+    rejected = report(tmp_path, "rejected.db")
+    (gave_way,) = (one for one in rejected["findings"] if one["code"] == "gave_way")
+    assert gave_way["fields"]["what"] == "handshake_refused"
+    assert "slot" not in gave_way["evidence"]
+    fault_table.require_as_written("test_a_rule_that_rejects_is_no_lack_of_slots", rejected)

@@ -9,7 +9,7 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import other_drops, overflows
 from asyncli.analysis.losses.server_evidence import Cut, cuts
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.totals import Totals, errors
+from asyncli.analysis.totals import Totals, errors, is_redirect
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
 from asyncli.model.metrics import SERVER_DESCRIPTORS, SERVER_DESCRIPTORS_LIMIT
@@ -95,16 +95,24 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
     }
 
 
+def _redirects(run: Run, totals: Totals) -> list[Finding]:
+    """A finding of answers that were redirects."""
+    by_status = totals.whole.by_status
+    redirects = {status: count for status, count in by_status.items() if is_redirect(status)}
+    if not redirects:
+        return []
+    instants = [t_s for t_s, tick in run.ticks if any(map(is_redirect, tick.by_status))]
+    from_s = began_s(instants[0], 0.0) if instants else 0.0
+    return [losses.redirected(redirects, sum(by_status.values()), from_s)]
+
+
 def statuses(run: Run, totals: Totals) -> list[Finding]:
     """A finding of all error answers: how many, when, and whether the server had spent its
-    descriptors; or that every answer was a redirect.
+    descriptors; else one of redirects.
     """
-    by_status = totals.whole.by_status
-    if by_status and all(300 <= status < 400 for status in by_status):
-        return [losses.redirected(by_status)]
+    if not errors(totals.whole):
+        return _redirects(run, totals)
     bad = errors(totals.whole)
-    if not bad:
-        return []
     instants = [t_s for t_s, tick in run.ticks if errors(tick)]
     from_s = began_s(instants[0], 0.0)
     until_s = instants[-1]
