@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -25,7 +25,7 @@ from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, exam
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
 from asyncli.model.metrics import SERVER_DESCRIPTORS
-from asyncli.model.records import Finding
+from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
 from asyncli.model.units import format_bytes, format_count
@@ -170,15 +170,15 @@ def drifting(run: Run, source: str) -> Series:
     return minus(metric, [listing])
 
 
-def counted(run: Run, name: str) -> Series:
-    """The count ``name`` of the ticks, added up since the first: interpolation gives the count of
+def counted(run: Run, count: Callable[[Tick], float]) -> Series:
+    """The ``count`` of the ticks, added up since the first: interpolation gives the count of
     any stretch of time.
     """
     times = [run.ticks[0][0] - 1.0 if run.ticks else 0.0]
     counts = [0.0]
     for t_s, tick in run.ticks:
         times.append(t_s)
-        counts.append(counts[-1] + getattr(tick, name))
+        counts.append(counts[-1] + count(tick))
     return Series(times, counts)
 
 
@@ -251,13 +251,7 @@ class _DriftAnalysis:
             return result
         growth = self._trend(metric, times, values, held, follows=name == "kernel")
         if name == "server_user" and source not in _WIDER:
-            wider = [self._run.series(metric_name) for metric_name in _WIDER]
-            least = self._least_growth(wider, start, end, bin_s)
-            if least is not None and _certainly_exceeds(least, growth):
-                growth = least
-                result.metric = _WIDER[0]
-            elif least is not None:
-                growth = msgspec.structs.replace(growth, high=max(growth.high, least.high))
+            growth = self._with_wider(result, growth, start, end)
         baseline = metric.between(-math.inf, self._run.first_connect_s)
         level = statistics.median(values)
         had = math.inf if name in _NEED_MINUTES else values[0]
@@ -266,12 +260,12 @@ class _DriftAnalysis:
             before = statistics.median(baseline.values)
             grown_h = (times[0] - statistics.median(baseline.t_s)) / 3600
             # Without its growth since then.
-            had -= before + growth.slope * grown_h
+            had = had - before - growth.slope * grown_h
             taken = level - before
         others = self._opened_by_others(start, end)
-        of_others = 0.0
-        if others and not self._are_elsewhere(start, end):
-            of_others = others * self._at_most_each(baseline, times[0], values[0], held[0])
+        of_others = others * self._at_most_each(baseline, times[0], values[0], held[0])
+        if self._are_elsewhere(start, end):
+            of_others = 0.0
         grown = abs(growth.slope) * (end - start) / 3600 - of_others
         may_be_settling = result.minutes < FEWEST_POINTS and (
             _is_small(result.minutes, grown, had, level) or _has_ended(values)
@@ -280,6 +274,19 @@ class _DriftAnalysis:
         is_of_all = others > 0 and name in ("kernel", "host_total")
         self._conclude(result, growth, level, taken, is_of_all or may_be_settling, start, end)
         return result
+
+    def _with_wider(self, result: Drift, growth: Trend, start: float, end: float) -> Trend:
+        """The growth of the metrics :data:`_WIDER`, if all certainly grow by more than ``growth``;
+        else ``growth``, which may be as high as theirs.
+        """
+        wider = [self._run.series(name) for name in _WIDER]
+        least = self._least_growth(wider, start, end, result.bin_s)
+        if least is None:
+            return growth
+        if _certainly_exceeds(least, growth):
+            result.metric = _WIDER[0]
+            return least
+        return msgspec.structs.replace(growth, high=max(growth.high, least.high))
 
     def _are_elsewhere(self, start: float, end: float) -> bool:
         """Whether the sockets of others are not this server's: its fullest process has as many
@@ -396,7 +403,7 @@ class _DriftAnalysis:
             result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= result.bound_bytes_per_hour:
             result.verdict = "flat"
-        answered = counted(self._run, "answered")
+        answered = counted(self._run, lambda tick: tick.answered)
         requests = (answered.at(end) or 0.0) - (answered.at(start) or 0.0)
         if requests > 0:
             result.bytes_per_request = rate * hours / requests
