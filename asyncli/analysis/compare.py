@@ -12,7 +12,7 @@ difference counts only if at least half of it is in parts that they do not chang
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -203,7 +203,9 @@ class Difference(msgspec.Struct):
         above zero, and of growth.
         """
         low, high = sorted(value or 0.0 for value in self.values)
-        return high / low if self.relative is not None and not any(self.hidden) and low > 0 else 1.0
+        if self.relative is None or any(self.hidden) or low <= 0:
+            return 1.0
+        return high / low
 
 
 class Differing(msgspec.Struct):
@@ -226,13 +228,15 @@ def hindrance(path: str, run: Run) -> str | None:
     """Why ``run`` cannot be compared, in one line, or None."""
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
-        return f"{path}: has no second of asyncli (the run ended {where}); compare runs that reached their ramp"
-    if not tested(
-        run.plan, *(tick for _, tick in run.ticks), accepted=fold(run).acceptance.accepted
-    ):
-        event = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
-        return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"
-    return None
+        return (
+            f"{path}: has no second of asyncli (the run ended {where}); "
+            "compare runs that reached their ramp"
+        )
+    ticks = [tick for _, tick in run.ticks]
+    if tested(run.plan, *ticks, accepted=fold(run).acceptance.accepted):
+        return None
+    event = "answered" if any(tick.opened for tick in ticks) else "connected"
+    return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"
 
 
 def compare(runs: Sequence[MeasuredRun]) -> Comparison:
@@ -246,55 +250,55 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
     """The rows of two runs."""
     rows = [_row(row, first, second) for row in ROWS]
-    tested = sorted(
-        (one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0
-    )
-    adjusted = holm([one.p_value or 0.0 for one in tested])
-    for one, p in zip(tested, adjusted, strict=True):
-        assert one.difference is not None
-        assert one.p_value is not None
-        if p <= ALPHA:
-            one.verdict = "higher" if one.difference > 0 else "lower"
-        elif any(one.hidden) and ROW_OF[one.key].group != "drift":
-            names = " and ".join(
-                name for name, word in zip(one.between, one.hidden, strict=True) if word
-            )
-            one.why = f"the interval of {names} is not above zero, so how much it is cannot be told"
-        elif one.p_value > ALPHA and one.ci95 is not None and one.ratio < _APART:
-            one.verdict = "no_difference"
-        else:
-            one.why = f"one pair of runs does not show that it repeats (p = {one.p_value:.2g}, among {len(tested)} numbers)"
-    by_key = {one.key: one for one in rows}
-    left_over = by_key["cost.residual"].difference
+    _judge(rows)
+    by_key = {row.key: row for row in rows}
     _withdraw(
         by_key["cost.host_total"],
-        left_over,
+        by_key["cost.residual"].difference,
         "a connection are left over, which may be other programs",
     )
     level = by_key["memory.server_hold_end"]
     if first.kinds.get(level.key) == second.kinds.get(level.key) == "PSS":
         if first.files is None or second.files is None:
-            _withdraw(
-                level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}"
-            )
+            fixed = by_key["fixed.server_user"].difference
+            _withdraw(level, fixed, f"are in the fixed part: {_SHARED}")
         else:
             _withdraw(level, second.files - first.files, f"are pages of files: {_SHARED}")
     return rows
 
 
-def _withdraw(one: Difference, part: float | None, why: str) -> None:
+def _judge(rows: Sequence[Difference]) -> None:
+    """Set the verdict of each row that has a p-value, or why it has none."""
+    with_p = [(row.p_value, row) for row in rows if row.p_value is not None]
+    with_p.sort(key=lambda pair: pair[0])
+    corrected = holm([p_value for p_value, _ in with_p])
+    for (p_value, row), p in zip(with_p, corrected, strict=True):
+        assert row.difference is not None
+        if p <= ALPHA:
+            row.verdict = "higher" if row.difference > 0 else "lower"
+        elif any(row.hidden) and ROW_OF[row.key].group != "drift":
+            hidden = [name for name, how in zip(row.between, row.hidden, strict=True) if how]
+            names = " and ".join(hidden)
+            row.why = f"the interval of {names} is not above zero, so how much it is cannot be told"
+        elif p_value > ALPHA and row.ci95 is not None and row.ratio < _APART:
+            row.verdict = "no_difference"
+        else:
+            row.why = (
+                f"one pair of runs does not show that it repeats "
+                f"(p = {p_value:.2g}, among {len(with_p)} numbers)"
+            )
+
+
+def _withdraw(row: Difference, part: float | None, why: str) -> None:
     """Withdraw the difference if more than half of it is in ``part``, which may be other programs'
     doing.
     """
-    if (
-        one.verdict in ("higher", "lower")
-        and one.difference is not None
-        and part is not None
-        and 2 * part / one.difference > 1
-    ):
-        one.verdict = "cannot_say"
-        whole = format_bytes(abs(one.difference))
-        one.why = f"{format_bytes(abs(part))} of the difference of {whole} {why}"
+    if row.verdict not in ("higher", "lower") or row.difference is None or part is None:
+        return
+    if 2 * part / row.difference > 1:
+        row.verdict = "cannot_say"
+        whole = format_bytes(abs(row.difference))
+        row.why = f"{format_bytes(abs(part))} of the difference of {whole} {why}"
 
 
 # Proc(5): PSS divides each page by the processes that map it, those of another server included.
@@ -302,104 +306,169 @@ _SHARED = "PSS depends on which other processes share its pages"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
-    a, b = (one.numbers.get(row.key, "unknown") for one in (first, second))
+    before = first.numbers.get(row.key, "unknown")
+    after = second.numbers.get(row.key, "unknown")
     if row.group == "drift" and row.key in first.hidden & second.hidden:
-        a = b = HOLD_TOO_SHORT
-    values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
-    between = (first.name, second.name)
-    hidden = _hidden(row.key, first), _hidden(row.key, second)
-    result = Difference(
+        before = HOLD_TOO_SHORT
+        after = HOLD_TOO_SHORT
+    hidden = (_hidden(row.key, first), _hidden(row.key, second))
+    difference = Difference(
         row.key,
         row.unit,
-        between,
-        (values[0], values[1]),
-        None,
-        None,
-        None,
-        None,
-        "cannot_say",
+        between=(first.name, second.name),
+        values=(_value(before), _value(after)),
+        difference=None,
+        ci95=None,
+        relative=None,
+        p_value=None,
+        verdict="cannot_say",
         hidden=hidden,
     )
-    reasons = [
-        f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)
-    ]
-    if isinstance(a, str) or isinstance(b, str):
-        same = isinstance(a, str) and a == b
-        result.why = f"in both, {a}" if same else "; ".join(reasons)
-        return result
-    result.difference = b.value - a.value
+    if isinstance(before, str) or isinstance(after, str):
+        difference.why = _why_unknown(before, after, first.name, second.name)
+        return difference
+    difference.difference = after.value - before.value
     # Growth near zero is no base for a share, and no more a hidden cost.
-    result.relative = (
-        result.difference / a.value
-        if a.value > 0 and row.group != "drift" and not any(hidden)
-        else None
-    )
-    if isinstance(a, Rate) and isinstance(b, Rate):
-        low, high, _ = contrast(a.estimate(), b.estimate())
-        result.ci95, p = (low, high), rates_differ(a, b)
-    elif isinstance(a, Estimate) and isinstance(b, Estimate):
-        low, high, p = contrast(a, b, REPEAT.get(row.key, NO_SCATTER))
-        # Without an upper end (a stall) the difference has no interval, but a p-value.
-        result.ci95 = (low, high) if math.isfinite(low) and math.isfinite(high) else None
-    else:
-        return result
-    result.why = _why_incomparable(row, first, second) or _why_late(
-        row, result.difference, first, second
-    )
-    if not result.why:
-        result.p_value = p
-    return result
+    if before.value > 0 and row.group != "drift" and not any(hidden):
+        difference.relative = difference.difference / before.value
+    low, high, p_value = _contrast(row.key, before, after)
+    # Without an upper end (a stall) the difference has no interval, but a p-value.
+    if math.isfinite(low) and math.isfinite(high):
+        difference.ci95 = (low, high)
+    difference.why = _why_incomparable(row, first, second)
+    if not difference.why:
+        difference.why = _why_late(row, difference.difference, first, second)
+    if not difference.why:
+        difference.p_value = p_value
+    return difference
+
+
+def _contrast(
+    key: str, before: Estimate | Rate, after: Estimate | Rate
+) -> tuple[float, float, float | None]:
+    """The interval of the difference and its p-value; infinite and None for a rate and no rate."""
+    if isinstance(before, Rate) and isinstance(after, Rate):
+        low, high, _ = contrast(before.estimate(), after.estimate())
+        return low, high, rates_differ(before, after)
+    if isinstance(before, Estimate) and isinstance(after, Estimate):
+        return contrast(before, after, REPEAT.get(key, NO_SCATTER))
+    return -math.inf, math.inf, None
+
+
+def _value(number: Estimate | Rate | str) -> float | None:
+    """The value of a number; None where it is the reason for which there is none."""
+    if isinstance(number, str):
+        return None
+    return number.value
+
+
+def _why_unknown(
+    before: Estimate | Rate | str, after: Estimate | Rate | str, first: str, second: str
+) -> str:
+    """Why a row has no difference: the reason of both runs, or of each that has one."""
+    if isinstance(before, str) and before == after:
+        return f"in both, {before}"
+    reasons = []
+    for name, number in ((first, before), (second, after)):
+        if isinstance(number, str):
+            reasons.append(f"{name}: {number}")
+    return "; ".join(reasons)
 
 
 def _hidden(key: str, run: MeasuredRun) -> str:
-    one = run.numbers.get(key)
-    if key not in run.hidden or not isinstance(one, Estimate):
+    number = run.numbers.get(key)
+    if key not in run.hidden or not isinstance(number, Estimate):
         return ""
-    return unmeasured(one.low, one.high)
+    return unmeasured(number.low, number.high)
 
 
 # What an invalid run cannot say: its latencies and losses may be asyncli's. Memory and CPU are the
 # server's all the same.
 _OF_AN_INVALID_RUN: tuple[Group, ...] = ("latency", "losses")
+# What is of both ends where both are on one host, and of one end else.
+_OF_BOTH_ENDS = ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel")
 
 
 def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a number means different things in the two runs, or ""."""
+    return (
+        _why_invalid(row, first, second)
+        or _why_of_other_hosts(row, first, second)
+        or _why_of_other_kinds(row, first, second)
+        or _why_levels(row, first, second)
+        or _why_not_as_many(row, first, second)
+    )
+
+
+def _why_invalid(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     if row.group in _OF_AN_INVALID_RUN:
         for run in (first, second):
             if run.spoiled:
                 return f"{run.name} is invalid: {run.spoiled}"
-    a, b = first.facts.get("local"), second.facts.get("local")
-    if (
-        row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel")
-        and a != b
-    ):
-        here, there = (first, second) if a else (second, first)
-        return f"both ends are on one host in {here.name}, but not in {there.name}"
-    kinds = first.kinds.get(row.key), second.kinds.get(row.key)
-    if kinds[0] != kinds[1]:
-        return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
-    if row.key == "fixed.server_user" and kinds[0] == "PSS":
-        return _SHARED
-    if of := [one.name for one in (first, second) if row.key in one.levels]:
-        # Reuse of freed memory changes it beyond any interval: the second run looks better.
-        return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
-    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(
-        first.held, second.held
-    ):
-        return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
+
+
+def _why_of_other_hosts(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+    if row.key not in _OF_BOTH_ENDS:
+        return ""
+    local = first.facts.get("local")
+    if local == second.facts.get("local"):
+        return ""
+    here, there = (first, second) if local else (second, first)
+    return f"both ends are on one host in {here.name}, but not in {there.name}"
+
+
+def _why_of_other_kinds(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+    kind = first.kinds.get(row.key)
+    other_kind = second.kinds.get(row.key)
+    if kind != other_kind:
+        return (
+            f"the server's memory was read as {kind} in {first.name}, "
+            f"as {other_kind} in {second.name}"
+        )
+    if row.key == "fixed.server_user" and kind == "PSS":
+        return _SHARED
+    return ""
+
+
+def _why_levels(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+    names = [run.name for run in (first, second) if row.key in run.levels]
+    if not names:
+        return ""
+    # Reuse of freed memory changes it beyond any interval: the second run looks better.
+    return (
+        f"a difference of two levels in {' and '.join(names)}, first use included; "
+        "a slower ramp gives a slope"
+    )
+
+
+def _why_not_as_many(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+    if row.key != "memory.server_hold_end":
+        return ""
+    if abs(first.held - second.held) <= WORTH_TELLING * max(first.held, second.held):
+        return ""
+    return (
+        f"{format_count(first.held)} connections were held in {first.name}, "
+        f"{format_count(second.held)} in {second.name}"
+    )
 
 
 def _why_late(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a difference of latencies may be asyncli's lateness, or ""."""
     if row.group != "latency":
         return ""
-    a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
-    if a is None or b is None or 2 * abs(b - a) < abs(difference) or (b - a) * difference <= 0:
+    quantile = row.key.removeprefix("latency.")
+    before_ms = first.late_ms.get(quantile)
+    after_ms = second.late_ms.get(quantile)
+    if before_ms is None or after_ms is None:
         return ""
-    later = first if b < a else second
-    return f"in {later.name} asyncli itself sent {abs(b - a):.2g} ms later, which latency includes"
+    later_ms = after_ms - before_ms
+    if 2 * abs(later_ms) < abs(difference) or later_ms * difference <= 0:
+        return ""
+    later = second if later_ms >= 0 else first
+    return (
+        f"in {later.name} asyncli itself sent {abs(later_ms):.2g} ms later, which latency includes"
+    )
 
 
 # Plan keys that only locate the server or its processes.
@@ -417,56 +486,59 @@ _NO_DIFFERENCE = {
     "plan.force",
 }
 _ADDRESS = {"plan.urls", "plan.status_url"}
+# The order of findings.
+_BY_SEVERITY = ("error", "warning", "info")
 
 
 def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
     """The facts that differ between the runs, the server's first."""
-    keys = dict.fromkeys(chain.from_iterable(one.facts for one in runs))
-    found = []
+    keys = dict.fromkeys(chain.from_iterable(run.facts for run in runs))
+    facts = []
     for key in keys:
-        values = [one.facts.get(key) for one in runs]
+        values = [run.facts.get(key) for run in runs]
         if any(value != values[0] for value in values[1:]):
-            found.append(
-                Differing(
-                    key, [without_secrets(key.removeprefix("plan."), value) for value in values]
-                )
-            )
-    if any(one.key == "protocol" for one in found):
+            option = key.removeprefix("plan.")
+            facts.append(Differing(key, [without_secrets(option, value) for value in values]))
+    if any(fact.key == "protocol" for fact in facts):
         # Keys of one protocol differ because the protocol does.
-        found = [one for one in found if one.key.removeprefix("plan.") not in OWN_KEYS]
-    if any(one.key.startswith(DIRECTIVE) for one in found):
+        facts = [fact for fact in facts if fact.key.removeprefix("plan.") not in OWN_KEYS]
+    if any(fact.key.startswith(DIRECTIVE) for fact in facts):
         # The hash of the file adds nothing to its directives.
-        found = [one for one in found if one.key != "server.config_hash"]
-    return found
+        facts = [fact for fact in facts if fact.key != "server.config_hash"]
+    return facts
 
 
 def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list[Finding]:
-    by_key = {one.key: one.values for one in differs}
+    by_key = {fact.key: fact.values for fact in differs}
 
-    def of(*keys: str) -> dict[str, list[Any]]:
+    def of(keys: Iterable[str]) -> dict[str, list[Any]]:
         return {key: by_key[key] for key in keys if key in by_key}
 
-    found = [*chain.from_iterable(map(_caveats, runs))]
-    done = [
-        key
-        for key in by_key
-        if key == "protocol"
-        or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)
-    ]
+    findings: list[Finding] = []
+    for run in runs:
+        findings += _caveats(run)
+    sysctls = [key for key in by_key if key.startswith("sysctls.")]
     for entry, differences in (
-        (comparison.compare_plan, of(*done)),
-        (comparison.compare_host, of(*HOST, "local")),
-        (comparison.compare_asyncli, of(*OURS)),
-        (comparison.compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
+        (comparison.compare_plan, of(filter(_is_of_plan, by_key))),
+        (comparison.compare_host, of([*HOST, "local"])),
+        (comparison.compare_asyncli, of(OURS)),
+        (comparison.compare_sysctls, of(sysctls)),
     ):
         if differences:
-            found.append(entry(differences))
-    known = runs[0].facts.get("server.config_hash") is not None
-    if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
-        found.append(
-            comparison.compare_same(runs[0].facts.get("server.label") or "the server", known)
-        )
-    return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
+            findings.append(entry(differences))
+    is_config_known = runs[0].facts.get("server.config_hash") is not None
+    may_differ = _NO_DIFFERENCE | _ADDRESS if is_config_known else _NO_DIFFERENCE
+    if by_key.keys() <= may_differ:
+        label = runs[0].facts.get("server.label") or "the server"
+        findings.append(comparison.compare_same(label, is_config_known))
+    return sorted(findings, key=lambda finding: _BY_SEVERITY.index(finding.severity))
+
+
+def _is_of_plan(key: str) -> bool:
+    """Whether a fact is of the plan, and says more than where the server is."""
+    if key == "protocol":
+        return True
+    return key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE
 
 
 def _of_run(name: str, finding: Finding) -> Finding:
@@ -482,9 +554,9 @@ def _of_run(name: str, finding: Finding) -> Finding:
 
 def _caveats(run: MeasuredRun) -> list[Finding]:
     """Findings that make the numbers of a run doubtful."""
-    found = [_of_run(run.name, one) for one in run.findings]
+    findings = [_of_run(run.name, finding) for finding in run.findings]
     if run.spoiled:
-        found.append(comparison.compare_invalid(run.name, run.spoiled))
+        findings.append(comparison.compare_invalid(run.name, run.spoiled))
     if not run.complete:
-        found.append(comparison.compare_incomplete(run.name, not run.spoiled))
-    return found
+        findings.append(comparison.compare_incomplete(run.name, not run.spoiled))
+    return findings

@@ -505,7 +505,7 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
     }
     settling -= {"host_total", "generator_user"}
     start_s, end_s = (ramp.start_s, ramp.end_s or run.stop_s) if ramp is not None else (0.0, 0.0)
-    asked = counted(run, "answered")
+    asked = counted(run, lambda tick: tick.answered)
     answers = (asked.at(end_s) or 0.0) - (asked.at(start_s) or 0.0)
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         found = getattr(cost, name)

@@ -5,7 +5,7 @@ diverge.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -66,39 +66,45 @@ class Client:
         import numpy as np
 
         held = run.held
-        self.t_s, self._held = np.array(held.t_s), np.array(held.values)
-        self._start, self._plan = run.first_connect_s, run.plan
+        self.t_s = np.array(held.t_s)
+        self._held = np.array(held.values)
+        self._start = run.first_connect_s
+        self._plan = run.plan
         #: What the server counts as requests; requests that open a connection begin before we count
         #: it as open.
         self.requests = run.plan.requests
-        streams, beats = run.plan.streams, self.requests == "heartbeats"
-        self.by_connect = streams + (self.requests == "connections")
-        each = self.by_connect
+        #: Requests with which a connection opens.
+        self.by_connect = run.plan.streams + (self.requests == "connections")
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
+        ticks = [tick for _, tick in rows]
+        opened = [tick.opened for tick in ticks]
+        sent = list(map(self._sent, ticks))
         columns = {
-            "opened": [tick.opened for _, tick in rows],
-            "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [
-                each * _upgrades(tick) + (tick.sent if beats else 0) + _streams_again(tick, streams)
-                for _, tick in rows
-            ],
-            "answered": [
-                each * tick.opened + (tick.answered if beats else 0) + _streams_again(tick, streams)
-                for _, tick in rows
-            ],
-            "unsure": [
-                sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0
-                for _, tick in rows
-            ],
-        }
-        columns |= {
-            f"unreported_{name}": _unreported(rows, columns[name]) for name in ("opened", "sent")
+            "opened": opened,
+            "lost": [tick.lost if tick.deaths else 0 for tick in ticks],
+            "sent": sent,
+            "answered": list(map(self._answered, ticks)),
+            "unsure": list(map(_perhaps_accepted, ticks)),
+            "unreported_opened": _unreported(ticks, opened),
+            "unreported_sent": _unreported(ticks, sent),
         }
         self._whole = {
             name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()
         }
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
+
+    def _sent(self, tick: Tick) -> int:
+        """Requests of a tick that the server may count."""
+        beats = tick.sent if self.requests == "heartbeats" else 0
+        again = _streams_again(tick, self._plan.streams)
+        return self.by_connect * _upgrades(tick) + beats + again
+
+    def _answered(self, tick: Tick) -> int:
+        """Requests of a tick that the server has certainly counted."""
+        beats = tick.answered if self.requests == "heartbeats" else 0
+        again = _streams_again(tick, self._plan.streams)
+        return self.by_connect * tick.opened + beats + again
 
     def at(self, name: str, t_s: Any) -> Any:
         import numpy as np
@@ -109,8 +115,7 @@ class Client:
         return self.at(name, high) - self.at(name, low)
 
     def held(self, t_s: Any, until_s: float = math.inf) -> Any:
-        """Held connections at each of ``t_s``; constant from the last tick before ``until_s`` on.
-        """
+        """Held connections at each of ``t_s``; constant after the last tick before ``until_s``."""
         import numpy as np
 
         known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
@@ -142,7 +147,8 @@ class Client:
         import numpy as np
 
         there = (self.t_s > start) & (self.t_s <= stop)
-        t_s, held = self.t_s[there], self._held[there]
+        t_s = self.t_s[there]
+        held = self._held[there]
         asked = self.asked(t_s)
         # Gauge and schedule are read at different moments, so more than was due is no divergence.
         return _divergences(
@@ -161,14 +167,13 @@ def _batches_due(plan: Plan, after_s: Any) -> Any:
     import numpy as np
 
     ramp = plan.schedule
-    low, high = np.zeros(len(after_s), np.int64), np.full(len(after_s), ramp.batches, np.int64)
+    low = np.zeros(len(after_s), np.int64)
+    high = np.full(len(after_s), ramp.batches, np.int64)
     while (low < high).any():
         middle: Any = (low + high) // 2
         is_due = np.asarray(ramp.due_s(middle)) <= after_s
-        low, high = (
-            np.where(is_due, np.minimum(middle + 1, high), low),
-            np.where(is_due, high, middle),
-        )
+        low = np.where(is_due, np.minimum(middle + 1, high), low)
+        high = np.where(is_due, high, middle)
     return low
 
 
@@ -179,19 +184,25 @@ def _upgrades(tick: Tick) -> int:
 
 def _streams_again(tick: Tick, streams: int) -> int:
     """Requests that replaced lost streams, if each connection holds ``streams``."""
-    return (
-        max(0, tick.protocol.streams_opened - streams * tick.opened)
-        if tick.protocol is not None and streams
-        else 0
-    )
+    if tick.protocol is None or not streams:
+        return 0
+    return max(0, tick.protocol.streams_opened - streams * tick.opened)
 
 
-def _unreported(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
+def _perhaps_accepted(tick: Tick) -> int:
+    """Connects that failed, and that the server may have accepted."""
+    if not tick.failures:
+        return 0
+    return sum(tick.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
+
+
+def _unreported(ticks: Sequence[Tick], counts: Sequence[int]) -> list[int]:
     """The most that a lost worker may have done since its last tick."""
-    return [
-        2 * max(counts[max(0, place - 2) : place + 1]) if "generator_lost" in tick.deaths else 0
-        for place, (_, tick) in enumerate(rows)
-    ]
+    unreported = [0] * len(ticks)
+    for place, tick in enumerate(ticks):
+        if "generator_lost" in tick.deaths:
+            unreported[place] = 2 * max(counts[max(0, place - 2) : place + 1])
+    return unreported
 
 
 class Pages:
@@ -204,26 +215,14 @@ class Pages:
 
         names = ("active", "accepts", "handled", "requests", "polls")
         columns = {name: run.series(f"status.{name}") for name in names}
-        instants = columns["polls"].t_s
-        there = [column for column in columns.values() if len(column)]
-        if any(column.t_s != instants for column in there):
-            instants = sorted(set(instants).intersection(*(column.t_s for column in there)))
-        page = {
-            name: np.array(_where(column, instants))
-            if len(column)
-            else np.full(len(instants), math.nan)
-            for name, column in columns.items()
-        }
+        instants = _common_instants(columns)
+        unknown = np.full(len(instants), math.nan)
+        page = {}
+        for name, column in columns.items():
+            page[name] = np.array(_where(column, instants)) if len(column) else unknown
         #: Whether it has a count that can be compared with ours.
         self.comparable = any(len(columns[name]) for name in ("active", "accepts", "requests"))
-        connects = _where(run.series(STATUS_CONNECTS), instants)
-        unanswered = _where(run.series(STATUS_UNANSWERED), instants)
-        took = _where(run.series(f"{PROBE}status"), instants)
-        self.t_s = np.array(instants)
-        took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
-        #: The page was made between these instants; it may come one period later than requested.
-        self.asked_s, self.answered_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
-        self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
+        self._set_times(run, instants)
         #: Places of the first page after each restart, and the counter on the page before and on
         #: it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
@@ -232,25 +231,43 @@ class Pages:
         self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
+            page[name] = page[name].copy()
             for at in self.restarts:
                 page[name][at:] += page[name][at - 1]
-        known = len(connects) == len(instants)
-        reconnects = (
-            np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
-        )
-        self.polls = _since_first(page["polls"])
-        #: Polls without an answer: the server may or may not have counted them.
-        self.unanswered = (
-            _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        )
-        #: Connections that the poller may have opened, if the collector did not count them: nginx
-        #: ends a kept connection after keepalive_requests polls (100 before 1.19.10).
-        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
+        self._set_polls(run, instants, page["polls"])
         self.active = page["active"] - 1
         # New connections of our poller are accepts too.
-        self.accepts = _since_first(page["accepts"]) - reconnects
-        self.handled = _since_first(page["handled"]) - reconnects
+        self.accepts = _since_first(page["accepts"]) - self._reconnects
+        self.handled = _since_first(page["handled"]) - self._reconnects
         self.requests = _since_first(page["requests"])
+
+    def _set_times(self, run: Run, instants: list[float]) -> None:
+        import numpy as np
+
+        self.t_s = np.array(instants)
+        took = _where(run.series(f"{PROBE}status"), instants)
+        took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
+        #: The page was made between these instants; it may come one period later than requested.
+        self.asked_s = self.t_s - np.maximum(took_s, _APART_S)
+        self.answered_s = self.t_s + took_s
+        self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
+
+    def _set_polls(self, run: Run, instants: list[float], polls: Any) -> None:
+        import numpy as np
+
+        none = np.zeros(len(instants))
+        self.polls = _since_first(polls)
+        unanswered = _where(run.series(STATUS_UNANSWERED), instants)
+        #: Polls without an answer: the server may or may not have counted them.
+        self.unanswered = _since_first(np.array(unanswered)) if unanswered else none
+        connects = _where(run.series(STATUS_CONNECTS), instants)
+        self._reconnects = none
+        #: Connections that the poller may have opened, if the collector did not count them: nginx
+        #: ends a kept connection after keepalive_requests polls (100 before 1.19.10).
+        self.perhaps_reconnected = np.ceil(self.polls / 100)
+        if len(connects) == len(instants):
+            self._reconnects = _since_first(np.array(connects))
+            self.perhaps_reconnected = none
 
     def __len__(self) -> int:
         return len(self.t_s)
@@ -261,25 +278,40 @@ class Pages:
         """
         import numpy as np
 
-        opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
+        opened = np.zeros(len(self.t_s))
+        requests = np.zeros(len(self.t_s))
         for at in self.restarts:
-            low, high = self.asked_s[at - 1], self.t_s[at] + _APART_S
+            low = self.asked_s[at - 1]
+            high = self.t_s[at] + _APART_S
             polls = self.polls[at] - self.polls[at - 1]
             opened[at:] += client.within("opened", low, high) + polls
             requests[at:] += client.within("sent", low, high) + polls
         return opened, requests
 
 
+def _common_instants(columns: Mapping[str, Series]) -> list[float]:
+    """The instants of the pages that have all counts which any page has."""
+    instants = columns["polls"].t_s
+    read = [column.t_s for column in columns.values() if len(column)]
+    if all(times == instants for times in read):
+        return instants
+    return sorted(set(instants).intersection(*read))
+
+
 def _where(column: Series, instants: list[float]) -> list[float]:
     """The values at ``instants``; empty if one is missing."""
     if column.t_s == instants:
         return column.values
-    known = dict(zip(column.t_s, column.values, strict=True))
-    return [known[t_s] for t_s in instants] if all(t_s in known for t_s in instants) else []
+    known = dict(column.rows())
+    if not known.keys() >= set(instants):
+        return []
+    return [known[t_s] for t_s in instants]
 
 
 def _since_first(counts: Any) -> Any:
-    return counts - counts[0] if len(counts) else counts
+    if not len(counts):
+        return counts
+    return counts - counts[0]
 
 
 class CountPair(msgspec.Struct, frozen=True):
@@ -300,31 +332,65 @@ class CountPair(msgspec.Struct, frozen=True):
 
 def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
     """Our counts and the server's at each page; ``held`` up to the drain."""
-    t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
-    opened, sent, lost, answered = (
-        client.within(name, since, until) for name in ("opened", "sent", "lost", "answered")
-    )
+    t_s = pages.t_s
+    until = t_s + _APART_S
+    opened = client.within("opened", pages.asked_s, until)
+    lost = client.within("lost", pages.asked_s, until)
+    sent = client.within("sent", pages.asked_s, until)
+    answered = client.within("answered", pages.asked_s, until)
     unseen_opened, unseen_sent = pages.unseen(client)
-    perhaps, unread, before = (
-        pages.perhaps_reconnected,
-        pages.unanswered,
-        (t_s >= start) & (pages.answered_s <= stop),
-    )
-    churn, upgrading = (opened + lost)[before], client.connecting(t_s) * client.by_connect
-    held = client.held(t_s, stop)[before]
+    perhaps = pages.perhaps_reconnected
+    unread = pages.unanswered
+    connecting = client.connecting(t_s)
+    upgrading = connecting * client.by_connect
+    before_drain = (t_s >= start) & (pages.answered_s <= stop)
+    churn = (opened + lost)[before_drain]
+    answered_so_far = client.at("answered", t_s)
     pairs = [
-        CountPair("held", t_s[before], held, pages.active[before], -churn, churn + (unread + upgrading)[before]),
         CountPair(
-            "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
-            opened + client.connecting(t_s) + client.at("unsure", until) + client.at("unreported_opened", until) + perhaps,
+            "held",
+            t_s[before_drain],
+            first=client.held(t_s, stop)[before_drain],
+            second=pages.active[before_drain],
+            least=-churn,
+            most=churn + (unread + upgrading)[before_drain],
         ),
-        CountPair("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
         CountPair(
-            "requests", t_s, client.at("answered", t_s) + pages.polls, pages.requests, -answered - perhaps - unseen_sent - unread,
-            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("unreported_sent", until) + upgrading,
+            "accepts",
+            t_s,
+            first=client.at("opened", t_s),
+            second=pages.accepts,
+            least=-opened - unseen_opened - unread,
+            most=opened
+            + connecting
+            + client.at("unsure", until)
+            + client.at("unreported_opened", until)
+            + perhaps,
         ),
-    ]  # fmt: skip
-    return pairs[: None if client.requests else -1]
+        CountPair(
+            "handled",
+            t_s,
+            first=pages.accepts,
+            second=pages.handled,
+            least=0.0 * t_s,
+            most=0.0 * t_s,
+        ),
+    ]
+    if client.requests:
+        requests = CountPair(
+            "requests",
+            t_s,
+            first=answered_so_far + pages.polls,
+            second=pages.requests,
+            least=-answered - perhaps - unseen_sent - unread,
+            most=client.at("sent", t_s)
+            - answered_so_far
+            + sent
+            + client.at("unreported_sent", until)
+            + upgrading,
+        )
+        pairs.append(requests)
+    return pairs
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
@@ -337,27 +403,39 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     apart = (np.round(difference) < np.floor(low)) | (np.round(difference) > np.ceil(high))
     if not apart.any():
         return []
-    turns = np.flatnonzero(np.diff(np.concatenate(([0], apart.astype(np.int8), [0]))))
-    found: list[tuple[int, int]] = []
-    for first, after in turns.reshape(-1, 2).tolist():
-        if after - first < _FEWEST_PAGES and after < len(t_s):
-            continue
-        if found and first - found[-1][1] < _FEWEST_PAGES:
-            found[-1] = (found[-1][0], after)
-        else:
-            found.append((first, after))
-    result = []
-    for first, after in found:
-        widest = first + int(
-            np.argmax(np.where(apart[first:after], np.abs(difference[first:after]), -1.0))
-        )
+    periods = []
+    for first, after in _periods(apart):
+        sizes = np.where(apart[first:after], np.abs(difference[first:after]), -1.0)
+        widest = first + int(np.argmax(sizes))
         closed = after < len(t_s)
-        result.append(
+        periods.append(
             Divergence(
-                pair=pair, from_s=float(t_s[first]), to_s=float(t_s[after if closed else -1]),
-                most=round(float(difference[widest])), at_s=float(t_s[widest]),
-                last=round(float(difference[after - 1])), closed=closed,
+                pair=pair,
+                from_s=float(t_s[first]),
+                to_s=float(t_s[after if closed else -1]),
+                most=round(float(difference[widest])),
+                at_s=float(t_s[widest]),
+                last=round(float(difference[after - 1])),
+                closed=closed,
             )
-        )  # fmt: skip
-    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:20]
-    return sorted(result, key=lambda one: one.from_s)
+        )
+    largest = sorted(periods, key=lambda period: abs(period.most), reverse=True)[:20]
+    return sorted(largest, key=lambda period: period.from_s)
+
+
+def _periods(apart: Any) -> list[tuple[int, int]]:
+    """The first place of each period in which counts are ``apart``, and the place after it. Short
+    ones are left out, and those with little between them are one.
+    """
+    import numpy as np
+
+    turns = np.flatnonzero(np.diff(np.concatenate(([0], apart.astype(np.int8), [0]))))
+    periods: list[tuple[int, int]] = []
+    for first, after in turns.reshape(-1, 2).tolist():
+        if after - first < _FEWEST_PAGES and after < len(apart):
+            continue
+        if periods and first - periods[-1][1] < _FEWEST_PAGES:
+            periods[-1] = (periods[-1][0], after)
+        else:
+            periods.append((first, after))
+    return periods

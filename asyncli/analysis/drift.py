@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -25,7 +25,7 @@ from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, exam
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
 from asyncli.model.metrics import SERVER_DESCRIPTORS
-from asyncli.model.records import Finding
+from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
 from asyncli.model.units import format_bytes, format_count
@@ -115,46 +115,42 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     run = for_drift(run)
     if run.hold is None:
         return {}, []
-    start, end = (
-        run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s),
-        run.hold.end_s,
-    )
-    shared = any(one.code == host_shared.code for one in other_sockets(run))
-    analysis = _DriftAnalysis(
-        run, start, end, others=sockets_of_others(run) if shared else Series()
-    )
+    settling_s = min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s)
+    start = run.hold.start_s + settling_s
+    end = run.hold.end_s
+    others = Series()
+    if any(finding.code == host_shared.code for finding in other_sockets(run)):
+        others = sockets_of_others(run)
+    analysis = _DriftAnalysis(run, start, end, others=others)
 
-    sources = {name: source_of(run, name) for name in SOURCES}
-    found = {
-        name: analysis.drift(name, one)
-        for name, one in sources.items()
-        if drifting(run, one).between(start, end).t_s
-    }
+    by_name: dict[MetricName, Drift] = {}
+    for name in SOURCES:
+        source = source_of(run, name)
+        if drifting(run, source).between(start, end).t_s:
+            by_name[name] = analysis.drift(name, source)
     available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
-    findings = [
-        _grows(name, found[name], available, run.hold.length_s)
-        for name in found
-        if _is_reported(name, found)
-    ]
-    if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
-        too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
-        findings.append(
-            drift_unknown(
-                list(unknown), max(one.points for one in unknown.values()), FEWEST_POINTS, too_short
-            )
-        )
-    return found, findings
+    findings = []
+    for name, drift in by_name.items():
+        if _is_reported(name, by_name):
+            findings.append(_grows(name, drift, available, run.hold.length_s))
+    unknown = {name: drift for name, drift in by_name.items() if drift.bytes_per_hour is None}
+    if unknown:
+        points = max(drift.points for drift in unknown.values())
+        too_short = min(drift.minutes for drift in unknown.values()) < FEWEST_POINTS
+        findings.append(drift_unknown(list(unknown), points, FEWEST_POINTS, too_short))
+    return by_name, findings
 
 
-def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
-    """The medians (instant in s, bytes) behind each drift of ``found``."""
+def medians(run: Run, by_name: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
+    """The medians (instant in s, bytes) behind each drift of ``by_name``."""
     analysis = _DriftAnalysis(run, -math.inf, math.inf)
     points = {}
-    for name, one in found.items():
-        if one.from_s is not None and one.to_s is not None:
-            points[name] = Series(
-                *analysis.medians(drifting(run, one.metric), one.from_s, one.to_s, one.bin_s)[:2]
-            )
+    for name, drift in by_name.items():
+        if drift.from_s is None or drift.to_s is None:
+            continue
+        metric = drifting(run, drift.metric)
+        times, values, _ = analysis.medians(metric, drift.from_s, drift.to_s, drift.bin_s)
+        points[name] = Series(times, values)
     return points
 
 
@@ -166,19 +162,24 @@ def source_of(run: Run, name: MetricName) -> str:
 def drifting(run: Run, source: str) -> Series:
     """The memory ``source`` over time; the host's without inodes of /proc."""
     metric = run.series(source)
-    listing = (
-        run.series(metrics.KERNEL_LISTING_BYTES) if source == metrics.HOST_USED_BYTES else Series()
-    )
-    return minus(metric, [listing]) if len(listing) else metric
+    if source != metrics.HOST_USED_BYTES:
+        return metric
+    listing = run.series(metrics.KERNEL_LISTING_BYTES)
+    if not len(listing):
+        return metric
+    return minus(metric, [listing])
 
 
-def counted(run: Run, name: str) -> Series:
-    """The count ``name`` of the ticks, added up since the first: interpolation gives the count of
+def counted(run: Run, count: Callable[[Tick], float]) -> Series:
+    """The ``count`` of the ticks, added up since the first: interpolation gives the count of
     any stretch of time.
     """
-    first_s = run.ticks[0][0] - 1.0 if run.ticks else 0.0
-    counts = accumulate((getattr(tick, name) for _, tick in run.ticks), initial=0.0)
-    return Series([first_s, *(t_s for t_s, _ in run.ticks)], list(counts))
+    times = [run.ticks[0][0] - 1.0 if run.ticks else 0.0]
+    counts = [0.0]
+    for t_s, tick in run.ticks:
+        times.append(t_s)
+        counts.append(counts[-1] + count(tick))
+    return Series(times, counts)
 
 
 class _DriftAnalysis:
@@ -187,7 +188,9 @@ class _DriftAnalysis:
     def __init__(
         self, run: Run, start_s: float, end_s: float, *, others: Series | None = None
     ) -> None:
-        self._run, self._start, self._end = run, start_s, end_s
+        self._run = run
+        self._start = start_s
+        self._end = end_s
         #: Sockets of other programs, if they opened or closed many in the run.
         self._others = Series() if others is None else others
 
@@ -197,22 +200,29 @@ class _DriftAnalysis:
         With restarts of the server, of the longest part without one. If the later half certainly
         moves by less than the whole, it counts alone, because settling ends and growth does not.
         """
-        starts = _restarts(self._run) if name in ("server_user", "host_total") else ()
-        edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
+        start, end = self._longest_part(name)
+        drift = self._over(name, source, start, end)
+        while drift.bytes_per_hour and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
+            start = (start + end) / 2
+            later = self._over(name, source, start, end)
+            if later.ci95 is None or later.ci95[0] <= drift.bytes_per_hour <= later.ci95[1]:
+                break
+            if abs(later.bytes_per_hour or 0.0) > abs(drift.bytes_per_hour):
+                break
+            drift = later
+        return drift
+
+    def _longest_part(self, name: MetricName) -> tuple[float, float]:
+        """The longest part of the hold in which the server was not restarted."""
+        restarts: list[float] = []
+        if name in ("server_user", "host_total"):
+            restarts = [t_s for t_s in _restarts(self._run) if self._start < t_s < self._end]
+        edges = [self._start, *restarts, self._end]
         start, end = max(pairwise(edges), key=lambda part: part[1] - part[0])
         if start > self._start:
             # Memory settles again after a restart.
             start += min(self._run.plan.keepalive_s, _SETTLING_SHARE * (end - start))
-        found = self._over(name, source, start, end)
-        while found.bytes_per_hour and found.p_value is not None and found.p_value < 1 - CONFIDENCE:
-            start = (start + end) / 2
-            later = self._over(name, source, start, end)
-            if later.ci95 is None or later.ci95[0] <= found.bytes_per_hour <= later.ci95[1]:
-                break
-            if abs(later.bytes_per_hour or 0.0) > abs(found.bytes_per_hour):
-                break
-            found = later
-        return found
+        return start, end
 
     def _over(self, name: MetricName, source: str, start: float, end: float) -> Drift:
         """The drift between two instants.
@@ -220,57 +230,63 @@ class _DriftAnalysis:
         If all metrics of :data:`_WIDER` grow by more than ``source``, that is the drift; else the
         interval includes their growth.
         """
-        follows, metric = name == "kernel", drifting(self._run, source)
+        metric = drifting(self._run, source)
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
         times, values, held = self.medians(metric, start, end, bin_s)
         result = Drift(
-            bytes_per_hour=None, ci95=None, p_value=None, minutes=int((end - start) // 60), verdict="too_short",
-            within_bytes_per_hour=None, points=len(times), bin_s=bin_s, from_s=start, to_s=end,
-            level_bytes=statistics.median(values) if values else None, metric=source,
-        )  # fmt: skip
+            bytes_per_hour=None,
+            ci95=None,
+            p_value=None,
+            minutes=int((end - start) // 60),
+            verdict="too_short",
+            within_bytes_per_hour=None,
+            points=len(times),
+            bin_s=bin_s,
+            from_s=start,
+            to_s=end,
+            level_bytes=statistics.median(values) if values else None,
+            metric=source,
+        )
         if len(times) < FEWEST_POINTS:
             return result
-        found = self._trend(metric, times, values, held, follows=follows)
-        wider = _WIDER if name == "server_user" and source not in _WIDER else ()
-        if (
-            more := self._least_growth([self._run.series(one) for one in wider], start, end, bin_s)
-        ) is not None:
-            if more.p_value < 1 - CONFIDENCE and more.low > max(0.0, found.high):
-                found, result.metric = more, _WIDER[0]
-            else:
-                found = msgspec.structs.replace(found, high=max(found.high, more.high))
-        baseline, level = (
-            metric.between(-math.inf, self._run.first_connect_s),
-            statistics.median(values),
-        )
-        had, taken = math.inf if name in _NEED_MINUTES else values[0], 0.0
+        growth = self._trend(metric, times, values, held, follows=name == "kernel")
+        if name == "server_user" and source not in _WIDER:
+            growth = self._with_wider(result, growth, start, end)
+        baseline = metric.between(-math.inf, self._run.first_connect_s)
+        level = statistics.median(values)
+        had = math.inf if name in _NEED_MINUTES else values[0]
+        taken = 0.0
         if baseline.t_s:
-            before, grown_h = (
-                statistics.median(baseline.values),
-                (times[0] - statistics.median(baseline.t_s)) / 3600,
-            )
+            before = statistics.median(baseline.values)
+            grown_h = (times[0] - statistics.median(baseline.t_s)) / 3600
             # Without its growth since then.
-            had, taken = had - before - found.slope * grown_h, level - before
-        hours = (end - start) / 3600
+            had = had - before - growth.slope * grown_h
+            taken = level - before
         others = self._opened_by_others(start, end)
-        theirs = 0.0
-        if others and not self._are_elsewhere(start, end):
-            theirs = others * self._at_most_each(baseline, times[0], values[0], held[0])
-        undecided = _is_small(
-            result.minutes, abs(found.slope) * hours - theirs, had, level
-        ) or _has_ended(values)
-        # The kernel's and the host's memory is that of the others too, however long it takes.
-        of_all = others > 0 and name in ("kernel", "host_total")
-        self._conclude(
-            result,
-            found,
-            level,
-            taken,
-            of_all or (undecided and result.minutes < FEWEST_POINTS),
-            start,
-            end,
+        of_others = others * self._at_most_each(baseline, times[0], values[0], held[0])
+        if self._are_elsewhere(start, end):
+            of_others = 0.0
+        grown = abs(growth.slope) * (end - start) / 3600 - of_others
+        may_be_settling = result.minutes < FEWEST_POINTS and (
+            _is_small(result.minutes, grown, had, level) or _has_ended(values)
         )
+        # The kernel's and the host's memory is that of the others too, however long it takes.
+        is_of_all = others > 0 and name in ("kernel", "host_total")
+        self._conclude(result, growth, level, taken, is_of_all or may_be_settling, start, end)
         return result
+
+    def _with_wider(self, result: Drift, growth: Trend, start: float, end: float) -> Trend:
+        """The growth of the metrics :data:`_WIDER`, if all certainly grow by more than ``growth``;
+        else ``growth``, which may be as high as theirs.
+        """
+        wider = [self._run.series(name) for name in _WIDER]
+        least = self._least_growth(wider, start, end, result.bin_s)
+        if least is None:
+            return growth
+        if _certainly_exceeds(least, growth):
+            result.metric = _WIDER[0]
+            return least
+        return msgspec.structs.replace(growth, high=max(growth.high, least.high))
 
     def _are_elsewhere(self, start: float, end: float) -> bool:
         """Whether the sockets of others are not this server's: its fullest process has as many
@@ -286,11 +302,8 @@ class _DriftAnalysis:
         if len(baseline) < 2 or not held:
             return 0.0
         seconds = baseline.t_s[-1] - baseline.t_s[0]
-        by_itself = (
-            max(0.0, baseline.values[-1] - baseline.values[0])
-            / seconds
-            * (t_s - statistics.median(baseline.t_s))
-        )
+        rise = max(0.0, baseline.values[-1] - baseline.values[0])
+        by_itself = rise / seconds * (t_s - statistics.median(baseline.t_s))
         return max(0.0, value - statistics.median(baseline.values) - by_itself) / held
 
     def _opened_by_others(self, start: float, end: float) -> float:
@@ -298,29 +311,32 @@ class _DriftAnalysis:
         the last quarter; 0 if few.
         """
         quarter = (end - start) / 4
-        before, after = (
-            self._others.between(start, start + quarter).values,
-            self._others.between(end - quarter, end).values,
-        )
+        before = self._others.between(start, start + quarter).values
+        after = self._others.between(end - quarter, end).values
         if not before or not after:
             return 0.0
-        ours = self._run.sides.ends * (self._run.held.at(end) or 0.0)
+        own_ends = self._run.sides.ends * (self._run.held.at(end) or 0.0)
         moved = abs(statistics.median(after) - statistics.median(before))
-        return moved if moved > few_sockets(ours) else 0.0
+        if moved <= few_sockets(own_ends):
+            return 0.0
+        return moved
 
     def _least_growth(
         self, wider: Sequence[Series], start: float, end: float, bin_s: float
     ) -> Trend | None:
         """The least growth of the metrics ``wider``; None if one has too few points."""
-        rows = [self.medians(one, start, end, bin_s) for one in wider]
-        if not rows or min(len(times) for times, _, _ in rows) < FEWEST_POINTS:
-            return None
-        each = [self._trend(one, *row, follows=False) for one, row in zip(wider, rows, strict=True)]
-        slope, low, high = (
-            min(ends)
-            for ends in zip(*((one.slope, one.low, one.high) for one in each), strict=True)
+        trends = []
+        for metric in wider:
+            times, values, held = self.medians(metric, start, end, bin_s)
+            if len(times) < FEWEST_POINTS:
+                return None
+            trends.append(self._trend(metric, times, values, held, follows=False))
+        return Trend(
+            min(growth.slope for growth in trends),
+            min(growth.low for growth in trends),
+            min(growth.high for growth in trends),
+            max(growth.p_value for growth in trends),
         )
-        return Trend(slope, low, high, max(one.p_value for one in each))
 
     def _trend(
         self,
@@ -333,24 +349,30 @@ class _DriftAnalysis:
     ) -> Trend:
         """The trend that memory as read and memory less the connections' cost have in common."""
         variants = [values]
-        if max(held) > min(held) and (each := self._each(metric, values[0], held[0])) is not None:
+        cost = None
+        if max(held) > min(held):
+            cost = self._cost_of_each(metric, values[0], held[0])
+        if cost is not None:
             usual = statistics.median(held)
-            less = [value - each * (n - usual) for value, n in zip(values, held, strict=True)]
+            less = [value - cost * (n - usual) for value, n in zip(values, held, strict=True)]
             variants = [less] if follows else [values, less]
         hours = [t_s / 3600 for t_s in times]
-        trends = [one for variant in variants if (one := trend(hours, variant)) is not None]
-        low, high = min(one.low for one in trends), max(one.high for one in trends)
+        trends = []
+        for variant in variants:
+            growth = trend(hours, variant)
+            if growth is not None:
+                trends.append(growth)
         return Trend(
-            min((one.slope for one in trends), key=abs),
-            low,
-            high,
-            max(one.p_value for one in trends),
+            min((growth.slope for growth in trends), key=abs),
+            min(growth.low for growth in trends),
+            max(growth.high for growth in trends),
+            max(growth.p_value for growth in trends),
         )
 
     def _conclude(
         self,
         result: Drift,
-        found: Trend,
+        growth: Trend,
         level: float,
         taken: float,
         may_be_settling: bool,
@@ -358,32 +380,33 @@ class _DriftAnalysis:
         end: float,
     ) -> None:
         """Set rate, interval and verdict. ``taken``: bytes above the baseline."""
-        rate, low, high = found.slope, found.low, found.high
-        result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
-        # Interval and test may disagree because of ranks and ties: the less certain of them counts.
-        if low <= 0 <= high:
-            result.p_value = max(result.p_value, 1 - CONFIDENCE)
-        elif result.p_value >= 1 - CONFIDENCE:
-            low, high = min(low, 0.0), max(high, 0.0)
-            result.ci95 = (low, high)
-        hours = (end - start) / 3600
-        certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
+        rate = growth.slope
+        low, high, p_value = _consistent(growth)
+        certain = p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
         if certain and may_be_settling:
-            certain, low, high = False, min(low, 0.0), max(high, 0.0)
+            certain = False
+            low = min(low, 0.0)
+            high = max(high, 0.0)
+        hours = (end - start) / 3600
         # The kernel allocates by pages: one more or less does not show.
         page = PAGES / 2 / hours
-        low, high = min(low, rate - page), max(high, rate + page)
-        result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
+        low = min(low, rate - page)
+        high = max(high, rate + page)
+        result.bytes_per_hour = rate
+        result.ci95 = (low, high)
+        result.p_value = p_value
+        result.within_bytes_per_hour = max(abs(low), abs(high))
+        result.bound_bytes_per_hour = max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level)
         # The share, over an hour or a shorter hold, as a rate per hour.
         share_of_level = level / min(1.0, hours)
-        result.bound_bytes_per_hour = max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level)
         if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, page):
             result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= result.bound_bytes_per_hour:
             result.verdict = "flat"
-        answered = counted(self._run, "answered")
-        if (number := (answered.at(end) or 0.0) - (answered.at(start) or 0.0)) > 0:
-            result.bytes_per_request = rate * hours / number
+        answered = counted(self._run, lambda tick: tick.answered)
+        requests = (answered.at(end) or 0.0) - (answered.at(start) or 0.0)
+        if requests > 0:
+            result.bytes_per_request = rate * hours / requests
 
     def medians(
         self, metric: Series, start: float, end: float, bin_s: float
@@ -392,42 +415,60 @@ class _DriftAnalysis:
         the end.
         """
         count = int((end - start) / bin_s + 1e-6)
-        edges = [end - (count - place) * bin_s for place in range(count)] + [
-            math.nextafter(end, math.inf)
-        ]
+        edges = [end - (count - place) * bin_s for place in range(count)]
+        edges.append(math.nextafter(end, math.inf))
         rows = []
         for low, high in pairwise(edges):
-            part = metric.between(low, math.nextafter(high, -math.inf))
-            if part.t_s:
-                t_s = (
-                    part.t_s[len(part.t_s) // 2]
-                    if len(part.t_s) % 2
-                    else statistics.median(part.t_s)
-                )
-                n = self._run.held.between(low, math.nextafter(high, -math.inf)).values
-                rows.append(
-                    (
-                        t_s,
-                        statistics.median(part.values),
-                        statistics.median(n) if n else self._run.held.at(t_s) or 0.0,
-                    )
-                )
-        usual = statistics.median(n for _, _, n in rows) if rows else 0.0
-        rows = [row for row in rows if abs(row[2] - usual) <= PART * usual]
-        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+            before_next = math.nextafter(high, -math.inf)
+            part = metric.between(low, before_next)
+            if not part.t_s:
+                continue
+            t_s = statistics.median(part.t_s)
+            held = self._run.held.between(low, before_next).values
+            connections = statistics.median(held) if held else self._run.held.at(t_s) or 0.0
+            rows.append((t_s, statistics.median(part.values), connections))
+        usual = statistics.median(connections for _, _, connections in rows) if rows else 0.0
+        times = []
+        values = []
+        counts = []
+        for t_s, value, connections in rows:
+            if abs(connections - usual) <= PART * usual:
+                times.append(t_s)
+                values.append(value)
+                counts.append(connections)
+        return times, values, counts
 
-    def _each(self, metric: Series, value: float, held: float) -> float | None:
+    def _cost_of_each(self, metric: Series, value: float, held: float) -> float | None:
         """Memory per connection by the baseline and the first point: accurate enough to correct for
         a few connections.
         """
         baseline = metric.between(-math.inf, self._run.first_connect_s).values
-        return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
+        if not baseline or not held:
+            return None
+        return max(0.0, (value - statistics.median(baseline)) / held)
+
+
+def _certainly_exceeds(growth: Trend, other: Trend) -> bool:
+    """Whether a growth is certain, and greater than the other can be."""
+    return growth.p_value < 1 - CONFIDENCE and growth.low > max(0.0, other.high)
+
+
+def _consistent(growth: Trend) -> tuple[float, float, float]:
+    """Interval and p-value. They may disagree because of ranks and ties: the less certain of them
+    counts.
+    """
+    if growth.low <= 0 <= growth.high:
+        return growth.low, growth.high, max(growth.p_value, 1 - CONFIDENCE)
+    if growth.p_value >= 1 - CONFIDENCE:
+        return min(growth.low, 0.0), max(growth.high, 0.0), growth.p_value
+    return growth.low, growth.high, growth.p_value
 
 
 def _has_ended(values: Sequence[float]) -> bool:
     """Whether the growth ended before the later half: a step, or a first use, and no rate."""
     eighth = max(1, len(values) // 8)
-    first, last = statistics.median(values[:eighth]), statistics.median(values[-eighth:])
+    first = statistics.median(values[:eighth])
+    last = statistics.median(values[-eighth:])
     middle = statistics.median(values[(len(values) - eighth) // 2 :][: eighth + 1])
     # Of growth that goes on, half is in the later half.
     return abs(last - middle) < abs(last - first) / 4
@@ -448,22 +489,24 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
     """The length of a bin: a minute, or less in a short hold, but at least the sample interval."""
     if length_s >= POINTS_WANTED * BIN_S:
         return BIN_S * math.ceil(length_s / BIN_S / MOST_POINTS)
-    gaps = [b - a for a, b in pairwise(t_s)]
-    return max(length_s / POINTS_WANTED, statistics.median(gaps) if gaps else BIN_S, 1e-3)
+    gaps = [later - earlier for earlier, later in pairwise(t_s)]
+    usual_gap = statistics.median(gaps) if gaps else BIN_S
+    return max(length_s / POINTS_WANTED, usual_gap, 1e-3)
 
 
 def _restarts(run: Run) -> list[float]:
     """When the server was restarted or reloaded (s): by its counters, by half of its processes
     ending at once, or by a new generation of them.
     """
-    accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
+    accepts = run.series(metrics.STATUS_ACCEPTS)
+    ended = run.series(metrics.SERVER_ENDED)
     processes = run.series(metrics.SERVER_PROCESSES)
-    found = {accepts.t_s[place] for place in counter_resets(accepts.values)}
-    found |= {generation.at_s for generation in generations(run)}
-    for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
+    restarts = {accepts.t_s[place] for place in counter_resets(accepts.values)}
+    restarts |= {generation.at_s for generation in generations(run)}
+    for (_, before), (t_s, after) in pairwise(ended.rows()):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
-            found.add(t_s)
-    return sorted(found)
+            restarts.add(t_s)
+    return sorted(restarts)
 
 
 _WORDS: dict[Verdict, str] = {
@@ -479,8 +522,10 @@ def called(drift: Drift) -> str:
     if drift.ci95 is None:
         why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
         return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
-    settling = f", {'growth' if (drift.bytes_per_hour or 0.0) > 0 else 'shrinking'} or settling"
-    return _WORDS[drift.verdict] + settling * is_settling(drift)
+    if not is_settling(drift):
+        return _WORDS[drift.verdict]
+    change = "growth" if (drift.bytes_per_hour or 0.0) > 0 else "shrinking"
+    return f"{_WORDS[drift.verdict]}, {change} or settling"
 
 
 def is_settling(drift: Drift) -> bool:
@@ -502,37 +547,34 @@ def in_words(drift: Drift) -> str:
     where = f"in {examined(drift.from_s or 0.0, drift.to_s or 0.0)}"
     if drift.verdict in ("grows", "shrinks"):
         return f"{called(drift)} by {by_the_hour(drift.bytes_per_hour or 0.0, drift.ci95)} {where}"
-    low, high = map(format_bytes, drift.ci95)
-    rate = (
-        f"at most {format_bytes(drift.within_bytes_per_hour or 0.0)}"
-        if drift.verdict == "flat"
-        else f"{low} to {high}"
-    )
-    return f"{called(drift)} {where}: {rate} an hour (bound {format_bytes(drift.bound_bytes_per_hour or 0.0)})"
+    if drift.verdict == "flat":
+        rate = f"at most {format_bytes(drift.within_bytes_per_hour or 0.0)}"
+    else:
+        low, high = map(format_bytes, drift.ci95)
+        rate = f"{low} to {high}"
+    bound = format_bytes(drift.bound_bytes_per_hour or 0.0)
+    return f"{called(drift)} {where}: {rate} an hour (bound {bound})"
 
 
-def _is_reported(name: MetricName, found: dict[MetricName, Drift]) -> bool:
+def _is_reported(name: MetricName, by_name: Mapping[MetricName, Drift]) -> bool:
     """Whether the metric grows; the whole host only if its parts do not explain it."""
-    rate = found[name].bytes_per_hour
-    if found[name].verdict != "grows" or rate is None:
+    rate = by_name[name].bytes_per_hour
+    if by_name[name].verdict != "grows" or rate is None:
         return False
-    parts = [
-        one.bytes_per_hour or 0.0
-        for part, one in found.items()
-        if part != name and one.verdict == "grows"
-    ]
-    return name != "host_total" or sum(parts) < rate / 2
+    if name != "host_total":
+        return True
+    parts = [drift for part, drift in by_name.items() if part != name and drift.verdict == "grows"]
+    return sum(drift.bytes_per_hour or 0.0 for drift in parts) < rate / 2
 
 
 def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: float) -> Finding:
-    from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
-    each = drift.bytes_per_request if name != "host_total" else None
-    # Of which as large a share lasts for ten minutes.
-    long_hold_s = (
-        MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s))
-        if drift.minutes < FEWEST_POINTS
-        else None
-    )
-    return drift_grows(
-        name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available, long_hold_s
-    )
+    from_s = drift.from_s or 0.0
+    to_s = drift.to_s or 0.0
+    rate = drift.bytes_per_hour or 0.0
+    per_request = drift.bytes_per_request if name != "host_total" else None
+    long_hold_s = None
+    if drift.minutes < FEWEST_POINTS:
+        # Of which as large a share lasts for ten minutes.
+        long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s))
+    interval = drift.ci95 or (rate, rate)
+    return drift_grows(name, from_s, to_s, rate, interval, per_request, available, long_hold_s)

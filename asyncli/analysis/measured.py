@@ -5,7 +5,7 @@ none.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -37,7 +37,7 @@ from asyncli.findings.compare import DIRECTIVE, compare_burst
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_PSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.records import Environment, Finding
+from asyncli.model.records import Environment, Finding, Tick
 from asyncli.model.run import Run, Ticks
 from asyncli.model.units import format_duration
 
@@ -215,6 +215,13 @@ def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
         numbers[key] = at_least(last_of(last), PAGES / 2)
 
 
+#: What CPU time is spent on: events of a tick.
+_EVENTS: dict[str, Callable[[Tick], float]] = {
+    "answered": lambda tick: tick.answered,
+    "opened": lambda tick: tick.opened,
+}
+
+
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:
     """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats
     included).
@@ -254,14 +261,17 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
     k = count_stretches(cpu.t_s[-1] - cpu.t_s[0], least_s=2.0)
     if k is None:
         return f"the {name} is too short for the spread of its stretches"
-    edges, counts = np.linspace(cpu.t_s[0], cpu.t_s[-1], k + 1), counted(run, count)
-    spent, done = (np.diff(np.interp(edges, one.t_s, one.values)) for one in (cpu, counts))
+    edges = np.linspace(cpu.t_s[0], cpu.t_s[-1], k + 1)
+    counts = counted(run, _EVENTS[count])
+    spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
+    done = np.diff(np.interp(edges, counts.t_s, counts.values))
     if done.sum() <= 0:
         return f"nothing was {count} in the {name}"
     if spent.min() < 0:
         return "the server's processes changed: its CPU time fell"
     ratio = float(spent.sum() / done.sum())
-    off, middle = spent - ratio * done, np.arange(k) - (k - 1) / 2
+    off = spent - ratio * done
+    middle = np.arange(k) - (k - 1) / 2
     rest = off - (off @ middle) / (middle @ middle) * middle
     error = math.sqrt(float(rest @ rest) / (k - 2) * k) / float(done.sum())
     # No better than the resolution.

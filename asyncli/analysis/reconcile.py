@@ -19,12 +19,14 @@ from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.metrics import SERVER_SOCKETS
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding
+from asyncli.model.records import Finding, PhaseName
 from asyncli.model.run import Run
 
 # A status page that is older than this (s) at the drain, and than two of its usual intervals, is
 # ignored.
 _STALE_S = 3.0
+# In these connections are held, and closed.
+_LAST_PHASES: tuple[PhaseName, ...] = ("hold", "drain")
 
 
 class _AtEnd(msgspec.Struct, frozen=True):
@@ -73,7 +75,8 @@ def reconcile(
     ``diagnoses``: of lost connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
-    start_s, stop_s = run.first_connect_s, run.stop_s
+    start_s = run.first_connect_s
+    stop_s = run.stop_s
     context = _context_of(run, totals, diagnoses)
     if not math.isfinite(start_s):
         return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
@@ -91,14 +94,8 @@ def reconcile(
     result.divergences.sort(key=lambda divergence: divergence.from_s)
     active = _active_at_end(pages, start_s, stop_s)
     if active is not None or pages.t_s[-1] >= stop_s:
-        result.accepts_delta = _int_or_none(pages.accepts[-1])
-        result.handled_delta = _int_or_none(pages.handled[-1])
-        result.requests_delta = _int_or_none(pages.requests[-1])
-    restarts = []
-    if pages.restarts:
-        restarts.append(
-            counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])
-        )
+        _set_deltas(result, pages)
+    restarts = _restarts(pages)
     why = _why_unknown(run, pages, active)
     if why == "page_of_new_processes":
         before_s = pages.restarted_s[0]
@@ -109,9 +106,43 @@ def reconcile(
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
         return result, [unknown, *restarts, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
-    at_end = [_at_end(pair, client, totals, active, stop_s) for pair in pairs]
-    known_at_end = [count for count in at_end if count is not None]
-    accepted_more = any(count.pair == "accepts" and count.by > count.most for count in known_at_end)
+    at_end = []
+    for pair in pairs:
+        count = _at_end(pair, client, totals, active, stop_s)
+        if count is not None:
+            at_end.append(count)
+    at_end_findings = _findings_at_end(run, at_end, result, context, restarted=bool(restarts))
+    return result, [
+        *at_end_findings,
+        *restarts,
+        *_divergence_findings(result.divergences, context),
+    ]
+
+
+def _set_deltas(result: Reconciliation, pages: Pages) -> None:
+    """What the server counted from the first page to the last."""
+    result.accepts_delta = _int_or_none(pages.accepts[-1])
+    result.handled_delta = _int_or_none(pages.handled[-1])
+    result.requests_delta = _int_or_none(pages.requests[-1])
+
+
+def _restarts(pages: Pages) -> list[Finding]:
+    """The finding of counters that restarted."""
+    if not pages.restarts:
+        return []
+    return [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])]
+
+
+def _findings_at_end(
+    run: Run,
+    at_end: Sequence[_AtEnd],
+    result: Reconciliation,
+    context: _Context,
+    *,
+    restarted: bool,
+) -> list[Finding]:
+    """Findings of the counts at the last page; sets whether they agree."""
+    accepted_more = any(count.pair == "accepts" and count.by > count.most for count in at_end)
     context.others = context.others_hold or accepted_more
     open_since: dict[str, Since] = {}
     for divergence in result.divergences:
@@ -119,22 +150,21 @@ def reconcile(
             since = Since(from_s=divergence.from_s, most=divergence.most, at_s=divergence.at_s)
             open_since[divergence.pair] = since
     disagreements = []
-    for count in known_at_end:
+    for count in at_end:
         if not count.agrees:
             disagreements.append(_disagreement(count, open_since.get(count.pair), context))
     result.agrees = not disagreements
-    has_ended = all(
-        phase is not None and phase.end_s is not None
-        for phase in (run.phase("hold"), run.phase("drain"))
-    )
-    return result, [
-        *disagreements,
-        *_agreement_findings(
-            known_at_end, context, restarted=bool(pages.restarts), ended=has_ended
-        ),
-        *restarts,
-        *_divergence_findings(result.divergences, context),
-    ]
+    agreements = _agreement_findings(at_end, context, restarted=restarted, ended=_has_ended(run))
+    return [*disagreements, *agreements]
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether hold and drain both ended."""
+    for name in _LAST_PHASES:
+        phase = run.phase(name)
+        if phase is None or phase.end_s is None:
+            return False
+    return True
 
 
 def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Context:
@@ -212,35 +242,38 @@ def _at_end(
     pair: CountPair, client: Client, totals: Totals, active: float, stop: float
 ) -> _AtEnd | None:
     """The pair at the last page; None if a count is unknown."""
-    first, second, least, most = (
-        float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most)
-    )
+    first = float(pair.first[-1])
+    second = float(pair.second[-1])
+    least = float(pair.least[-1])
+    greatest = float(pair.most[-1])
     if pair.pair == "held":
+        first = totals.open
+        second = active
         # Opens and losses near the drain may come before or after the page.
-        churn = sum(
-            float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost")
-        )
-        first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
+        opened = float(client.within("opened", stop - 2.0, stop + 1.0))
+        lost = float(client.within("lost", stop - 2.0, stop + 1.0))
+        least = min(least, -opened - lost)
+        greatest = max(greatest, opened + lost)
     if math.isnan(first) or math.isnan(second):
         return None
-    return _AtEnd(pair.pair, round(first), round(second), math.floor(least), math.ceil(most))
+    return _AtEnd(pair.pair, round(first), round(second), math.floor(least), math.ceil(greatest))
 
 
-def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Finding:
-    match one.pair:
+def _disagreement(count: _AtEnd, since: Since | None, context: _Context) -> Finding:
+    match count.pair:
         case "held":
             return counts.reconcile_held(
-                one.first, one.second, since, context.addresses, context.beyond(one.by)
+                count.first, count.second, since, context.addresses, context.beyond(count.by)
             )
         case "accepts":
-            silent = context.silent if -one.by <= context.silent else 0
+            silent = context.silent if -count.by <= context.silent else 0
             return counts.reconcile_accepts(
-                one.first, one.second, since, context.addresses, silent, context.server
+                count.first, count.second, since, context.addresses, silent, context.server
             )
         case "handled":
-            return counts.reconcile_handled(one.first, one.second, since, context.server)
+            return counts.reconcile_handled(count.first, count.second, since, context.server)
         case _:
-            return counts.reconcile_requests(one.first, one.second, since, context.addresses)
+            return counts.reconcile_requests(count.first, count.second, since, context.addresses)
 
 
 _PAIRS: tuple[Pair, ...] = get_args(Pair)
@@ -273,14 +306,20 @@ class _Context(msgspec.Struct):
         # A few are our poller's, or were opened while a worker was replaced.
         enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
-        return next(
-            (one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough),
-            (0, 0),
-        )
+        if excess <= 0:
+            return 0, 0
+        for killed, already in known:
+            stale = killed + already
+            if stale and abs(stale - excess) <= enough:
+                return killed, already
+        return 0, 0
 
     def beyond(self, excess: int) -> Beyond:
         """Why the server counts ``excess`` connections more than we hold."""
-        killed, before = (0, 0) if self.others_hold else self.stale(excess)
+        killed = 0
+        before = 0
+        if not self.others_hold:
+            killed, before = self.stale(excess)
         return {
             "killed": killed,
             "before": before,
@@ -291,49 +330,54 @@ class _Context(msgspec.Struct):
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, as a sentence; ``findings`` are the run's."""
-    if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
-        return "They agree except for connections of other runs or of a killed worker (see the findings)"
-    if agrees and any(one.code in counts.PARTED and one.severity == "warning" for one in findings):
+    if agrees is None:
+        return "Whether they agree is unknown"
+    if not agrees:
+        return "They disagree (see the findings)"
+    codes = {finding.code for finding in findings}
+    warned = {finding.code for finding in findings if finding.severity == "warning"}
+    if counts.reconcile_stale.code in codes:
+        return (
+            "They agree except for connections of other runs or of a killed worker "
+            "(see the findings)"
+        )
+    if not warned.isdisjoint(counts.PARTED):
         return "They agree at the end, and diverged for a while (see the findings)"
-    if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
+    if counts.reconcile_in_flight.code in codes:
         return "They agree within what was in flight (see the findings)"
-    return {
-        True: "They agree",
-        False: "They disagree (see the findings)",
-        None: "Whether they agree is unknown",
-    }[agrees]
+    return "They agree"
 
 
 def _agreement_findings(
-    every: Sequence[_AtEnd], context: _Context, *, restarted: bool, ended: bool
+    at_end: Sequence[_AtEnd], context: _Context, *, restarted: bool, ended: bool
 ) -> list[Finding]:
-    """Findings of the differences of pairs that agree. ``restarted``: the server's counters were.
-    """
+    """Findings of the differences of pairs that agree. ``restarted``: the server's counters."""
     apart: list[Apart] = []
-    found = []
-    for one in every:
-        if one.by and one.agrees:
-            beyond = one.by if one.pair == "held" else 0
-            killed, before = context.stale(beyond)
-            if killed or before:
-                found.append(counts.reconcile_stale(one.by, killed, before))
-                continue
-            flight = abs(one.least if one.by < 0 else one.most)
-            apart.append(
-                {
-                    "pair": one.pair,
-                    "by": one.by,
-                    "flight": flight,
-                    "before": context.already if beyond > 0 else 0,
-                }
-            )
-    return [*found, counts.reconcile_in_flight(apart, ended, restarted)] if apart else found
+    findings = []
+    for count in at_end:
+        if not count.by or not count.agrees:
+            continue
+        beyond = count.by if count.pair == "held" else 0
+        killed, before = context.stale(beyond)
+        if killed or before:
+            findings.append(counts.reconcile_stale(count.by, killed, before))
+            continue
+        flight = abs(count.least if count.by < 0 else count.most)
+        already = context.already if beyond > 0 else 0
+        apart.append({"pair": count.pair, "by": count.by, "flight": flight, "before": already})
+    if apart:
+        findings.append(counts.reconcile_in_flight(apart, ended, restarted))
+    return findings
 
 
 def divergence_in_words(divergence: Divergence) -> str:
-    one = divergence
     return counts.divergence_sentence(
-        one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed
+        divergence.pair,
+        divergence.from_s,
+        divergence.to_s,
+        divergence.most,
+        divergence.at_s,
+        divergence.closed,
     )
 
 
@@ -341,19 +385,34 @@ def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -
     """The largest divergence of each pair that agreed again or fell behind the plan; losses have
     their own findings.
     """
-    found = []
+    findings = []
     for pair in _PAIRS:
-        reported = context.lost + context.failed if pair == "asked" else -1
-        times = [
-            one
-            for one in divergences
-            if one.pair == pair and (one.closed or (pair == "asked" and -one.most > reported))
-        ]
-        if times:
-            one = max(times, key=lambda one: abs(one.most))
-            beyond = context.beyond(one.most)
-            span = (one.from_s, one.to_s, one.at_s, one.most, one.closed)
-            found.append(
-                counts.parted(pair, *span, len(times), context.addresses, beyond, context.server)
+        times = []
+        for divergence in divergences:
+            if divergence.pair == pair and _is_reported(divergence, context):
+                times.append(divergence)
+        if not times:
+            continue
+        widest = max(times, key=lambda divergence: abs(divergence.most))
+        findings.append(
+            counts.parted(
+                pair,
+                widest.from_s,
+                widest.to_s,
+                widest.at_s,
+                widest.most,
+                widest.closed,
+                len(times),
+                context.addresses,
+                context.beyond(widest.most),
+                context.server,
             )
-    return found
+        )
+    return findings
+
+
+def _is_reported(divergence: Divergence, context: _Context) -> bool:
+    """Whether the counts agreed again, or more lacked of the plan than losses explain."""
+    if divergence.closed:
+        return True
+    return divergence.pair == "asked" and -divergence.most > context.lost + context.failed
