@@ -177,6 +177,12 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
         return last.asked
     if last.outcome == "ours" or moved_limit(tried) is not None or holds_none(tried):
         return None
+    return _next_between(search, tried)
+
+
+def _next_between(search: Search, tried: Sequence[Tried]) -> int | None:
+    """The next count within what is known of the limit."""
+    last = tried[-1]
     known = bracket(tried)
     if _outlived(last, tried) or (last.timed and not known.held):
         return min(FEW, known.held or FEW)
@@ -223,14 +229,11 @@ def verdict(
     asyncli could not continue; ``stopped``: the user ended the search.
     """
     known = bracket(tried)
-    if not any(one.tested for one in tried):
+    if not any(step.tested for step in tried):
         return "untested", "nothing ever answered"
     if holds_none(tried):
-        return (
-            "failed",
-            f"not even {known.failed:,} could be held, so their number is not the limit",
-        )
-    last = tried[-1]
+        why = f"not even {known.failed:,} could be held, so their number is not the limit"
+        return "failed", why
     if moved_limit(tried) is not None:
         return "stopped", "it refused more in one step, and served more in another"
     if known.is_narrow(search.within):
@@ -240,13 +243,16 @@ def verdict(
         return ("found" if known.failed is not None else "stopped"), f"the server {did}"
     if broken:
         return "stopped", f"asyncli could not continue: {broken}"
+    return _verdict_by_last(search, tried[-1], stopped=stopped)
+
+
+def _verdict_by_last(search: Search, last: Tried, *, stopped: bool) -> tuple[Verdict, str]:
+    """The verdict of a search that found no limit, by its last step."""
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.is_undecided:
-        return (
-            "invalid",
-            f"at {last.asked:,} this host was busy or late, but the limit may be the server's",
-        )
+        why = f"at {last.asked:,} this host was busy or late, but the limit may be the server's"
+        return "invalid", why
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
@@ -284,8 +290,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def prediction(forecast: Forecast, known: Bracket, within: float) -> Prediction | None:
-    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``.
-    """
+    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``."""
     first = next((one for one in forecast.ceilings if one.name == forecast.first), None)
     if first is None or first.connections is None:
         return None
