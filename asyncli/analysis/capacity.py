@@ -99,15 +99,15 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. Counts that were held above one that was not are ignored. If the
+    """The bracket of all steps. Counts that were held above step that was not are ignored. If the
     limit moved, what the server held beyond what it served when it first refused is no answer.
     """
-    failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
+    failed = min((step.asked for step in tried if _is_failed(step, tried)), default=None)
     moved = moved_limit(tried)
     held = [
-        one.asked
-        for one in tried
-        if one.outcome == "held" and (failed is None or one.asked < failed)
+        step.asked
+        for step in tried
+        if step.outcome == "held" and (failed is None or step.asked < failed)
     ]
     if moved is not None:
         held = [count for count in held if count <= moved[0].served]
@@ -137,32 +137,32 @@ def moved_limit(tried: Sequence[Tried]) -> tuple[Tried, Tried] | None:
     return None
 
 
-def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
+def _is_failed(step: Tried, tried: Sequence[Tried]) -> bool:
     """Whether the step shows that its count is too large."""
-    return one.outcome == "failed" and (not one.chance or _times(one, tried) >= TRIES)
+    return step.outcome == "failed" and (not step.chance or _times(step, tried) >= TRIES)
 
 
-def _times(one: Tried, tried: Sequence[Tried]) -> int:
+def _times(step: Tried, tried: Sequence[Tried]) -> int:
     return sum(
-        (other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance)
+        (other.asked, other.outcome, other.chance) == (step.asked, step.outcome, step.chance)
         for other in tried
     )
 
 
-def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
+def _outlived(step: Tried, tried: Sequence[Tried]) -> bool:
     """Whether its lost connections were older than any of a step that held."""
     # Ages are in whole seconds, rounded up: 1 means closed at once.
     lived_s = max((other.lived_s for other in tried if other.outcome == "held"), default=1.0)
-    return one.outcome == "failed" and one.ended_s > lived_s
+    return step.outcome == "failed" and step.ended_s > lived_s
 
 
 def holds_none(tried: Sequence[Tried]) -> bool:
-    """Whether the number is not the reason: not even one was held, or a timer ended at most
+    """Whether the number is not the reason: not even step was held, or a timer ended at most
     :data:`FEW`.
     """
     known = bracket(tried)
-    fewest = FEW if any(one.timed or _outlived(one, tried) for one in tried) else 1
-    held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
+    fewest = FEW if any(step.timed or _outlived(step, tried) for step in tried) else 1
+    held_before = any(step.outcome == "held" and step.asked == known.failed for step in tried)
     return known.failed is not None and known.failed <= fewest and (not known.held or held_before)
 
 
