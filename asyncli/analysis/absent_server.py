@@ -19,15 +19,14 @@ def absent_server(run: Run) -> Finding | None:
     may serve with no CPU of the process that holds the connections, and a server behind a proxy may
     hold none.
     """
-    start, stop = run.first_connect_s, run.stop_s
+    start = run.first_connect_s
+    stop = run.stop_s
     cpu = run.series(SERVER_CPU_S).between(start, stop)
     # A restarted server's counter falls.
     used_s = sum(max(0.0, now - before) for before, now in itertools.pairwise(cpu.values))
-    answered = (
-        sum(tick.answered for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1]))
-        if len(cpu)
-        else 0
-    )
+    answered = 0
+    if len(cpu):
+        answered = sum(tick.answered for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1]))
     # To receive and to send are two system calls, of some microseconds.
     if used_s >= answered * 1e-6:
         return None
@@ -36,11 +35,10 @@ def absent_server(run: Run) -> Finding | None:
         before = count.last(until_s=start)
         if before is not None and max(count.between(start, stop).values, default=0.0) > before:
             return None
-    # That finding names the listener as well.
-    if (
-        told := next((one for one in run.findings if one.code == server_not_listening.code), None)
-    ) is not None:
-        return told
+    for finding in run.findings:
+        if finding.code == server_not_listening.code:
+            # It names the listener as well.
+            return finding
     server = run.environment.get("server")
     pid = server.get("pid") if isinstance(server, dict) else None
     return server_took_no_part(pid, run.plan.names_server, answered, used_s)

@@ -1,5 +1,4 @@
-"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered.
-"""
+"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
 from asyncli.model.benchplan import BenchRun
-from asyncli.model.records import STOLEN, Asked, Finding
+from asyncli.model.records import STOLEN, Asked, CpuShares, Finding
 
 #: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85
@@ -112,30 +111,38 @@ def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
 
 
 def _end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
-    plan, total = run.plan, run.total
+    plan = run.plan
+    total = run.total
     # Other findings report that nothing listens or that every address refused.
     reported = not total.opened and not total.answered and set(total.failures) <= {"refused"}
-    if run.ended == "gave up" and not reported:
-        yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
-    elif asked.left and run.ended != "gave up":
+    if run.ended == "gave up":
+        if not reported:
+            yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
+        return
+    if asked.left:
         yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
-    waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
-    # In flight for far longer than the slowest answer took.
+    yield from _unanswered_at_end(run, asked)
+
+
+def _unanswered_at_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+    """Requests in flight for far longer than the slowest answer took."""
+    waited = asked.outstanding_us
+    slowest_us = run.total.latency_us.greatest
     late = sum(count for key, count in waited.items() if bounds(key)[0] > 2 * slowest_us)
-    if late and run.ended != "gave up":
-        longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
-        yield bench.unanswered_at_end(
-            late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0
-        )
+    if not late:
+        return
+    longest_s = waited.greatest / 1e6
+    slowest_s = slowest_us / 1e6 if run.total.answered else None
+    yield bench.unanswered_at_end(
+        late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0
+    )
 
 
 def _busy(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
     """Whether asyncli was the limit of a closed loop."""
-    if (
-        run.elapsed_s < _SHORTEST_SPAN_S
-        or generator.cores is None
-        or generator.cores < MOST_CPU_SHARE * run.workers
-    ):
+    if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None:
+        return None
+    if generator.cores < MOST_CPU_SHARE * run.workers:
         return None
     busy = generator.cores / run.workers
     if server.cores is not None and server.cores >= BUSY_SERVER_CORES:
@@ -147,41 +154,51 @@ def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | N
     """A finding if other programs used CPUs that the bench needed; load that rose with it may be
     the server's backend.
     """
-    host, before = run.cpus, run.cpus_before
-    if (
-        host is None
-        or before is None
-        or run.elapsed_s < _SHORTEST_SPAN_S
-        or host.busy < MOST_CPU_SHARE * host.cpus
-    ):
+    host = run.cpus
+    before = run.cpus_before
+    if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S:
         return None
-    if (used := sum(host.others.values())) < MOST_OF_OTHERS * host.cpus:
+    used = sum(host.others.values())
+    if host.busy < MOST_CPU_SHARE * host.cpus or used < MOST_OF_OTHERS * host.cpus:
         return None
-    unrelated = {
-        name: used if name == STOLEN else min(used, before.others.get(name, 0.0))
-        for name, used in host.others.items()
-    }
-    rose = (used - unrelated[name] for name, used in host.others.items())
-    ours = generator.cores or 0.0
-    busy = (
-        max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES
-        or ours >= MOST_CPU_SHARE * run.workers
-    )
+    unrelated, most_risen = _before_and_since(host, before)
+    own = generator.cores or 0.0
+    server_is_busy = max(server.cores or 0.0, most_risen) >= BUSY_SERVER_CORES
+    busy = server_is_busy or own >= MOST_CPU_SHARE * run.workers
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
-    from_before = sum(unrelated.values()) >= MOST_OF_OTHERS * host.cpus
-    most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
-    takers: list[Taker] = [
-        {"name": name, "pids": host.pids.get(name, ()), "cores": cores}
-        for name, cores in most
-        if cores >= most[0][1] / 10
-    ]
+    from_before = unrelated >= MOST_OF_OTHERS * host.cpus
+    takers = _takers(host)
     return bench.host_busy(
-        host.cpus, host.busy, ours, server.cores, used, takers, from_before, reached, busy
+        host.cpus, host.busy, own, server.cores, used, takers, from_before, reached, busy
     )
+
+
+def _before_and_since(host: CpuShares, before: CpuShares) -> tuple[float, float]:
+    """The cores that others used no more of than before the bench, and the most by which one rose."""
+    unrelated = 0.0
+    most_risen = 0.0
+    for name, cores in host.others.items():
+        as_before = cores
+        if name != STOLEN:
+            as_before = min(cores, before.others.get(name, 0.0))
+        unrelated += as_before
+        most_risen = max(most_risen, cores - as_before)
+    return unrelated, most_risen
+
+
+def _takers(host: CpuShares) -> list[Taker]:
+    """The three programs that used most, without those that used less than a tenth as much."""
+    by_use = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
+    takers: list[Taker] = []
+    for name, cores in by_use:
+        if cores >= by_use[0][1] / 10:
+            takers.append({"name": name, "pids": host.pids.get(name, ()), "cores": cores})
+    return takers
 
 
 def _open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
-    late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
+    late_us = run.total.lateness_us.quantile(0.99)
+    tail_us = run.total.latency_us.quantile(0.99)
     if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
         yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
     elif late_us is not None and tail_us is not None and late_us > max(0.3 * tail_us, 1000.0):

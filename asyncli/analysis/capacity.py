@@ -99,15 +99,15 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. Counts that were held above one that was not are ignored. If the
+    """The bracket of all steps. Counts that were held above step that was not are ignored. If the
     limit moved, what the server held beyond what it served when it first refused is no answer.
     """
-    failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
+    failed = min((step.asked for step in tried if _is_failed(step, tried)), default=None)
     moved = moved_limit(tried)
     held = [
-        one.asked
-        for one in tried
-        if one.outcome == "held" and (failed is None or one.asked < failed)
+        step.asked
+        for step in tried
+        if step.outcome == "held" and (failed is None or step.asked < failed)
     ]
     if moved is not None:
         held = [count for count in held if count <= moved[0].served]
@@ -137,32 +137,32 @@ def moved_limit(tried: Sequence[Tried]) -> tuple[Tried, Tried] | None:
     return None
 
 
-def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
+def _is_failed(step: Tried, tried: Sequence[Tried]) -> bool:
     """Whether the step shows that its count is too large."""
-    return one.outcome == "failed" and (not one.chance or _times(one, tried) >= TRIES)
+    return step.outcome == "failed" and (not step.chance or _times(step, tried) >= TRIES)
 
 
-def _times(one: Tried, tried: Sequence[Tried]) -> int:
+def _times(step: Tried, tried: Sequence[Tried]) -> int:
     return sum(
-        (other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance)
+        (other.asked, other.outcome, other.chance) == (step.asked, step.outcome, step.chance)
         for other in tried
     )
 
 
-def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
+def _outlived(step: Tried, tried: Sequence[Tried]) -> bool:
     """Whether its lost connections were older than any of a step that held."""
     # Ages are in whole seconds, rounded up: 1 means closed at once.
     lived_s = max((other.lived_s for other in tried if other.outcome == "held"), default=1.0)
-    return one.outcome == "failed" and one.ended_s > lived_s
+    return step.outcome == "failed" and step.ended_s > lived_s
 
 
 def holds_none(tried: Sequence[Tried]) -> bool:
-    """Whether the number is not the reason: not even one was held, or a timer ended at most
+    """Whether the number is not the reason: not even step was held, or a timer ended at most
     :data:`FEW`.
     """
     known = bracket(tried)
-    fewest = FEW if any(one.timed or _outlived(one, tried) for one in tried) else 1
-    held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
+    fewest = FEW if any(step.timed or _outlived(step, tried) for step in tried) else 1
+    held_before = any(step.outcome == "held" and step.asked == known.failed for step in tried)
     return known.failed is not None and known.failed <= fewest and (not known.held or held_before)
 
 
@@ -177,6 +177,12 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
         return last.asked
     if last.outcome == "ours" or moved_limit(tried) is not None or holds_none(tried):
         return None
+    return _next_between(search, tried)
+
+
+def _next_between(search: Search, tried: Sequence[Tried]) -> int | None:
+    """The next count within what is known of the limit."""
+    last = tried[-1]
     known = bracket(tried)
     if _outlived(last, tried) or (last.timed and not known.held):
         return min(FEW, known.held or FEW)
@@ -223,14 +229,11 @@ def verdict(
     asyncli could not continue; ``stopped``: the user ended the search.
     """
     known = bracket(tried)
-    if not any(one.tested for one in tried):
+    if not any(step.tested for step in tried):
         return "untested", "nothing ever answered"
     if holds_none(tried):
-        return (
-            "failed",
-            f"not even {known.failed:,} could be held, so their number is not the limit",
-        )
-    last = tried[-1]
+        why = f"not even {known.failed:,} could be held, so their number is not the limit"
+        return "failed", why
     if moved_limit(tried) is not None:
         return "stopped", "it refused more in one step, and served more in another"
     if known.is_narrow(search.within):
@@ -240,13 +243,16 @@ def verdict(
         return ("found" if known.failed is not None else "stopped"), f"the server {did}"
     if broken:
         return "stopped", f"asyncli could not continue: {broken}"
+    return _verdict_by_last(search, tried[-1], stopped=stopped)
+
+
+def _verdict_by_last(search: Search, last: Tried, *, stopped: bool) -> tuple[Verdict, str]:
+    """The verdict of a search that found no limit, by its last step."""
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.is_undecided:
-        return (
-            "invalid",
-            f"at {last.asked:,} this host was busy or late, but the limit may be the server's",
-        )
+        why = f"at {last.asked:,} this host was busy or late, but the limit may be the server's"
+        return "invalid", why
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
@@ -284,8 +290,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def prediction(forecast: Forecast, known: Bracket, within: float) -> Prediction | None:
-    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``.
-    """
+    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``."""
     first = next((one for one in forecast.ceilings if one.name == forecast.first), None)
     if first is None or first.connections is None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -108,6 +108,15 @@ class Costs(msgspec.Struct):
                 rising.append(name)
         return rising
 
+    def cost_of(self, name: str) -> Cost | None:
+        """The cost ``name``; None where it is unknown."""
+        # By name: each adjustment is of several costs.
+        cost: Cost | None = getattr(self, name)
+        return cost
+
+    def set_cost(self, name: str, cost: Cost | None) -> None:
+        setattr(self, name, cost)
+
     @property
     def behind_programs(self) -> list[str]:
         """The programs that hold as many connections behind the server."""
@@ -116,93 +125,137 @@ class Costs(msgspec.Struct):
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.model.topology`)."""
-    whole, holders = run, holders_of(run)
-    beside, over_unix = sockets_beside(run, holders), unix_sockets_each(run, holders)
+    whole = run
+    holders = holders_of(run)
+    beside = sockets_beside(run, holders)
+    over_unix = unix_sockets_each(run, holders)
     run = for_cost(run)
-    where, held = run.sides, run.held
+    counted_ends = run.sides.ends
+    if beside is not None:
+        counted_ends += beside[2]
+    own = Fitter(run, run.held)
+    result = Costs(streams=own.streams, ends=counted_ends + over_unix, holders=holders)
+    server = own
     clients = other_clients_of(run)
-    ours = Fitter(run, held)
-    counted_ends = where.ends + (beside[2] if beside is not None else 0)
-    ends = counted_ends + over_unix
-    result = Costs(streams=ours.streams, ends=ends, holders=holders)
-    server = (
-        ours
-        if clients is None
-        else Fitter(run, clients.count, " over the server's own count of connections")
-    )
-    shared = server if where.server else ours
+    if clients is not None:
+        server = Fitter(run, clients.count, " over the server's own count of connections")
+    shared = server if run.sides.server else own
 
-    user, kind = with_files_at_rest(run, holders)
-    note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    # What ends with the server's processes, or starts with new ones, is not behind it.
-    behind = behind_server(whole, holders)
-    kernel, generator = (
-        run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES)
-    )
-    host = _HostMemory.of(run, holders)
-
-    both = ", per socket end" + (
-        f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else ""
-    )
-    found = {
-        "server_user": server.fit("server_user", user, note=note),
-        "behind": server.fit(
-            "behind", behind, note=f" of PSS of {', '.join(result.behind_programs)}"
-        ),
-        "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
-        "kernel_queued": shared.fit(
-            "kernel_queued",
-            run.series(metrics.KERNEL_TCP_MEM_BYTES),
-            1 / ends,
-            f" of queued TCP buffers{both}",
-        ),
-        "generator_user": ours.fit("generator_user", generator, note=" of USS"),
-        "host_total": shared.fit("host_total", host.whole, note=host.note),
-    }
-    of_all_programs = dict(found)
+    memory = _Memory.of(run, whole, holders)
+    fitted = _fit_each(result, run, memory, own, server, shared)
+    # As fitted, before the sockets of other programs are allowed for.
+    kernel_of_all = fitted["kernel"]
+    host_of_all = fitted["host_total"]
     others = _sockets_of_others(run, shared, counted_ends, over_unix)
-    _include_other_sockets(
-        result, found, {"kernel": kernel, "host_total": host.whole}, shared, others
-    )
-    for name, one in found.items():
-        if isinstance(one, Fit):
-            setattr(result, name, one.cost)
-            result.fits[name] = one
-    _fit_further(result, run, ours, server)
+    of_all_programs = {"kernel": memory.kernel, "host_total": memory.host.whole}
+    _include_other_sockets(result, fitted, of_all_programs, shared, others)
+    for name, fit in fitted.items():
+        if isinstance(fit, Fit):
+            result.set_cost(name, fit.cost)
+            result.fits[name] = fit
+    _fit_further(result, run, own, server)
     _include_bends(result)
-    _include_those_elsewhere(result, user, run)
-    if where.server:
+    _include_those_elsewhere(result, memory.user, run)
+    if run.sides.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
         _include_reclaimable(result, server, run)
     _include_queued(result)
-    _include_time_waits(
-        result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0)
-    )
-    parts = {"kernel": kernel}
-    for name, memory, is_part in (
-        ("generator_user", generator, where.generator), ("server_user", user, where.server),
-        ("behind", behind, bool(result.behind_programs)),
-    ):  # fmt: skip
-        if is_part:
-            parts[name] = memory
-    _hold_the_parts(result, parts)
-    _fit_residual(result, shared.fit("residual", minus(host.whole, list(parts.values()))), parts)
-    without_files = minus(kernel, [run.series(metrics.KERNEL_FILES_BYTES)])
-    _include_other_files(
-        result, of_all_programs["kernel"], shared.fit("kernel", without_files, 1 / ends)
-    )
-    _include_other_programs(
-        result, of_all_programs["host_total"], shared.fit("host_total", host.alone)
-    )
-    _name_excluded(result, host, shared)
-    result.residue = residue(run, server_memory(run, holders)[0], host.whole)
-    few = {name: points for name, points in found.items() if isinstance(points, int) and points}
-    _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
-    _name_unread(result, [name for name, points in found.items() if points == 0], run)
-    result.findings += [*_after_ramp(result), *_caveats(result, run, held, ours, shared, server)]
+    waits = shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0)
+    _include_time_waits(result, waits)
+    parts = memory.parts(run, result)
+    _require_parts_below_total(result, parts)
+    left_over = minus(memory.host.whole, list(parts.values()))
+    _fit_residual(result, shared.fit("residual", left_over), parts)
+    without_files = minus(memory.kernel, [run.series(metrics.KERNEL_FILES_BYTES)])
+    fit_without_files = shared.fit("kernel", without_files, 1 / result.ends)
+    _include_other_files(result, kernel_of_all, fit_without_files)
+    alone = shared.fit("host_total", memory.host.alone)
+    _include_other_programs(result, host_of_all, alone)
+    _name_excluded(result, memory.host, shared)
+    result.residue = residue(run, server_memory(run, holders)[0], memory.host.whole)
+    _name_unknown(result, fitted, run, own, server)
+    result.findings += [*_after_ramp(result), *_caveats(result, run, own, shared, server)]
     if result.residual is None:
         _say_why_no_residual(result, parts)
     return result
+
+
+class _Memory(NamedTuple):
+    """The memory over time whose slopes are the costs."""
+
+    user: Series
+    #: What ``user`` is: PSS, RSS.
+    kind: str
+    #: Of the programs behind the server.
+    behind: Series
+    kernel: Series
+    generator: Series
+    host: _HostMemory
+
+    @classmethod
+    def of(cls, run: Run, whole: Run, holders: Holders) -> _Memory:
+        user, kind = with_files_at_rest(run, holders)
+        return cls(
+            user,
+            kind,
+            # What ends with the server's processes, or starts with new ones, is not behind it.
+            behind_server(whole, holders),
+            run.series(metrics.KERNEL_SOCKET_BYTES),
+            run.series(metrics.GENERATOR_USS_BYTES),
+            _HostMemory.of(run, holders),
+        )
+
+    def parts(self, run: Run, known: Costs) -> dict[str, Series]:
+        """The parts of the sampled host's memory."""
+        parts = {"kernel": self.kernel}
+        if run.sides.generator:
+            parts["generator_user"] = self.generator
+        if run.sides.server:
+            parts["server_user"] = self.user
+        if known.behind_programs:
+            parts["behind"] = self.behind
+        return parts
+
+
+def _fit_each(
+    known: Costs, run: Run, memory: _Memory, own: Fitter, server: Fitter, shared: Fitter
+) -> dict[str, Fit | int]:
+    """The fit of each cost, or the number of its points if there are too few."""
+    note = f" of {memory.kind}"
+    if memory.kind == "RSS":
+        note += " (counts shared pages in each process)"
+    ends = known.ends
+    per_end = ", per socket end"
+    if ends > 1:
+        per_end += f" ({'both' if ends == 2 else ends} on {run.sides.host})"
+    programs = ", ".join(known.behind_programs)
+    queued = run.series(metrics.KERNEL_TCP_MEM_BYTES)
+    return {
+        "server_user": server.fit("server_user", memory.user, note=note),
+        "behind": server.fit("behind", memory.behind, note=f" of PSS of {programs}"),
+        "kernel": shared.fit("kernel", memory.kernel, 1 / ends, f" of slab objects{per_end}"),
+        "kernel_queued": shared.fit(
+            "kernel_queued", queued, 1 / ends, f" of queued TCP buffers{per_end}"
+        ),
+        "generator_user": own.fit("generator_user", memory.generator, note=" of USS"),
+        "host_total": shared.fit("host_total", memory.host.whole, note=memory.host.note),
+    }
+
+
+def _name_unknown(
+    result: Costs, fitted: Mapping[str, Fit | int], run: Run, own: Fitter, server: Fitter
+) -> None:
+    """Findings about the costs with too few points, or with none."""
+    few = {}
+    unread = []
+    for name, fit in fitted.items():
+        if fit == 0:
+            unread.append(name)
+        elif isinstance(fit, int):
+            few[name] = fit
+    levels = {**own.levels, **server.levels}
+    _name_unsampled(result, few, levels, own.points_wanted, run.plan)
+    _name_unread(result, unread, run)
 
 
 def _say_why_no_residual(known: Costs, parts: Collection[str]) -> None:
@@ -211,12 +264,12 @@ def _say_why_no_residual(known: Costs, parts: Collection[str]) -> None:
             "a difference of two levels of the whole host includes other programs"
         )
         return
-    missing = [name for name in ("host_total", *parts) if getattr(known, name) is None]
+    missing = [name for name in ("host_total", *parts) if known.cost_of(name) is None]
     known.findings.append(findings.cost_residual_unknown(missing))
     known.unknown["residual"] = known.findings[-1].evidence
 
 
-def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
+def _fit_further(result: Costs, run: Run, own: Fitter, server: Fitter) -> None:
     """Fit what is no part of the sampled host's total: the server's control group, and asyncli's
     host if that is another.
     """
@@ -228,7 +281,7 @@ def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
     if isinstance(group, Fit):
         result.server_group = group.cost
     if run.sides.far is not None:
-        client = ours.fit(
+        client = own.fit(
             "client_total",
             run.series(run.of_ours(metrics.HOST_USED_BYTES)),
             note=" of memory in use",
@@ -263,13 +316,21 @@ def _after_ramp(known: Costs) -> list[Finding]:
     """A finding of the memory that sizes a server, if the ramp's lines do not predict it at the
     hold's end.
     """
-    moved, held = {}, 0.0
+    moved = {}
+    held = 0.0
     for name in sorted(_SIZED & known.fits.keys()):
         fit = known.fits[name]
-        by = fit.off_at_end * (known.ends if name == "kernel" else 1)
-        if abs(by) > WORTH_TELLING * abs(fit.line.slope) * fit.held_at_end:
-            moved[name], held = by, fit.held_at_end
-    return [findings.memory_after_ramp(moved, held)] if moved else []
+        if abs(fit.off_at_end) > WORTH_TELLING * abs(fit.line.slope) * fit.held_at_end:
+            moved[name] = fit.off_at_end * _times(known, name)
+            held = fit.held_at_end
+    if not moved:
+        return []
+    return [findings.memory_after_ramp(moved, held)]
+
+
+def _times(known: Costs, name: str) -> int:
+    """How many times a cost is in that of a connection: the kernel's is of one socket end."""
+    return known.ends if name == "kernel" else 1
 
 
 class _HostMemory(NamedTuple):
@@ -287,13 +348,12 @@ class _HostMemory(NamedTuple):
 
     @classmethod
     def of(cls, run: Run, holders: Holders) -> _HostMemory:
-        used, listing = (
-            run.series(metrics.HOST_USED_BYTES),
-            run.series(metrics.KERNEL_LISTING_BYTES),
-        )
+        used = run.series(metrics.HOST_USED_BYTES)
+        listing = run.series(metrics.KERNEL_LISTING_BYTES)
         note = " of memory in use"
         if listing:
-            used, note = minus(used, [listing]), f"{note} less inodes of /proc"
+            used = minus(used, [listing])
+            note = f"{note} less inodes of /proc"
         others = memory_of_others(run, holders)
         by_themselves = taken_by_themselves(run, others, used.t_s)
         alone = minus(used, [others])
@@ -312,9 +372,9 @@ def _name_excluded(result: Costs, host: _HostMemory, fitter: Fitter) -> None:
     taken = fitter.fit("others", host.by_themselves)
     if total is None or not isinstance(taken, Fit):
         return
-    each = taken.cost.bytes_per_connection
-    if abs(each) > PART * abs(total.bytes_per_connection):
-        result.findings.append(findings.processes_excluded(each, taken.cost.half_width))
+    rise = taken.cost.bytes_per_connection
+    if abs(rise) > PART * abs(total.bytes_per_connection):
+        result.findings.append(findings.processes_excluded(rise, taken.cost.half_width))
 
 
 def _include_other_programs(known: Costs, whole: Fit | int, alone: Fit | int) -> None:
@@ -349,11 +409,11 @@ def _include_other_files(known: Costs, whole: Fit | int, alone: Fit | int) -> No
 
 
 def _beyond(whole: Fit | int, alone: Fit | int) -> tuple[float, float]:
-    """How far the interval of the cost ``alone`` reaches below, and above, that of the ``whole``.
-    """
+    """How far the interval of the cost ``alone`` reaches below and above that of the ``whole``."""
     if not isinstance(whole, Fit) or not isinstance(alone, Fit):
         return 0.0, 0.0
-    (low, high), (low_alone, high_alone) = whole.cost.ci95, alone.cost.ci95
+    low, high = whole.cost.ci95
+    low_alone, high_alone = alone.cost.ci95
     return max(0.0, low - low_alone), max(0.0, high_alone - high)
 
 
@@ -361,7 +421,7 @@ def _reach(known: Costs, name: str, lower: float, higher: float, without: str = 
     """Widen a cost by so many bytes at either end; the value moves with its middle. ``without``:
     why, if it is worth telling.
     """
-    cost: Cost | None = getattr(known, name)
+    cost = known.cost_of(name)
     if cost is None:
         return
     method = cost.method
@@ -376,10 +436,12 @@ def is_measured(costs: object, name: str) -> bool:
     """Whether a cost is known, and its interval above zero or within a byte of it. Of a residual,
     the interval of the total.
     """
-    one: Cost | None = getattr(costs, name)
-    if one is not None and name == "residual":
-        one = getattr(costs, "host_total", None) or one
-    return one is not None and (one.ci95[0] > 0 or max(map(abs, one.ci95)) < 1)
+    cost: Cost | None = getattr(costs, name)
+    if cost is None:
+        return False
+    if name == "residual":
+        cost = getattr(costs, "host_total", None) or cost
+    return cost.ci95[0] > 0 or max(map(abs, cost.ci95)) < 1
 
 
 def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> Costs:
@@ -388,9 +450,8 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     """
     cost = costs(run)
     none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends, holders=cost.holders)
-    if totals.whole.opened and not tested(
-        run.plan, totals.whole, accepted=totals.acceptance.accepted
-    ):
+    was_tested = tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
+    if totals.whole.opened and not was_tested:
         return none
     if _mean_life_s(run) < MISSED_S:
         # Memory that is read every second or two does not show how many were open.
@@ -399,21 +460,21 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
         return none
     _allow_for_growth(cost, drift, run)
     _allow_for_what_the_hold_leaves_open(cost, drift, run)
-    if (
-        reused := next(
-            (one for one in cost.findings if one.code == findings.cost_reused.code), None
-        )
-    ) is not None:
-        # The server's memory is in all of these.
-        _exclude(cost, reused, "server_user", "host_total", "residual")
-    if (others := _in_no_part(cost, run)) is not None:
+    for reused in cost.findings:
+        if reused.code == findings.cost_reused.code:
+            # The server's memory is in all of these.
+            _exclude(cost, reused, "server_user", "host_total", "residual")
+    others = _in_no_part(cost, run)
+    if others is not None:
         _exclude(cost, others, "host_total", "residual")
         cost.findings.append(others)
     else:
         _include_unexplained(cost, run)
-    if (absent := absent_server(run)) is not None:
+    absent = absent_server(run)
+    if absent is not None:
         _exclude(cost, absent, "server_user", "residual")
-        cost.findings += [absent] if absent not in run.findings else []
+        if absent not in run.findings:
+            cost.findings.append(absent)
     else:
         _require_holders(cost, run)
         _include_earlier_memory(cost, run)
@@ -421,38 +482,54 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
 
 
 def _include_earlier_memory(cost: Costs, run: Run) -> None:
-    """Widen the server's cost by memory that it has in advance, if its connections may use that.
-
-    What holds a connection has memory for it. If far less was taken than the server had before the
-    first connect, it may be in there: a heap touched in advance, a pool. And what came with the
-    first connections, if it is more than all others took, may have room for further ones: a pool,
-    an arena, a huge page.
-    """
+    """Widen the server's cost by memory that it has in advance, if its connections may use that."""
     known = cost.server_user
     before_first = (-math.inf, run.first_connect_s)
     own = run.series(metrics.SERVER_ANON_SHMEM_BYTES).between(*before_first).values
     with_files = server_memory(run, cost.holders)[0].between(*before_first).values
     if known is None or not own or not with_files:
         return
-    most = max(run.held.values)
-    earlier = statistics.median(own)
-    with_first = known.fixed_bytes - statistics.median(with_files)
-    at_most = known.ci95[1]
-    in_advance = 0.0
-    # Two levels of few connections show no rise of any server.
-    if not known.of_levels and known.ci95[0] <= 0 and PART * earlier / most >= at_most:
-        in_advance = earlier
-    if with_first / most > at_most:
-        in_advance = max(in_advance, with_first)
+    held = max(run.held.values)
+    had = _had_before_the_first(known, statistics.median(own), held)
+    with_first = _came_with_the_first(known, statistics.median(with_files), held)
+    in_advance = max(had, with_first)
     if in_advance == 0:
         return
     server = run.place.server_label or "the server"
-    each = in_advance / most
-    is_with_first = in_advance == with_first
-    cost.findings.append(findings.cost_in_earlier_memory(server, in_advance, each, is_with_first))
-    ci95 = (known.ci95[0], at_most + each)
+    per_connection = in_advance / held
+    cost.findings.append(
+        findings.cost_in_earlier_memory(
+            server, in_advance, per_connection, in_advance == with_first
+        )
+    )
+    ci95 = (known.ci95[0], known.ci95[1] + per_connection)
     method = f"{known.method}; the interval includes memory that the server had in advance"
     _revise(cost, "server_user", ci95=ci95, method=method)
+
+
+def _had_before_the_first(known: Cost, earlier: float, held: float) -> float:
+    """The memory that the server had before the first connect, if connections may be in it; else 0.
+
+    What holds a connection has memory for it. If far less was taken than the server had, it may be
+    in there: a heap touched in advance, a pool.
+    """
+    # Two levels of few connections show no rise of any server.
+    if known.of_levels or known.ci95[0] > 0:
+        return 0.0
+    if PART * earlier / held < known.ci95[1]:
+        return 0.0
+    return earlier
+
+
+def _came_with_the_first(known: Cost, before: float, held: float) -> float:
+    """The memory that came with the first connections, if it is more than all others took; else 0.
+
+    It may have room for further ones: a pool, an arena, a huge page.
+    """
+    with_first = known.fixed_bytes - before
+    if with_first / held <= known.ci95[1]:
+        return 0.0
+    return max(0.0, with_first)
 
 
 def _require_holders(cost: Costs, run: Run) -> None:
@@ -484,55 +561,78 @@ def _mean_life_s(run: Run) -> float:
     infinite without losses.
     """
     hold = run.phase("hold")
-    ticks = run.ticks_between(
-        -math.inf, hold.start_s + OTHERS_INTO_HOLD_S if hold is not None else math.inf
-    )
-    lost = sum(
-        tick.lost - (tick.deaths["generator_lost"].count if "generator_lost" in tick.deaths else 0)
-        for _, tick in ticks
-    )
-    return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
+    until_s = math.inf
+    if hold is not None:
+        until_s = hold.start_s + OTHERS_INTO_HOLD_S
+    lost = 0
+    held_s = 0
+    for _, tick in run.ticks_between(-math.inf, until_s):
+        held_s += tick.held
+        lost += tick.lost
+        if "generator_lost" in tick.deaths:
+            lost -= tick.deaths["generator_lost"].count
+    if not lost:
+        return math.inf
+    return held_s / lost
 
 
 def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
     """Remove two-level differences that include growth in the hold. Widen slopes by as much growth,
     or settling, in the ramp.
     """
-    grows, ramp = {name for name, one in drift.items() if one.verdict == "grows"}, run.phase("ramp")
-    # The host's memory and asyncli's change by themselves.
-    settling = {
-        name for name, one in drift.items() if is_settling(one) and (one.bytes_per_hour or 0.0) > 0
-    }
-    settling -= {"host_total", "generator_user"}
-    start_s, end_s = (ramp.start_s, ramp.end_s or run.stop_s) if ramp is not None else (0.0, 0.0)
-    asked = counted(run, lambda tick: tick.answered)
-    answers = (asked.at(end_s) or 0.0) - (asked.at(start_s) or 0.0)
     for name in ("server_user", "kernel", "generator_user", "host_total"):
-        found = getattr(cost, name)
-        if found is None:
+        known = cost.cost_of(name)
+        if known is None:
             continue
-        grown = grows if found.of_levels else grows | settling
-        included = [one for one in drift if one in grown and name in (one, "host_total")]
-        if not included:
+        grown = [part for part in drift if name in (part, "host_total")]
+        if known.of_levels:
+            growing = [part for part in grown if drift[part].verdict == "grows"]
+            if growing:
+                _exclude_levels(cost, name, {part: drift[part] for part in growing})
             continue
-        if found.of_levels:
-            grew = cost_grew(
-                findings.COST_NAMES[name],
-                {findings.COST_NAMES[one]: in_words(drift[one]) for one in included},
-            )
-            _exclude(cost, grew, name, "residual")
-            cost.findings.append(grew)
-        else:
-            # By time or by request: in a short ramp each connection sends its first heartbeat.
-            most = max(_most_grown(drift[one], end_s - start_s, answers) for one in included)
-            low, high = found.ci95
-            # At most all that grew in the ramp grew with time.
-            more = min(
-                most / (cost.ends if name == "kernel" else 1) / max(run.held.values), max(0.0, low)
-            )
-            method = f"{found.method}; the interval includes growth in the ramp as in the hold"
-            each = found.bytes_per_connection - more / 2
-            _revise(cost, name, bytes_per_connection=each, ci95=(low - more, high), method=method)
+        changing = [drift[part] for part in grown if _grew_or_settled(part, drift[part])]
+        if changing:
+            _widen_by_growth(cost, name, known, changing, run)
+
+
+def _grew_or_settled(name: MetricName, drift: Drift) -> bool:
+    """Whether it grew in the hold, or may have: the host's and asyncli's change by themselves."""
+    if drift.verdict == "grows":
+        return True
+    if name in ("host_total", "generator_user"):
+        return False
+    return is_settling(drift) and (drift.bytes_per_hour or 0.0) > 0
+
+
+def _exclude_levels(cost: Costs, name: str, growing: Mapping[MetricName, Drift]) -> None:
+    """A difference of two levels includes the growth between them: it is no cost."""
+    described = {findings.COST_NAMES[part]: in_words(drift) for part, drift in growing.items()}
+    grew = cost_grew(findings.COST_NAMES[name], described)
+    _exclude(cost, grew, name, "residual")
+    cost.findings.append(grew)
+
+
+def _widen_by_growth(
+    cost: Costs, name: str, known: Cost, changing: Collection[Drift], run: Run
+) -> None:
+    """Widen a slope by as much growth in the ramp as in the hold, by time or by request: in a short
+    ramp each connection sends its first heartbeat.
+    """
+    ramp = run.phase("ramp")
+    start_s = 0.0
+    end_s = 0.0
+    if ramp is not None:
+        start_s = ramp.start_s
+        end_s = ramp.end_s or run.stop_s
+    answered = counted(run, lambda tick: tick.answered)
+    answers = (answered.at(end_s) or 0.0) - (answered.at(start_s) or 0.0)
+    grown = max(_most_grown(drift, end_s - start_s, answers) for drift in changing)
+    low, high = known.ci95
+    # At most all that grew in the ramp grew with time.
+    with_time = min(grown / _times(cost, name) / max(run.held.values), max(0.0, low))
+    method = f"{known.method}; the interval includes growth in the ramp as in the hold"
+    value = known.bytes_per_connection - with_time / 2
+    _revise(cost, name, bytes_per_connection=value, ci95=(low - with_time, high), method=method)
 
 
 def _allow_for_what_the_hold_leaves_open(
@@ -546,10 +646,12 @@ def _allow_for_what_the_hold_leaves_open(
     and like no steady growth in the hold. The memory of the kernel, of the host and of asyncli
     changes by itself, by other programs too.
     """
-    ramp, known, change = run.phase("ramp"), cost.server_user, drift.get("server_user")
+    ramp = run.phase("ramp")
+    known = cost.server_user
+    change = drift.get("server_user")
     if known is None or known.of_levels or ramp is None or change is None or change.ci95 is None:
         return
-    if change.verdict not in ("unknown", "too_short") or is_settling(change):
+    if change.verdict != "too_short" or is_settling(change):
         return
     # Bytes a connection, of a rate of bytes an hour.
     scale = ((ramp.end_s or run.stop_s) - ramp.start_s) / 3600 / max(run.held.values)
@@ -569,13 +671,13 @@ def _allow_for_what_the_hold_leaves_open(
     )
 
 
-def _most_grown(one: Drift, seconds: float, answers: float) -> float:
+def _most_grown(drift: Drift, seconds: float, answers: float) -> float:
     """The most (bytes) that it grows in so long, or with so many answers, at the upper end of its
     rate.
     """
-    rate = one.bytes_per_hour or 0.0
-    upper = max(one.ci95) if one.ci95 is not None else rate
-    by_answer = (one.bytes_per_request or 0.0) * upper / rate if rate > 0 else 0.0
+    rate = drift.bytes_per_hour or 0.0
+    upper = max(drift.ci95) if drift.ci95 is not None else rate
+    by_answer = (drift.bytes_per_request or 0.0) * upper / rate if rate > 0 else 0.0
     return max(upper / 3600 * seconds, by_answer * answers)
 
 
@@ -592,30 +694,30 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
         return None
     rest = total.bytes_per_connection - _explained_bytes(cost)
     if cost.server_user is None:
-        found = (
-            Fitter(run, run.held).fit("others", memory_of_others(run, cost.holders))
-            if run.sides.server
-            else None
-        )
-        rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
-    return (
-        cost_of_others(rest, total.bytes_per_connection)
-        if rest > total.bytes_per_connection / 2
-        else None
-    )
+        rest = _rise_of_others(cost, run)
+    if rest <= total.bytes_per_connection / 2:
+        return None
+    return cost_of_others(rest, total.bytes_per_connection)
+
+
+def _rise_of_others(cost: Costs, run: Run) -> float:
+    """By how much other processes rose per connection on the server's host; 0 where unknown."""
+    if not run.sides.server:
+        return 0.0
+    fit = Fitter(run, run.held).fit("others", memory_of_others(run, cost.holders))
+    if not isinstance(fit, Fit):
+        return 0.0
+    return fit.cost.bytes_per_connection
 
 
 def _explained_bytes(cost: Costs) -> float:
     """Bytes of a connection that the measured parts explain. Only root can read /proc/slabinfo:
     else the kernel's part counts as twice what it is.
     """
-    names = [
-        name
-        for name in ("server_user", "behind", "kernel", "generator_user")
-        if getattr(cost, name) is not None
-    ]
+    parts = ("server_user", "behind", "kernel", "generator_user")
+    known = [name for name in parts if cost.cost_of(name) is not None]
     unread = cost.ends * PAGES if cost.kernel is None else 0.0
-    return _sum_of(cost, names, "bytes_per_connection") + unread
+    return _sum_of(cost, known, lambda part: part.bytes_per_connection) + unread
 
 
 def _has_a_thread_each(run: Run) -> bool:
@@ -623,11 +725,9 @@ def _has_a_thread_each(run: Run) -> bool:
     tables are in no part.
     """
     threads = run.series(metrics.SERVER_THREADS)
-    before, most = (
-        threads.last(until_s=run.first_connect_s) or 0.0,
-        max(threads.values, default=0.0),
-    )
-    return most - before >= max((tick.held for _, tick in run.ticks), default=0) / 2
+    before = threads.last(until_s=run.first_connect_s) or 0.0
+    rise = max(threads.values, default=0.0) - before
+    return rise >= max((tick.held for _, tick in run.ticks), default=0) / 2
 
 
 def _include_unexplained(cost: Costs, run: Run) -> None:
@@ -639,7 +739,9 @@ def _include_unexplained(cost: Costs, run: Run) -> None:
     bench/README.md) but those with a thread for each connection. What is more may be another
     program's in the kernel: pipes, files, other sockets.
     """
-    total, rest, where = cost.host_total, cost.residual, run.sides
+    total = cost.host_total
+    rest = cost.residual
+    where = run.sides
     if total is None or total.of_levels or cost.ends > where.ends or _has_a_thread_each(run):
         return
     if where.server and cost.server_user is None:
@@ -665,17 +767,19 @@ def _revise(cost: Costs, name: str, **changes: Any) -> None:
     """Change a cost. The level with all connections was read: another slope keeps it, by another
     fixed part.
     """
-    known, most = getattr(cost, name), max(cost.fits[name].n)
+    known = cost.cost_of(name)
+    assert known is not None
+    held = max(cost.fits[name].n)
     value = changes.get("bytes_per_connection", known.bytes_per_connection)
-    fixed = known.fixed_bytes + (known.bytes_per_connection - value) * most
+    fixed = known.fixed_bytes + (known.bytes_per_connection - value) * held
     revised = msgspec.structs.replace(known, **changes, fixed_bytes=fixed)
-    setattr(cost, name, revised)
+    cost.set_cost(name, revised)
     cost.fits[name] = msgspec.structs.replace(cost.fits[name], cost=revised)
 
 
 def _exclude(cost: Costs, why: Finding, *names: str) -> None:
     for name in names:
-        setattr(cost, name, None)
+        cost.set_cost(name, None)
         cost.fits.pop(name, None)
         cost.unknown[name] = why.evidence
 
@@ -686,25 +790,27 @@ def _sockets_of_others(run: Run, fitter: Fitter, counted_ends: int, over_unix: i
     """
     others = fitter.other_sockets(counted_sockets(run), counted_ends)
     further = other_families(run)
-    return plus(others, [fitter.other_sockets(further, over_unix)]) if further else others
+    if not further:
+        return others
+    return plus(others, [fitter.other_sockets(further, over_unix)])
 
 
 def _include_other_sockets(
     result: Costs,
-    found: dict[str, Fit | int],
+    fitted: dict[str, Fit | int],
     read: dict[str, Series],
     fitter: Fitter,
     others: Series,
 ) -> None:
-    """Widen costs in ``found`` by what the sockets of ``others``, other programs, may cost, or move
-    them to ``result.unknown``.
+    """Widen costs in ``fitted`` by what the sockets of ``others``, other programs, may cost, or
+    move them to ``result.unknown``.
 
     The kernel counts the sockets of all programs. Each of the others may cost between nothing and
     as much as one of ours: the interval includes both, and the value is halfway. Sockets of others
     that do not follow our connections are in a slope's interval already.
     """
-    kernel, ends = found["kernel"], result.ends
-    of_others = fitter.fit("other_sockets", others, 1 / ends, known_to=0.0)
+    kernel = fitted["kernel"]
+    of_others = fitter.fit("other_sockets", others, 1 / result.ends, known_to=0.0)
     if not isinstance(kernel, Fit) or not isinstance(of_others, Fit):
         return
     low, high = of_others.cost.ci95
@@ -713,29 +819,39 @@ def _include_other_sockets(
     sockets = 1.0 + of_others.cost.bytes_per_connection
     if sockets <= 0:
         # The cost of one of them has no bound.
-        result.findings.append(
-            findings.cost_sockets_closed([name for name in read if found.pop(name)])
-        )
+        closed = [name for name in read if fitted.pop(name)]
+        result.findings.append(findings.cost_sockets_closed(closed))
         result.unknown |= dict.fromkeys(read, result.findings[-1].evidence)
         return
     price = max(0.0, kernel.cost.bytes_per_connection / sockets)
     for name, metric in read.items():
-        fits, scale = [found[name]], 1 / ends if name == "kernel" else 1.0
-        for each in (price, price / 2):
-            theirs = Series(others.t_s, [each * one for one in others.values])
-            fits.append(fitter.fit(name, minus(metric, [theirs]), scale))
-        known = [
-            one
-            for one in fits
-            if isinstance(one, Fit) and one.cost.of_levels == kernel.cost.of_levels
-        ]
-        if len(known) == len(fits):
-            alone, _, middle = known
-            bounds = [bound for one in known for bound in one.cost.ci95]
-            cost = msgspec.structs.replace(
-                middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method
-            )
-            found[name] = msgspec.structs.replace(middle, cost=cost)
+
+        def less(each: float, name: str = name, metric: Series = metric) -> Fit | int:
+            """The fit without what the others cost at such a price."""
+            of_others = Series(others.t_s, [each * count for count in others.values])
+            return fitter.fit(name, minus(metric, [of_others]), 1 / _times(result, name))
+
+        between = _between(fitted[name], less(price), less(price / 2), kernel.cost.of_levels)
+        if between is not None:
+            fitted[name] = between
+
+
+def _between(
+    as_read: Fit | int, least: Fit | int, middle: Fit | int, of_levels: bool
+) -> Fit | None:
+    """The fit ``middle`` with an interval that includes those of all three; None if one has too few
+    points, or is of another kind.
+    """
+    bounds: list[float] = []
+    for fit in (as_read, least, middle):
+        if not isinstance(fit, Fit) or fit.cost.of_levels != of_levels:
+            return None
+        bounds += fit.cost.ci95
+    assert isinstance(as_read, Fit)
+    assert isinstance(middle, Fit)
+    ci95 = (min(bounds), max(bounds))
+    cost = msgspec.structs.replace(middle.cost, ci95=ci95, method=as_read.cost.method)
+    return msgspec.structs.replace(middle, cost=cost)
 
 
 def _include_time_waits(known: Costs, waits: Fit | int) -> None:
@@ -745,21 +861,19 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
     """
     if not isinstance(waits, Fit) or waits.cost.ci95[0] <= 0 <= waits.cost.ci95[1]:
         return
-    for name, most in (("kernel", _BUCKETS / known.ends), ("host_total", 2 * _BUCKETS)):
-        if (one := getattr(known, name)) is not None:
-            least, *_, greatest = sorted(most * each for each in (0.0, *waits.cost.ci95))
-            each, ci95 = (
-                most * waits.cost.bytes_per_connection / 2,
-                (one.ci95[0] - greatest, one.ci95[1] - least),
-            )
-            method = f"{one.method}; the interval includes sockets in TIME_WAIT"
-            _revise(
-                known,
-                name,
-                bytes_per_connection=one.bytes_per_connection - each,
-                ci95=ci95,
-                method=method,
-            )
+    for name, buckets in (("kernel", _BUCKETS / known.ends), ("host_total", 2 * _BUCKETS)):
+        cost = known.cost_of(name)
+        if cost is None:
+            continue
+        least, *_, greatest = sorted(buckets * count for count in (0.0, *waits.cost.ci95))
+        halfway = buckets * waits.cost.bytes_per_connection / 2
+        _revise(
+            known,
+            name,
+            bytes_per_connection=cost.bytes_per_connection - halfway,
+            ci95=(cost.ci95[0] - greatest, cost.ci95[1] - least),
+            method=f"{cost.method}; the interval includes sockets in TIME_WAIT",
+        )
 
 
 def _include_bends(known: Costs) -> None:
@@ -796,10 +910,11 @@ def _include_those_elsewhere(known: Costs, user: Series, run: Run) -> None:
     if not isinstance(by_all, Fit):
         return
     cost = known.server_user
-    (low, high), (low_of_all, high_of_all) = cost.ci95, by_all.cost.ci95
+    low, high = cost.ci95
+    low_of_all, high_of_all = by_all.cost.ci95
     ci95 = (min(low, low_of_all), max(high, high_of_all))
-    ours = max(run.held.values)
-    known.findings.append(connections_elsewhere(round(elsewhere.rise), round(ours)))
+    held = max(run.held.values)
+    known.findings.append(connections_elsewhere(round(elsewhere.rise), round(held)))
     method = f"{cost.method}; the interval includes that by the connections at other ports too"
     _revise(known, "server_user", bytes_per_connection=sum(ci95) / 2, ci95=ci95, method=method)
 
@@ -822,7 +937,8 @@ def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
     """Widen the costs of the server and of the host by memory that rose with the connections and
     that the kernel can take back; the values are halfway.
     """
-    server, taken = known.server_user, fitter.fit("reclaimable", reclaimable(run))
+    server = known.server_user
+    taken = fitter.fit("reclaimable", reclaimable(run))
     if server is None or not isinstance(taken, Fit):
         return
     rise = taken.cost
@@ -833,8 +949,7 @@ def _include_reclaimable(known: Costs, fitter: Fitter, run: Run) -> None:
         return
     known.findings.append(findings.reclaimable_rises(rise.bytes_per_connection, rise.half_width))
     for name in ("server_user", "host_total"):
-        if getattr(known, name) is not None:
-            _reach_up(known, name, rise, "memory that the kernel can take back")
+        _reach_up(known, name, rise, "memory that the kernel can take back")
 
 
 def _include_queued(known: Costs) -> None:
@@ -848,9 +963,11 @@ def _include_queued(known: Costs) -> None:
         _reach_up(known, "kernel", queued, "data in the buffers of sockets")
 
 
-def _reach_up(known: Costs, name: str, rise: Cost, what: str) -> None:
-    """Widen a known cost from without ``rise`` to with all of it; the value is halfway."""
-    cost: Cost = getattr(known, name)
+def _reach_up(known: Costs, name: str, rise: Cost, of: str) -> None:
+    """Widen a cost from without ``rise`` to with all of it; the value is halfway."""
+    cost = known.cost_of(name)
+    if cost is None:
+        return
     middle = cost.bytes_per_connection + rise.bytes_per_connection / 2
     ci95 = (cost.ci95[0], cost.ci95[1] + rise.ci95[1])
     _revise(
@@ -858,62 +975,60 @@ def _reach_up(known: Costs, name: str, rise: Cost, what: str) -> None:
         name,
         bytes_per_connection=middle,
         ci95=ci95,
-        method=f"{cost.method}; the interval includes {what}",
+        method=f"{cost.method}; the interval includes {of}",
     )
 
 
-def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
+def _require_parts_below_total(known: Costs, parts: Collection[str]) -> None:
     """Widen the total to the sum of its parts if that is more; the value is halfway. Other programs
     then freed memory.
     """
     total = known.host_total
-    if total is None or any(getattr(known, name) is None for name in parts):
+    if total is None or any(known.cost_of(name) is None for name in parts):
         return
-    least = _sum_of(known, parts, "bytes_per_connection")
-    if least > total.ci95[1]:
-        each = (total.ci95[0] + least) / 2
-        method = (
-            f"{total.method}; widened to the sum of its parts, because other programs freed memory"
-        )
-        ci95 = (total.ci95[0], least)
-        _revise(known, "host_total", bytes_per_connection=each, ci95=ci95, method=method)
+    least = _sum_of(known, parts, lambda part: part.bytes_per_connection)
+    if least <= total.ci95[1]:
+        return
+    halfway = (total.ci95[0] + least) / 2
+    method = f"{total.method}; widened to the sum of its parts, because other programs freed memory"
+    ci95 = (total.ci95[0], least)
+    _revise(known, "host_total", bytes_per_connection=halfway, ci95=ci95, method=method)
 
 
-def _sum_of(known: Costs, parts: Collection[str], field: str) -> float:
-    return math.fsum(
-        (known.ends if name == "kernel" else 1) * getattr(getattr(known, name), field)
-        for name in parts
-    )
+def _sum_of(known: Costs, parts: Collection[str], value: Callable[[Cost], float]) -> float:
+    """The sum of a ``value`` of these parts, each of which is known."""
+    terms = []
+    for name in parts:
+        part = known.cost_of(name)
+        assert part is not None
+        terms.append(_times(known, name) * value(part))
+    return math.fsum(terms)
 
 
-def _fit_residual(known: Costs, found: Fit | int, parts: Collection[str]) -> None:
+def _fit_residual(known: Costs, fit: Fit | int, parts: Collection[str]) -> None:
     """The residual: what the host uses per connection beyond the known parts: the difference of the
     slopes.
 
-    The errors of the parts are not independent: the interval is that of ``found``, of the
+    The errors of the parts are not independent: the interval is that of ``fit``, of the
     differences, with the value and zero.
     """
-    total, users = (
-        known.host_total,
-        [name for name in ("server_user", "behind", "generator_user") if name in parts],
-    )
-    if (
-        total is None
-        or total.of_levels
-        or any(getattr(known, name) is None for name in parts)
-        or not isinstance(found, Fit)
-    ):
+    total = known.host_total
+    if total is None or total.of_levels or not isinstance(fit, Fit):
         return
-    value = total.bytes_per_connection - _sum_of(known, parts, "bytes_per_connection")
-    fixed = total.fixed_bytes - _sum_of(known, parts, "fixed_bytes")
-    own, less = found.cost, "".join(f"- {name} " for name in users)
-    low, high = (
-        min(own.ci95[0], value - own.half_width),
-        max(own.ci95[1], value + own.half_width, 0.0),
-    )
+    if any(known.cost_of(name) is None for name in parts):
+        return
+    value = total.bytes_per_connection
+    value -= _sum_of(known, parts, lambda part: part.bytes_per_connection)
+    fixed = total.fixed_bytes - _sum_of(known, parts, lambda part: part.fixed_bytes)
+    own = fit.cost
+    low = min(own.ci95[0], value - own.half_width)
+    high = max(own.ci95[1], value + own.half_width, 0.0)
+    users = [name for name in ("server_user", "behind", "generator_user") if name in parts]
+    less = "".join(f"- {name} " for name in users)
     method = f"host_total {less}- {known.ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
-    known.residual, known.fits["residual"] = cost, msgspec.structs.replace(found, cost=cost)
+    known.residual = cost
+    known.fits["residual"] = msgspec.structs.replace(fit, cost=cost)
 
 
 _REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}
@@ -921,10 +1036,9 @@ _REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     points = max([*levels.values(), *few.values()])
-    of_levels, unknown = (
-        [one for one in findings.COST_NAMES if one in _REPORTED & {*names}]
-        for names in (levels, few)
-    )
+    reported = [name for name in findings.COST_NAMES if name in _REPORTED]
+    of_levels = [name for name in reported if name in levels]
+    unknown = [name for name in reported if name in few]
     remedy = "--plateaus 5" if plan.plateaus else ramp_that_fits(plan)
     return findings.cost_few_points(
         points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy
@@ -941,34 +1055,38 @@ def ramp_that_fits(plan: Plan) -> str:
     return f"--ramp {math.floor(per_s / digit) * digit}/s"
 
 
-def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
+def _caveats(known: Costs, run: Run, *fitters: Fitter) -> list[Finding]:
     if not known.fits:
         return []
-    found = []
-    plan, most, first = run.plan, max(held.values), run.within((-math.inf, run.first_connect_s))
-    readings = {name: first.series(name).values for name in BEFORE}
-    before, perhaps = held_before({name: values[0] for name, values in readings.items() if values})
-    # Memory kept of half as many connections hides half of the cost.
-    if known.server_user is not None and 2 * before >= most:
-        found.append(findings.cost_reused(round(before)))
-    elif (
-        2 * perhaps >= most
-        and run.sides.server
-        and (known.server_user is not None or known.host_total is not None)
-    ):
-        found.append(
-            findings.cost_if_fresh(
-                round(perhaps) if math.isfinite(perhaps) else None, plan.status_url is not None
-            )
-        )
-    if most < NEARLY_ALL * plan.connections:
-        found.append(findings.cost_of_a_part(most, plan.connections))
-    moving = {
-        name: moved
-        for one in fitters
-        for name, moved in one.unsettled.items()
-        if name in _SIZED and name in known.fits
-    }
+    caveats = _reuse(known, run)
+    plan = run.plan
+    held = max(run.held.values)
+    if held < NEARLY_ALL * plan.connections:
+        caveats.append(findings.cost_of_a_part(held, plan.connections))
+    moving = {}
+    for fitter in fitters:
+        for name, moved in fitter.unsettled.items():
+            if name in _SIZED and name in known.fits:
+                moving[name] = moved
     if moving:
-        found.append(findings.plateau_unsettled(moving, plan.plateau_s))
-    return found
+        caveats.append(findings.plateau_unsettled(moving, plan.plateau_s))
+    return caveats
+
+
+def _reuse(known: Costs, run: Run) -> list[Finding]:
+    """A finding if the server held many connections before, or may have: memory kept of half as
+    many connections hides half of the cost.
+    """
+    held = max(run.held.values)
+    before_first = run.within((-math.inf, run.first_connect_s))
+    readings = {name: before_first.series(name).values for name in BEFORE}
+    first = {name: values[0] for name, values in readings.items() if values}
+    before, perhaps = held_before(first)
+    if known.server_user is not None and 2 * before >= held:
+        return [findings.cost_reused(round(before))]
+    if 2 * perhaps < held or not run.sides.server:
+        return []
+    if known.server_user is None and known.host_total is None:
+        return []
+    at_most = round(perhaps) if math.isfinite(perhaps) else None
+    return [findings.cost_if_fresh(at_most, run.plan.status_url is not None)]

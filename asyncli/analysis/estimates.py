@@ -91,17 +91,20 @@ def last_of(values: Sequence[float]) -> Estimate:
     off = [value - middle for value in values]
     worth = _worth(off)
     # Corrected for the fitted mean.
-    deviation = math.sqrt(sum(one * one for one in off) / len(off) * worth / (worth - 1))
+    deviation = math.sqrt(
+        sum(distance * distance for distance in off) / len(off) * worth / (worth - 1)
+    )
     half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * deviation
     return Estimate(values[-1], values[-1] - half, values[-1] + half, worth - 1)
 
 
-def at_least(one: Estimate, resolution: float) -> Estimate:
+def at_least(estimate: Estimate, resolution: float) -> Estimate:
     """The estimate with an interval that is not narrower than the metric's resolution: no number is
     known exactly.
     """
-    low, high = min(one.low, one.value - resolution), max(one.high, one.value + resolution)
-    return Estimate(one.value, low, high, one.freedom)
+    low = min(estimate.low, estimate.value - resolution)
+    high = max(estimate.high, estimate.value + resolution)
+    return Estimate(estimate.value, low, high, estimate.freedom)
 
 
 def _worth(off: Sequence[float]) -> float:
@@ -110,7 +113,8 @@ def _worth(off: Sequence[float]) -> float:
     Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8); r corrected for the fitted mean by (1 +
     3 r)/m (Marriott and Pope 1954, Biometrika 41).
     """
-    m, power = len(off), sum(one * one for one in off)
+    m = len(off)
+    power = sum(distance * distance for distance in off)
     if power <= 0 or m < 5:
         return float(m)
     r = (sum(a * b for a, b in pairwise(off)) / power + 1 / m) / (1 - 3 / m)
@@ -123,7 +127,9 @@ def count_stretches(span_s: float, least_s: float = 1.0) -> int | None:
     k = min(_STRETCHES, int(span_s / _STRETCH_S))
     if k < _FEWEST_STRETCHES:
         k = min(_FEWEST_STRETCHES, int(span_s / least_s))
-    return k if k >= _FEWEST_STRETCHES else None
+    if k < _FEWEST_STRETCHES:
+        return None
+    return k
 
 
 class Stretches(msgspec.Struct):
@@ -140,10 +146,11 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
     if hold is None:
         return "the run did not reach its hold"
     ticks = hold.ticks
-    start_s, span_s = (
-        (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
-    )
-    k = count_stretches(span_s) if ticks else None
+    if not ticks:
+        return f"hold too short ({format_duration(hold.length_s)})"
+    start_s = ticks[0][0] - 1.0
+    span_s = ticks[-1][0] - ticks[0][0] + 1.0
+    k = count_stretches(span_s)
     if k is None:
         return f"hold too short ({format_duration(span_s)})"
     parts: list[list[Histogram]] = [[] for _ in range(k)]
@@ -152,14 +159,15 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
     sums = [summed(part).counts for part in parts]
     keys = sorted(set().union(*sums))
     if not keys:
-        return (
-            f"no heartbeat was {'sent' if histogram == 'lateness_us' else 'answered'} in the hold"
-        )
-    table = np.array([[one.get(key, 0) for key in keys] for one in sums], dtype=float)
+        event = "sent" if histogram == "lateness_us" else "answered"
+        return f"no heartbeat was {event} in the hold"
+    table = np.zeros((k, len(keys)))
+    for place, counts in enumerate(sums):
+        table[place] = [counts.get(key, 0) for key in keys]
     return Stretches(keys, table)
 
 
-def quantile(found: Stretches | str, q: float) -> Estimate | str:
+def quantile(stretches: Stretches | str, q: float) -> Estimate | str:
     """Woodruff's interval of the ``q`` quantile, in ms.
 
     The share of records at or below the quantile is a ratio of sums over the stretches; its error
@@ -169,37 +177,41 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
 
     from asyncli.analysis.special import stdtrit
 
-    if isinstance(found, str):
-        return found
-    sums = found.table.sum(axis=1)
-    total, k = float(sums.sum()), len(sums)
+    if isinstance(stretches, str):
+        return stretches
+    sums = stretches.table.sum(axis=1)
+    total = float(sums.sum())
+    k = len(sums)
     if total * (1 - q) < _BEYOND:
         return f"{total:,.0f} heartbeats in the hold are too few for p{q * 100:g}"
-    share = np.cumsum(found.table.sum(axis=0)) / total
+    share = np.cumsum(stretches.table.sum(axis=0)) / total
 
     def column(p: float) -> int:
         return min(len(share) - 1, int(np.searchsorted(share, p - 1e-12)))
 
     def at(p: float) -> tuple[float, float]:
         # The resolution is a bucket.
-        low, high = bounds(found.keys[column(p)])
+        low, high = bounds(stretches.keys[column(p)])
         return low / 1e3, (high + 1) / 1e3
 
-    reach, freedom = 0.0, float(k - 1)
+    reach = 0.0
+    freedom = float(k - 1)
     # A stall may fill the quantile's bucket: its records count as below, and as above.
     for last in (column(q), column(q) - 1):
-        below = found.table[:, : last + 1].sum(axis=1)
+        below = stretches.table[:, : last + 1].sum(axis=1)
         off = below - float(below.sum()) / total * sums
         worth = _worth(off.tolist())
         # The variance of a mean of k correlated stretches.
         error = math.sqrt(k / (worth - 1) * float((off**2).sum())) / total
         half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
         reach, freedom = max((reach, freedom), (half, worth - 1))
+    low, _ = at(q - reach)
     # Most of the slowest came in few stretches (a stall): how slow they are in other runs is
     # unknown.
-    return Estimate(
-        sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1] if q + reach < 1.0 else math.inf, freedom
-    )
+    high = math.inf
+    if q + reach < 1.0:
+        _, high = at(q + reach)
+    return Estimate(sum(at(q)) / 2, low, high, freedom)
 
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
@@ -208,29 +220,31 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     """
     from asyncli.analysis.special import stdtr, stdtrit
 
-    scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
+    scatter = sum((repeat.share * run.value) ** 2 + repeat.absolute**2 for run in (a, b))
     # The scatter of both runs comes from the same repeats: it is one estimate.
-    between = [(sum(scatter), float(REPEAT_FREEDOM))] if sum(scatter) > 0 else []
+    between = [(scatter, float(REPEAT_FREEDOM))] if scatter > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
-        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side.
-        """
+        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
         parts = [
             *between,
             _variance(down, down.value - down.low),
             _variance(up, up.high - up.value),
         ]
-        variance = sum(one for one, _ in parts)
+        variance = sum(part for part, _ in parts)
         if variance <= 0 or variance == math.inf:
             return variance, math.inf
-        loose = sum(one**2 / freedom for one, freedom in parts)
-        return math.sqrt(variance), variance**2 / loose if loose > 0 else math.inf
+        loose = sum(part**2 / freedom for part, freedom in parts)
+        if loose <= 0:
+            return math.sqrt(variance), math.inf
+        return math.sqrt(variance), variance**2 / loose
 
     def reach(error: float, freedom: float) -> float:
         return error * float(stdtrit(min(freedom, _MANY), 1 - ALPHA / 2))
 
     difference = b.value - a.value
-    lower, upper = side(b, a), side(a, b)
+    lower = side(b, a)
+    upper = side(a, b)
     error, freedom = lower if difference > 0 else upper
     if difference == 0:
         p = 1.0
@@ -245,11 +259,11 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
 _MANY = 1e7
 
 
-def _variance(one: Estimate, half: float) -> tuple[float, float]:
-    """The variance of one side of a 95 % interval, and its degrees of freedom."""
+def _variance(estimate: Estimate, half: float) -> tuple[float, float]:
+    """The variance of estimate side of a 95 % interval, and its degrees of freedom."""
     from asyncli.analysis.special import stdtrit
 
-    freedom = _MANY if one.freedom is None else max(1.0, one.freedom)
+    freedom = _MANY if estimate.freedom is None else max(1.0, estimate.freedom)
     return (max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))) ** 2, freedom
 
 
@@ -267,7 +281,9 @@ def rates_differ(a: Rate, b: Rate) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values of ``p_values`` in rising order."""
-    found: list[float] = []
+    adjusted: list[float] = []
+    greatest = 0.0
     for place, p in enumerate(p_values):
-        found.append(min(1.0, max([*found[-1:], (len(p_values) - place) * p])))
-    return found
+        greatest = max(greatest, (len(p_values) - place) * p)
+        adjusted.append(min(1.0, greatest))
+    return adjusted

@@ -29,15 +29,15 @@ def of_one_server(run: Run) -> Run:
     if changed_s is None:
         return run
     of_it = ("server.", HOST_USED_BYTES) if run.sides.server else ("server.",)
-    samples = [
-        Sample(
-            one.t_s,
-            {name: value for name, value in one.values.items() if not name.startswith(of_it)},
-        )
-        if one.t_s <= changed_s
-        else one
-        for one in run.samples
-    ]
+    samples = []
+    for sample in run.samples:
+        if sample.t_s > changed_s:
+            samples.append(sample)
+            continue
+        values = {
+            name: value for name, value in sample.values.items() if not name.startswith(of_it)
+        }
+        samples.append(Sample(sample.t_s, values))
     return msgspec.structs.replace(run, samples=samples)
 
 
@@ -47,19 +47,18 @@ def for_cost(run: Run) -> Run:
     the drain.
     """
     run = of_one_server(run)
-    ramp, drain = run.phase("ramp"), run.phase("drain")
-    since = ramp.start_s if ramp is not None else math.inf
-    first = min(
-        [
-            _ended_s(run),
-            generation_ends_s(run),
-            *(gap.start_s for gap in run.gaps if gap.start_s >= since),
-        ]
-    )
+    ramp = run.phase("ramp")
+    drain = run.phase("drain")
+    first = min(_ended_s(run), generation_ends_s(run))
+    for gap in run.gaps:
+        if ramp is not None and gap.start_s >= ramp.start_s:
+            first = min(first, gap.start_s)
     if first >= run.stop_s:
         return run.outside_gaps
     spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]
-    kept = run.within(*spans, *([(drain.start_s, math.inf)] if drain is not None else []))
+    if drain is not None:
+        spans.append((drain.start_s, math.inf))
+    kept = run.within(*spans)
     return msgspec.structs.replace(kept, ticks=kept.ticks_between(-math.inf, first))
 
 
@@ -68,10 +67,12 @@ def _ended_s(run: Run) -> float:
     memory is then no longer that of those we hold. Infinite if never.
     """
     for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
+        if after <= before:
+            continue
         # Losses are counted each second, and processes when they are sampled.
-        meanwhile = run.ticks_between(before_s - 1.0, after_s + 1.0) if after > before else ()
-        if lossy := [t_s for t_s, tick in meanwhile if tick.lost >= FEWEST]:
-            return min(before_s, lossy[0] - 1.0)
+        for t_s, tick in run.ticks_between(before_s - 1.0, after_s + 1.0):
+            if tick.lost >= FEWEST:
+                return min(before_s, t_s - 1.0)
     return math.inf
 
 
@@ -83,7 +84,7 @@ def for_drift(run: Run) -> Run:
     start_s, end_s = max(
         run.spans_outside_gaps(since_s, run.stop_s), key=lambda span: span[1] - span[0]
     )
-    phases = [one for one in run.phases if one.name in ("baseline", "ramp")]
+    phases = [phase for phase in run.phases if phase.name in ("baseline", "ramp")]
     phases += [Phase("hold", start_s, end_s), Phase("drain", end_s, end_s)]
     return msgspec.structs.replace(run.within((-math.inf, end_s)), phases=phases)
 
@@ -92,10 +93,9 @@ def without_counters(run: Run) -> Run:
     """The run without the server's counters, if it has a gap."""
     if not run.gaps:
         return run
-    kept = [
-        Sample(
-            one.t_s, {name: value for name, value in one.values.items() if name not in _COUNTERS}
-        )
-        for one in run.samples
-    ]
-    return msgspec.structs.replace(run, samples=[one for one in kept if one.values])
+    samples = []
+    for sample in run.samples:
+        values = {name: value for name, value in sample.values.items() if name not in _COUNTERS}
+        if values:
+            samples.append(Sample(sample.t_s, values))
+    return msgspec.structs.replace(run, samples=samples)

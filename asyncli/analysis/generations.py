@@ -37,31 +37,33 @@ class Generation(msgspec.Struct, frozen=True):
 
 def generations(run: Run) -> list[Generation]:
     """The generations that followed the one before the first connect."""
-    ended, processes = run.series(SERVER_ENDED), run.series(SERVER_PROCESSES)
+    ended = run.series(SERVER_ENDED)
+    processes = run.series(SERVER_PROCESSES)
     # Files of older versions do not tell workers from other processes.
     started = run.series(SERVER_JOINED) or run.series(SERVER_STARTED)
     follow = _follow_connections(run)
-    found = []
+    followers = []
     for (before_s, before), (after_s, after) in pairwise(started.rows()):
         new = after - before
         if new <= 0 or after_s <= run.first_connect_s:
             continue
         # The root is no worker, but of a server with one process.
         workers = max(1.0, (processes.at(before_s) or 1.0) - 1.0)
-        opened = (
-            sum(tick.opened for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0))
-            if follow
-            else 0
-        )
+        for_connections = 0
+        if follow:
+            for_connections = _opened_between(run, before_s, after_s)
         settled_s = after_s + MISSED_S
-        rise = (
-            (started.at(settled_s) or 0.0)
-            - before
-            - ((ended.at(settled_s) or 0.0) - (ended.at(before_s) or 0.0))
-        )
-        if new >= workers and new > opened and rise >= workers:
-            found.append(Generation(before_s, after_s, round(new), round(workers)))
-    return found
+        joined = (started.at(settled_s) or 0.0) - before
+        left = (ended.at(settled_s) or 0.0) - (ended.at(before_s) or 0.0)
+        if new >= workers and new > for_connections and joined - left >= workers:
+            followers.append(Generation(before_s, after_s, round(new), round(workers)))
+    return followers
+
+
+def _opened_between(run: Run, before_s: float, after_s: float) -> int:
+    """How many connections were opened between two samples."""
+    ticks = run.ticks_between(before_s - 1.0, after_s + 1.0)
+    return sum(tick.opened for _, tick in ticks)
 
 
 def _follow_connections(run: Run) -> bool:
@@ -81,38 +83,44 @@ def changes(run: Run) -> list[Finding]:
     came or went without losses.
     """
     new = [generation for generation in generations(run) if generation.at_s <= run.stop_s]
-    found = [
+    findings = [
         server_reloaded(generation.at_s, generation.started, generation.workers)
         for generation in new
     ]
-    return found + ([] if _follow_connections(run) else _others(run, new))
+    if not _follow_connections(run):
+        findings += _others(run, new)
+    return findings
 
 
 def _others(run: Run, new: list[Generation]) -> list[Finding]:
-    started, ended = (_steps(run, name) for name in (SERVER_STARTED, SERVER_ENDED))
+    started = _steps(run, SERVER_STARTED)
+    ended = _steps(run, SERVER_ENDED)
     settled = [generation.at_s for generation in new]
-    counts = [
-        sum(
-            count
-            for t_s, count in steps.items()
-            if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled)
-        )
-        for steps in (started, ended)
-    ]
-    if not any(counts):
+    came = _apart_from(started, settled)
+    went = _apart_from(ended, settled)
+    if not came and not went:
         return []
-    came, went = counts
     instants = sorted({*started, *ended})
     return [server_processes_changed(came, went, instants[0], instants[-1])]
+
+
+def _apart_from(steps: dict[float, int], settled: list[float]) -> int:
+    """The sum of the steps that are at no new generation's instant."""
+    count = 0
+    for t_s, step in steps.items():
+        if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled):
+            count += step
+    return count
 
 
 def _steps(run: Run, name: str) -> dict[float, int]:
     """The instant (s) of each rise of a counter of processes while connections were held and none
     was lost -> the rise.
     """
-    return {
-        after_s: round(after - before)
-        for (before_s, before), (after_s, after) in pairwise(run.series(name).rows())
-        if after > before and run.first_connect_s < after_s <= run.stop_s
-        if not any(tick.lost for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0))
-    }
+    steps = {}
+    for (before_s, before), (after_s, after) in pairwise(run.series(name).rows()):
+        if after <= before or not run.first_connect_s < after_s <= run.stop_s:
+            continue
+        if not any(tick.lost for _, tick in run.ticks_between(before_s - 1.0, after_s + 1.0)):
+            steps[after_s] = round(after - before)
+    return steps

@@ -90,9 +90,9 @@ def tls_findings(
         yield tls.tls_handshakes_failed(part.failed)
     if not part.verified:
         yield tls.tls_unverified()
-    certificate = (environment.get("tls") or {}).get("certificate") or {}
     for spoken in part.spoken:
         yield from _weak_suite(spoken)
+    certificate = _certificate(environment)
     yield from _weak_certificate(certificate)
     yield from certificate_ends(certificate, run_s, part.certificates, started)
     if first is not None and not part.resumed and part.full > first:
@@ -100,6 +100,12 @@ def tls_findings(
     # With TLS 1.3 and --tls-resume an object only waits for a session.
     if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
         yield tls.tls_objects(part.objects, held)
+
+
+def _certificate(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The certificate that was probed; {}: none."""
+    probed: Mapping[str, Any] = environment.get("tls") or {}
+    return probed.get("certificate") or {}
 
 
 def _weak_suite(spoken: str) -> Iterator[Finding]:
@@ -132,20 +138,18 @@ def certificate_ends(
     # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide):
     # 30 days of the usual 90.
     due_days = max(run_s / 86_400, min(30.0, certificate.get("lasts_days", math.inf) / 3))
-    ends = (
-        [(certificate.get("subject", ""), certificate["ends"], certificate["days_left"])]
-        if certificate
-        else []
-    )
+    ends = []
+    if certificate:
+        ends.append((certificate.get("subject", ""), certificate["ends"], certificate["days_left"]))
     # After a reload a server may show another certificate.
     other = "another one, shown in the run" if certificate else "shown in the run"
     for instant in set(shown) - {certificate.get("ends")}:
         with contextlib.suppress(ValueError, TypeError):  # a file may contain anything
-            days_left = (
-                datetime.fromisoformat(instant) - datetime.fromisoformat(started)
-            ) / timedelta(days=1)
-            ends.append((other, instant, days_left))
-    yield from (tls.tls_certificate_ends(*one, run_s) for one in ends if one[2] <= due_days)
+            left = datetime.fromisoformat(instant) - datetime.fromisoformat(started)
+            ends.append((other, instant, left / timedelta(days=1)))
+    for name, instant, days_left in ends:
+        if days_left <= due_days:
+            yield tls.tls_certificate_ends(name, instant, days_left, run_s)
 
 
 def planned_s(plan: Plan, now_s: float) -> float:
@@ -199,7 +203,8 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
         return msgspec.UNSET
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     recorded = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
-    took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
+    took = Quantiles.of(counts.handshake_us)
+    first = counts.first_answers or msgspec.UNSET
     deflate = counts.deflate if run.plan.ws_deflate else msgspec.UNSET
     tables = counts.tables if run.plan.h2_table else msgspec.UNSET
     return ProtocolPart(
@@ -228,7 +233,8 @@ _ERRORS = re.compile(r"""b['"](?:-[A-Z]{2,}|!\d|(?:CLIENT_|SERVER_)?ERROR\b)""")
 
 def _kinds_of_answers(counts: ProtocolCounts, answered: int) -> Iterator[Finding]:
     """What kinds of answers came, where any was accepted."""
-    first, others = list(counts.first_answers), counts.other_answers
+    first = list(counts.first_answers)
+    others = counts.other_answers
     if not first or not answered:
         return
     usual = answered - sum(others.values())
@@ -237,13 +243,11 @@ def _kinds_of_answers(counts: ProtocolCounts, answered: int) -> Iterator[Finding
         wrong[first[0]] = wrong.get(first[0], 0) + usual
     if wrong:
         right = next((sample for sample in (*first, *others) if not _ERRORS.match(sample)), "")
-        yield server.answers_look_like_errors(
-            sum(wrong.values()), answered, max(wrong, key=lambda one: wrong[one]), right
-        )
+        commonest = max(wrong, key=wrong.__getitem__)
+        yield server.answers_look_like_errors(sum(wrong.values()), answered, commonest, right)
     elif others and len(others) < MOST_KINDS:
-        yield server.answers_differ(
-            sum(others.values()), answered, first[0], max(others, key=lambda one: others[one])
-        )
+        commonest = max(others, key=others.__getitem__)
+        yield server.answers_differ(sum(others.values()), answered, first[0], commonest)
 
 
 def protocol_findings(
@@ -258,15 +262,20 @@ def protocol_findings(
     if counts.unasked and totals.whole.answered:
         yield server.answers_unproven(counts.unasked, totals.whole.answered)
     yield from _kinds_of_answers(counts, totals.whole.answered)
-    retry_s = counts.retry_s
-    if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
-        yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)
+    yield from _reopened_later(run, counts)
     if part is msgspec.UNSET:
         return
     if part.refused:
         yield losses.handshakes_refused(part.name, part.refused)
     if part.streams is not msgspec.UNSET and part.streams.streams_lost:
         yield losses.streams_lost(part.streams.reasons)
+
+
+def _reopened_later(run: Run, counts: ProtocolCounts) -> Iterator[Finding]:
+    """Connections that the server told to come back after the hold's length."""
+    retry_s = counts.retry_s
+    if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
+        yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)
 
 
 def _first_draining_s(run: Run) -> float:

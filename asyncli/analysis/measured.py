@@ -38,7 +38,7 @@ from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.records import Environment, Finding, Tick
-from asyncli.model.run import Run, Ticks
+from asyncli.model.run import Hold, Run, Ticks
 from asyncli.model.units import format_duration
 
 _NONE = Histogram()
@@ -113,45 +113,53 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}
     grown, _ = drifts(run)
-    found = known_costs(run, totals, grown)
-    levels = _costs(numbers, found)
-    _memory(numbers, run, found.holders)
+    known = known_costs(run, totals, grown)
+    levels = _costs(numbers, known)
+    _memory(numbers, run, known.holders)
     _cpu(numbers, run)
     latency = by_stretch(hold, "latency_us")
     numbers |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
     lateness = by_stretch(hold, "lateness_us")
     numbers["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
-    late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
-    late_ms = {
-        name: value / 1e3
-        for name, q in _QUANTILES.items()
-        if (value := late.quantile(q)) is not None
-    }
+    late_ms = _late_ms(hold)
     _losses(numbers, totals, measured)
     _drift(numbers, grown)
     hidden = {
         f"cost.{name}"
         for name in _COSTS
-        if getattr(found, name) is not None and not is_measured(found, name)
+        if known.cost_of(name) is not None and not is_measured(known, name)
     }
-    hidden |= {f"drift.{name}" for name, one in grown.items() if one.verdict == "too_short"}
+    hidden |= {f"drift.{name}" for name, drift in grown.items() if drift.verdict == "too_short"}
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run, found.holders), levels=levels, files=_files(run), hidden=frozenset(hidden),
+        kinds=_kinds(run, known.holders), levels=levels, files=_files(run), hidden=frozenset(hidden),
         findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 
-def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
+def _late_ms(hold: Hold | None) -> dict[str, float]:
+    """Quantiles of how late asyncli sent heartbeats in the hold."""
+    if hold is None:
+        return {}
+    late = summed([tick.lateness_us for _, tick in hold.ticks])
+    late_ms = {}
+    for name, q in _QUANTILES.items():
+        late_us = late.quantile(q)
+        if late_us is not None:
+            late_ms[name] = late_us / 1e3
+    return late_ms
+
+
+def _costs(numbers: dict[str, Measured], known: Costs) -> frozenset[str]:
     """Add the costs to ``numbers``; return the keys of rows that are differences of two levels."""
 
     def why(name: str) -> str:
-        return found.unknown.get(name, "no slope is known")
+        return known.unknown.get(name, "no slope is known")
 
     for name in _COSTS:
-        cost = getattr(found, name)
+        cost = known.cost_of(name)
         if cost is None:
             numbers[f"cost.{name}"] = why(name)
             continue
@@ -159,7 +167,8 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
         numbers[f"cost.{name}"] = Estimate(
             cost.bytes_per_connection, low, high, max(1, cost.points - 2)
         )
-    server, line = found.server_user, found.fits.get("server_user")
+    server = known.server_user
+    line = known.fits.get("server_user")
     if server is None:
         numbers["fixed.server_user"] = why("server_user")
     elif line is None:
@@ -169,7 +178,7 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
         numbers["fixed.server_user"] = Estimate(
             server.fixed_bytes, low, high, max(1, server.points - 2)
         )
-    levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
+    levels = {f"cost.{name}" for name, fit in known.fits.items() if fit.cost.of_levels}
     levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
     return frozenset(levels)
 
@@ -190,10 +199,11 @@ def _kinds(run: Run, holders: Holders) -> dict[str, str]:
 
 
 def _files(run: Run) -> float | None:
-    memory, own = (
-        at_hold_end(run, run.series(name)) for name in (SERVER_PSS_BYTES, SERVER_ANON_SHMEM_BYTES)
-    )
-    return None if memory is None or own is None else memory - own
+    memory = at_hold_end(run, run.series(SERVER_PSS_BYTES))
+    own = at_hold_end(run, run.series(SERVER_ANON_SHMEM_BYTES))
+    if memory is None or own is None:
+        return None
+    return memory - own
 
 
 def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
@@ -293,7 +303,8 @@ def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
 
 def connection_hours(run: Run) -> float:
     """Connection-hours until the drain."""
-    seconds, before = 0.0, None
+    seconds = 0.0
+    before = None
     for t_s, tick in run.ticks:
         if t_s > run.stop_s + 0.5:
             break
@@ -303,28 +314,30 @@ def connection_hours(run: Run) -> float:
     return seconds / 3600
 
 
-def _drift(numbers: dict[str, Measured], found: Mapping[MetricName, Drift]) -> None:
+def _drift(numbers: dict[str, Measured], by_name: Mapping[MetricName, Drift]) -> None:
     names: tuple[MetricName, ...] = ("server_user", "kernel", "host_total")
     for name in names:
-        one = found.get(name)
-        if one is None:
+        drift = by_name.get(name)
+        if drift is None:
             numbers[f"drift.{name}"] = "it was not sampled in the hold"
-        elif one.bytes_per_hour is None or one.ci95 is None or one.p_value is None:
+        elif drift.bytes_per_hour is None or drift.ci95 is None or drift.p_value is None:
             numbers[f"drift.{name}"] = HOLD_TOO_SHORT
-        elif one.verdict == "too_short" and (name == "host_total" or one.p_value < ALPHA):
+        elif drift.verdict == "too_short" and (name == "host_total" or drift.p_value < ALPHA):
             # The interval is no bound: other programs change the host's memory, and what is certain
             # may be settling.
             numbers[f"drift.{name}"] = HOLD_TOO_SHORT
         else:
-            numbers[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
+            numbers[f"drift.{name}"] = Estimate(drift.bytes_per_hour, *drift.ci95)
 
 
 def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     """A finding if one second has most losses: rates count each loss as an independent event."""
     lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
-    most, at_s = max(lost, default=(0, 0.0))
-    return [compare_burst(name, most, total, at_s)] if total >= FEWEST and 2 * most >= total else []
+    in_a_second, at_s = max(lost, default=(0, 0.0))
+    if total < FEWEST or 2 * in_a_second < total:
+        return []
+    return [compare_burst(name, in_a_second, total, at_s)]
 
 
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:

@@ -27,29 +27,30 @@ def residue(run: Run, server: Series, host: Series) -> Residue:
     """Memory at the run's end above the baseline's median. ``host``: without what belongs to no
     connection.
     """
-    found = Residue()
-    after, start = run.phase("residue"), run.first_connect_s
+    after = run.phase("residue")
     if after is None:
-        return found
+        return Residue()
+    start = run.first_connect_s
     begin = after.start_s
 
     def risen(metric: Series) -> tuple[float, float] | None:
         """(Instant, bytes above the baseline) of the last reading."""
-        before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
-        return (
-            (left.t_s[-1], left.values[-1] - statistics.median(before.values))
-            if before.values and left.values
-            else None
-        )
+        before = metric.between(-math.inf, start)
+        left = metric.between(begin, math.inf)
+        if not before.values or not left.values:
+            return None
+        return left.t_s[-1], left.values[-1] - statistics.median(before.values)
 
-    for name, metric in (
-        ("server_user", server),
-        ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
-        ("host_total", host),
-    ):
-        grown = risen(metric)
-        if grown is not None:
-            at_s, more = grown
-            setattr(found, name, more)
-            found.after_s = max(found.after_s or 0.0, at_s - begin)
-    return found
+    series = {
+        "server_user": server,
+        "kernel": run.series(metrics.KERNEL_SOCKET_BYTES),
+        "host_total": host,
+    }
+    left_bytes = {}
+    after_s = None
+    for name, metric in series.items():
+        rise = risen(metric)
+        if rise is not None:
+            at_s, left_bytes[name] = rise
+            after_s = max(after_s or 0.0, at_s - begin)
+    return Residue(**left_bytes, after_s=after_s)

@@ -44,42 +44,36 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
     the server or for asyncli, and a short stop in a run that was otherwise on time.
     """
     run = run.outside_gaps
-    found = [_ramp(run, totals)]
+    findings = [_ramp(run, totals)]
     driven = totals.during(*_BUSY)
     beat_s = _p99_s(driven.lateness_us)
     if beat_s > MOST_BEAT_LATENESS_S:
-        found.append(generator.saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
-    found.append(_stopped(run))
-    found += [_cpu(run, totals, name) for name in _BUSY]
-    return [finding for finding in found if finding is not None]
+        findings.append(generator.saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
+    findings.append(_stopped(run))
+    findings += [_cpu(run, totals, name) for name in _BUSY]
+    return [finding for finding in findings if finding is not None]
 
 
 def is_saturated(findings: Sequence[Finding]) -> bool:
     """Whether latencies and losses are the generator's too: what a verdict rests on."""
-    return any(
-        one.code.startswith("generator_saturated_") and one.severity == "error" for one in findings
-    )
+    errors = [finding for finding in findings if finding.severity == "error"]
+    return any(finding.code.startswith("generator_saturated_") for finding in errors)
 
 
 def has_late_ramp(findings: Sequence[Finding]) -> bool:
     """Whether the ramp was late by asyncli's own fault: what failed in it may be asyncli's."""
-    return any(one.code == generator.ramp_late.code for one in findings) or _lacked_cpu_in_ramp(
-        findings
-    )
-
-
-def _lacked_cpu_in_ramp(findings: Sequence[Finding]) -> bool:
-    return any(
-        one.code == generator.saturated_cpu.code and one.fields["phase"] == "ramp"
-        for one in findings
-    )
+    if any(finding.code == generator.ramp_late.code for finding in findings):
+        return True
+    of_cpu = [finding for finding in findings if finding.code == generator.saturated_cpu.code]
+    return any(finding.fields["phase"] == "ramp" for finding in of_cpu)
 
 
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
     """Connections per second of the ramp, without rests; None before any batch. A short ramp is
     timed by its schedule.
     """
-    plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
+    plan = run.plan
+    whole_seconds = _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
         return whole_seconds
@@ -92,7 +86,8 @@ def achieved_per_s(run: Run, totals: Totals) -> float | None:
 
 def _rate_of_ticks(run: Run) -> float | None:
     """The rate up to the last second that the ramp filled; None with too few seconds."""
-    ramp, start = run.phase("ramp"), run.first_connect_s
+    ramp = run.phase("ramp")
+    start = run.first_connect_s
     end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
     opening = [
         (t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5
@@ -101,7 +96,8 @@ def _rate_of_ticks(run: Run) -> float | None:
         opening.pop()
     if len(opening) < 2 or opening[-2][0] < _SHORTEST_SPAN_S:
         return None
-    opened, until = sum(count for _, count in opening[:-1]), opening[-2][0]
+    opened = sum(count for _, count in opening[:-1])
+    until = opening[-2][0]
     driven = until - sum(
         max(0.0, min(until, b) - a) for a, b in run.plan.schedule.rests() if a < until
     )
@@ -109,10 +105,12 @@ def _rate_of_ticks(run: Run) -> float | None:
 
 
 def _ramp(run: Run, totals: Totals) -> Finding | None:
-    plan, ramp = run.plan, totals.by_phase.get("ramp")
+    plan = run.plan
+    ramp = totals.by_phase.get("ramp")
     if ramp is None:
         return None
-    p99_s, rate = _p99_s(ramp.ramp_lateness_us), _rate_of_ticks(run)
+    p99_s = _p99_s(ramp.ramp_lateness_us)
+    rate = _rate_of_ticks(run)
     for_s = ramp.ramp_lateness_us.above(round(1e6 * MOST_RAMP_LATENESS_S)) * plan.interval_s
     late_s = p99_s if p99_s > MOST_RAMP_LATENESS_S and for_s > LATE_FOR_S else None
     # Failed attempts open nothing; other findings report them.
@@ -151,14 +149,17 @@ def _stopped(run: Run) -> Finding | None:
     """A finding of stopped workers. Latencies include a short stop, as they count from when a
     heartbeat was due.
     """
-    busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
-    stops = [
-        (t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S
-    ]
+    seconds = 0
+    stops = []
+    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
+        if name in _BUSY:
+            seconds += 1
+            if tick.longest_turn_s > LONGEST_TURN_S:
+                stops.append((t_s, tick.longest_turn_s))
     if not stops:
         return None
-    until_s, longest_s = max(stops, key=lambda one: one[1])
-    share = sum(seconds for _, seconds in stops) / len(busy)
+    until_s, longest_s = max(stops, key=lambda stop: stop[1])
+    share = sum(stopped_s for _, stopped_s in stops) / seconds
     if share > WORTH_TELLING or longest_s > run.plan.timeout_s:
         return generator.saturated_turn(longest_s, LONGEST_TURN_S)
     return generator.stood_still(longest_s, until_s, share, WORTH_TELLING)

@@ -135,7 +135,12 @@ def sockets_beside(run: Run, holders: Holders) -> tuple[int, int, int] | None:
     few, or the count is unknown.
     """
     beside = _beside(run)
-    return beside and (beside[0], beside[1], beside[2] if is_proxy(run, holders, run.stop_s) else 0)
+    if beside is None:
+        return None
+    own, others, by_each = beside
+    if not is_proxy(run, holders, run.stop_s):
+        by_each = 0
+    return own, others, by_each
 
 
 def other_families(run: Run) -> Series:
@@ -154,61 +159,90 @@ def unix_sockets_each(run: Run, holders: Holders) -> int:
     if not run.plan.has_ports or not run.sides.server or not holders.behind:
         return 0
     others = other_families(run)
-    before, after = others.last(until_s=run.first_connect_s), others.last(until_s=run.stop_s)
+    before = others.last(until_s=run.first_connect_s)
+    after = others.last(until_s=run.stop_s)
     connections = run.held.last(until_s=run.stop_s)
     if before is None or after is None or not connections:
         return 0
-    each = round((after - before) / connections)
-    return each if each in (1, 2) else 0
+    by_each = round((after - before) / connections)
+    return by_each if by_each in (1, 2) else 0
 
 
 def _beside(run: Run) -> tuple[int, int, int] | None:
     """The same, with how many each connection brought if the server is a proxy."""
-    allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
-    before, after = (
-        allocated.last(until_s=start),
-        allocated.last(until_s=stop, since_s=max(start, stop - 10.0)),
-    )
+    allocated = counted_sockets(run)
+    start = run.first_connect_s
+    stop = run.stop_s
+    before = allocated.last(until_s=start)
+    after = allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return None
-    ticks = [tick for t_s, tick in run.ticks if t_s <= stop]
-    connections, pending = (
-        round(run.held.last(until_s=stop) or 0.0),
-        ticks[-1].connecting if ticks else 0,
-    )
-    # Both ends of a pending connect may exist, and the server's of one given up. Until the server
-    # has heard from a connection its end may be a request in the SYN queue (TCP_DEFER_ACCEPT),
-    # which is not counted.
-    least, most = connections * run.sides.ends, (connections + pending) * run.sides.ends
-    if run.sides.server:
-        least, most = (
-            least - max(0, connections - sum(map(_heard, ticks))),
-            most + sum(map(_given_up, ticks)),
-        )
-    ours = min(max(least, round(after - before)), most)
-    others = round(after - before) - ours
-    if abs(others) <= few_sockets(ours):
+    rise = round(after - before)
+    connections = round(run.held.last(until_s=stop) or 0.0)
+    least, greatest = _own_sockets(run, connections)
+    own = min(max(least, rise), greatest)
+    others = rise - own
+    if abs(others) <= few_sockets(own):
         return None
-    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere;
-    # both close with ours.
-    each, drained = round(others / max(1, connections)), run.phase("residue")
-    as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
-    gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
-    return ours, others, (0 if gone is None or gone - before > PART * others else each)
+    return own, others, _by_each_connection(run, allocated, before, others, connections)
+
+
+def _own_sockets(run: Run, connections: int) -> tuple[int, int]:
+    """How many sockets so many connections have on the sampled host, at least and at most.
+
+    Both ends of a pending connect may exist, and the server's of one given up. Until the server has
+    heard from a connection its end may be a request in the SYN queue (TCP_DEFER_ACCEPT), which is
+    not counted.
+    """
+    ticks = [tick for t_s, tick in run.ticks if t_s <= run.stop_s]
+    pending = ticks[-1].connecting if ticks else 0
+    least = connections * run.sides.ends
+    greatest = (connections + pending) * run.sides.ends
+    if run.sides.server:
+        least -= max(0, connections - sum(map(_heard, ticks)))
+        greatest += sum(map(_given_up, ticks))
+    return least, greatest
+
+
+def _by_each_connection(
+    run: Run, allocated: Series, before: float, others: int, connections: int
+) -> int:
+    """How many of the other sockets each connection brought; 0 if they did not close with ours.
+
+    A proxy opens one for each connection, and its backend has the other end, here or elsewhere;
+    both close with ours.
+    """
+    count = round(others / max(1, connections))
+    if count not in (1, 2):
+        return 0
+    if abs(others - count * connections) > FEWEST + WORTH_TELLING * others:
+        return 0
+    drained = run.phase("residue")
+    if drained is None:
+        return 0
+    left = allocated.last(since_s=drained.start_s)
+    if left is None or left - before > PART * others:
+        return 0
+    return count
 
 
 def _given_up(tick: Tick) -> int:
-    return sum(
-        tick.failures.get(cause, 0) + (tick.deaths[cause].count if cause in tick.deaths else 0)
-        for cause in _GIVEN_UP
-    )
+    count = 0
+    for cause in _GIVEN_UP:
+        count += tick.failures.get(cause, 0)
+        if cause in tick.deaths:
+            count += tick.deaths[cause].count
+    return count
 
 
 def _heard(tick: Tick) -> int:
     """Answers, and handshakes that need the server."""
-    return tick.answered + sum(
-        one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None
-    )
+    heard = tick.answered
+    if tick.tls is not None:
+        heard += tick.tls.handshake_us.count
+    if tick.protocol is not None:
+        heard += tick.protocol.handshake_us.count
+    return heard
 
 
 def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
@@ -221,20 +255,16 @@ def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
     if holders.behind:
         # The backend is on this host, and was seen.
         return True
-    start, used, processes = (
-        run.first_connect_s,
-        run.series(metrics.SERVER_DESCRIPTORS),
-        run.series(metrics.SERVER_PROCESSES),
-    )
-    before, begun = used.last(until_s=start), processes.last(until_s=start)
+    start = run.first_connect_s
+    used = run.series(metrics.SERVER_DESCRIPTORS)
+    processes = run.series(metrics.SERVER_PROCESSES)
+    before = used.last(until_s=start)
+    begun = processes.last(until_s=start)
     since = used.between(start, until_s)
+    if before is None or not since.values or begun is None:
+        return None
     # A process for each connection has few descriptors.
-    if (
-        before is None
-        or not since.values
-        or begun is None
-        or begun != processes.last(until_s=until_s)
-    ):
+    if begun != processes.last(until_s=until_s):
         return None
     held = run.held.at(since.t_s[-1]) or 0.0
     if held < FEWEST:
@@ -246,20 +276,19 @@ def other_sockets(run: Run) -> list[Finding]:
     """A finding if other programs opened or closed many sockets from the baseline to the hold's
     end.
     """
-    if (beside := _beside(run)) is None:
+    beside = _beside(run)
+    if beside is None:
         return []
-    ours, others, each = beside
+    own, others, by_each = beside
     clients = other_clients_of(run)
     if clients is not None:
-        count = clients.count
-        rise = (count.last(until_s=run.stop_s) or 0.0) - (
-            count.last(until_s=run.first_connect_s) or 0.0
-        )
-        of_clients = rise * run.sides.ends - ours
-        if abs(others - of_clients) <= max(few_sockets(ours), PART * abs(others)):
+        before = clients.count.last(until_s=run.first_connect_s) or 0.0
+        after = clients.count.last(until_s=run.stop_s) or 0.0
+        of_clients = (after - before) * run.sides.ends - own
+        if abs(others - of_clients) <= max(few_sockets(own), PART * abs(others)):
             # The finding of other clients says it of all the server's numbers.
             return []
-    proxy = bool(each) and is_proxy(run, holders_of(run), run.stop_s)
+    proxy = bool(by_each) and is_proxy(run, holders_of(run), run.stop_s)
     if proxy:
-        return [upstream_sockets(run.sides.host, ours, others)]
-    return [host_shared(run.sides.host, ours, others, proxy is None)]
+        return [upstream_sockets(run.sides.host, own, others)]
+    return [host_shared(run.sides.host, own, others, proxy is None)]

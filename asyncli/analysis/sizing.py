@@ -18,7 +18,6 @@ import msgspec
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import Costs, is_measured
 from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
-from asyncli.analysis.slope import Cost
 
 PartName = Literal["server_user", "behind", "kernel"]
 # Limits of asyncli's side, and of this host with both ends on it: a server of its own does not have
@@ -129,7 +128,7 @@ def _parts(costs: Costs, connections: int) -> tuple[SizedPart, ...]:
 
 
 def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPart:
-    cost: Cost | None = getattr(costs, name)
+    cost = costs.cost_of(name)
     if cost is None:
         return SizedPart(
             name, None, None, None, None, costs.unknown.get(name, "it was not measured")
@@ -148,20 +147,21 @@ def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPa
             bounds,
             "its interval reaches zero: noise or other programs hide it",
         )
-    each, fixed = times * cost.bytes_per_connection, times * max(0.0, cost.fixed_bytes)
+    slope = times * cost.bytes_per_connection
+    fixed = times * max(0.0, cost.fixed_bytes)
     low, high = (fixed + times * end * connections for end in cost.ci95)
-    return SizedPart(name, each, fixed, fixed + each * connections, (low, high))
+    return SizedPart(name, slope, fixed, fixed + slope * connections, (low, high))
 
 
 def _at_most(parts: Sequence[SizedPart], costs: Costs, connections: int) -> float | None:
     if costs.residual is None:
         return None
-    most = 0.0
+    at_most = 0.0
     for part in parts:
         if part.ci95 is None:
             return None
-        most += part.ci95[1]
-    return most + max(0.0, costs.residual.ci95[1]) * connections
+        at_most += part.ci95[1]
+    return at_most + max(0.0, costs.residual.ci95[1]) * connections
 
 
 class _Sum(msgspec.Struct, frozen=True):
