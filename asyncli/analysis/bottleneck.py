@@ -440,7 +440,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 
 def _was_late_by_cpu(
-    seen: AnalysedRun, cpus: int, busy: float, server: float | None, used_here: float
+    seen: AnalysedRun, cpus: float, busy: float, server: float | None, used_here: float
 ) -> bool:
     """Whether asyncli was late, or others than the server took enough CPU to make it late.
 
@@ -460,7 +460,7 @@ def _was_late_by_cpu(
 
 
 def _shares_of_cpu(
-    name: str, cpus: int, busy: float, server: float | None, used_here: float
+    name: str, cpus: float, busy: float, server: float | None, used_here: float
 ) -> str:
     """Who used how many cores, in words."""
     if server is None:
@@ -504,7 +504,7 @@ def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _memory_short(
     available: Series, start_s: float, total: float | None
-) -> dict[str, float] | None:
+) -> dict[str, Any] | None:
     """The memory available before the first connect and the least afterwards, if that was too
     little; else None.
     """

@@ -267,9 +267,9 @@ class ServerTree:
         roots = self._relocate()
         known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
         if not known:
-            roots = ", ".join(map(str, self.roots))
+            named = ", ".join(map(str, self.roots))
             raise ProcessesGoneError(
-                f"the server's processes ended (its main process was {roots})"
+                f"the server's processes ended (its main process was {named})"
             )
         self.roots, self._known = tuple(roots), known
         self.restarts += 1

@@ -111,15 +111,14 @@ def silence(table: LossTable) -> None:
 def unanswered(table: LossTable) -> None:
     """Claim losses by heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
-        if table.plan.listens:
-            explanation: Reason | None = _explain_silence(table, cells)
-            complete = loss_causes.unheard
-        else:
-            explanation = _explain(table, cells)
-            complete = loss_causes.unanswered
+        listens = table.plan.listens
+        explanation = _explain_silence(table, cells) if listens else _explain(table, cells)
         if explanation is None:
             continue
-        words = complete(explanation.words, table.timeout_s)
+        if listens:
+            words = loss_causes.unheard(explanation.words, table.timeout_s)
+        else:
+            words = loss_causes.unanswered(explanation.words, table.timeout_s)
         table.claim(cells, Reason(explanation.code, words, explanation.certain, event))
 
 
