@@ -216,7 +216,9 @@ def parabola(points: Sequence[Point]) -> Parabola | None:
         return Parabola(
             to_bytes * float(at_most @ plain), 0.0, to_bytes * float(by_difference @ plain), 0.0
         )
-    fitted = _generalised(points, None, design, y)
+    fitted = _told_apart(points, design, y)
+    if fitted is None:
+        return None
     slope, half = fitted.of(to_bytes * at_most)
     difference, half_of_difference = fitted.of(to_bytes * by_difference)
     known = Parabola(slope, half, difference, half_of_difference)
@@ -271,7 +273,9 @@ def regress_with_time(points: Sequence[Point]) -> WithTime | None:
         return WithTime(
             float(plain[1]) * spread / spread_n, 0.0, float(plain[2]) * spread / spread_s, 0.0
         )
-    fitted = _generalised(points, None, design, y)
+    fitted = _told_apart(points, design, y)
+    if fitted is None:
+        return None
     slope, half = fitted.of(np.array([0.0, spread / spread_n, 0.0]))
     per_s, half_of_per_s = fitted.of(np.array([0.0, 0.0, spread / spread_s]))
     known = WithTime(slope, half, per_s, half_of_per_s)
@@ -304,6 +308,16 @@ class _Fitted(NamedTuple):
         middle = float(means @ self.weight)
         mixture = list(zip(self.weight.tolist(), means.tolist(), variances.tolist(), strict=True))
         return middle, _half_width(middle, mixture, self.freedom)
+
+
+def _told_apart(points: Sequence[Point], design: Any, y: Any) -> _Fitted | None:
+    """:func:`_generalised`; None if the columns cannot be told apart under some kind of noise."""
+    import numpy as np
+
+    try:
+        return _generalised(points, None, design, y)
+    except np.linalg.LinAlgError:
+        return None
 
 
 def _generalised(points: Sequence[Point], ahead: Point | None, design: Any, y: Any) -> _Fitted:

@@ -150,9 +150,13 @@ class Incoming:
             self.fail(generator.asyncli_failed(task.get_name(), why, self.resume))
 
     def check_silence(self) -> None:
-        """Fail the run if the generator is silent. Called every half second of a wait."""
+        """Fail the run if the generator is silent. Called every half second of a wait; before the
+        first connect it has nothing to say.
+        """
+        if not self._progress.t0_s:
+            return
         self._silent_turns += 1
-        if self._progress.t0_s and self._silent_turns > SILENT_TURNS:
+        if self._silent_turns > SILENT_TURNS:
             self.fail(generator.generator_silent(SILENT_TURNS / 2, False, self.resume))
 
     @property

@@ -15,7 +15,7 @@ from fault_table import require_said
 from programs import SHORT, Program, codes, here, report, serving
 
 import asyncli
-from asyncli.app.incoming import Incoming
+from asyncli.app.incoming import SILENT_TURNS, Incoming
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import Recorder
 from asyncli.engine import resolve
@@ -80,6 +80,23 @@ def test_nothing_connected_is_told_only_where_each_address_was_tried(tmp_path: P
     for second, connecting, nobody in ((1, 0, False), (2, 1, False), (2, 0, True)):
         incoming.handle(Ticked(Tick(second=second, connecting=connecting)))
         assert incoming.nothing_connected is nobody
+
+
+def test_a_long_baseline_is_no_silence_of_the_generator(tmp_path: Path) -> None:
+    """Its processes report from the first connect on: 10 s of baseline ended each run at its ramp."""
+    progress = Progress(asyncli.Plan(urls=("http://127.0.0.1:1/",), connections=1), tmp_path / "run.db")
+    recorder = Recorder([], progress)
+    incoming = Incoming(
+        progress, recorder, (), resume="", on_host_finding=lambda: None, on_sample=lambda _: None
+    )
+    for _ in range(1000):
+        incoming.check_silence()
+    progress.t0_s = 1.0
+    for _ in range(SILENT_TURNS):
+        incoming.check_silence()
+    assert not progress.failed
+    incoming.check_silence()
+    assert progress.failed
 
 
 def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
