@@ -112,14 +112,14 @@ def unanswered(table: LossTable) -> None:
     """Claim losses by heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
         if table.plan.listens:
-            explanation: Reason | None = _explain_silence(table, cells)
-            complete = loss_causes.unheard
+            explanation = _explain_silence(table, cells)
+            words = loss_causes.unheard(explanation.words, table.timeout_s)
         else:
-            explanation = _explain(table, cells)
-            complete = loss_causes.unanswered
-        if explanation is None:
-            continue
-        words = complete(explanation.words, table.timeout_s)
+            explained = _explain(table, cells)
+            if explained is None:
+                continue
+            explanation = explained
+            words = loss_causes.unanswered(explanation.words, table.timeout_s)
         table.claim(cells, Reason(explanation.code, words, explanation.certain, event))
 
 
