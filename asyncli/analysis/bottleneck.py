@@ -437,7 +437,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 
 def _was_late_by_cpu(
-    seen: AnalysedRun, cpus: int, busy: float, server: float | None, used_here: float
+    seen: AnalysedRun, cpus: float, busy: float, server: float | None, used_here: float
 ) -> bool:
     """Whether asyncli was late, or others than the server took enough CPU to make it late.
 
@@ -457,7 +457,7 @@ def _was_late_by_cpu(
 
 
 def _shares_of_cpu(
-    name: str, cpus: int, busy: float, server: float | None, used_here: float
+    name: str, cpus: float, busy: float, server: float | None, used_here: float
 ) -> str:
     """Who used how many cores, in words."""
     if server is None:
@@ -499,9 +499,7 @@ def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
         yield _bottleneck("host", "memory", host="this host", **fields)
 
 
-def _memory_short(
-    available: Series, start_s: float, total: float | None
-) -> dict[str, float] | None:
+def _memory_short(available: Series, start_s: float, total: float | None) -> dict[str, Any] | None:
     """The memory available before the first connect and the least afterwards, if that was too
     little; else None.
     """
@@ -530,7 +528,7 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
         if limit is None:
             continue
         highest = max(seen.run.series(read.used).values, default=0.0)
-        fields = {"server": seen.server, "limit": limit, "most": highest}
+        fields: dict[str, Any] = {"server": seen.server, "limit": limit, "most": highest}
         if read.code == "memory_limit" and killed:
             if certain:
                 processes = format_many(killed, "process")

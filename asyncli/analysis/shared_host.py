@@ -40,17 +40,20 @@ class _HostCpu(NamedTuple):
     busy: Series
     #: None: it is on another host.
     server: Series | None
-    ours: tuple[Series, ...]
+    #: By asyncli.
+    own: tuple[Series, ...]
 
     def cores(self, start_s: float, stop_s: float) -> tuple[float, float] | None:
         """Cores in use, and those used by neither asyncli nor the server; None where unknown."""
         busy = _cores(self.busy, start_s, stop_s)
-        server = 0.0 if self.server is None else _cores(self.server, start_s, stop_s)
+        server: float | None = 0.0
+        if self.server is not None:
+            server = _cores(self.server, start_s, stop_s)
         if busy is None or server is None:
             return None
         # Before the first connect there may be no generator.
-        ours = (_cores(one, start_s, stop_s) or 0.0 for one in self.ours)
-        return busy, max(0.0, busy - server - sum(ours))
+        own = sum(_cores(used, start_s, stop_s) or 0.0 for used in self.own)
+        return busy, max(0.0, busy - server - own)
 
 
 def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
