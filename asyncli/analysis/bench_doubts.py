@@ -174,7 +174,7 @@ def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | N
 
 
 def _before_and_since(host: CpuShares, before: CpuShares) -> tuple[float, float]:
-    """The cores that others used no more of than before the bench, and the most by which one rose."""
+    """The cores that others used before the bench as well, and the most by which one rose."""
     unrelated = 0.0
     most_risen = 0.0
     for name, cores in host.others.items():

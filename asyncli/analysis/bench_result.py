@@ -131,18 +131,21 @@ class BenchResult(msgspec.Struct):
 
 def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
     """The results of ``run``. ``limited``: keys with a --fail-if."""
-    total, asked = run.total, run.total.asked or Asked()
-    failed, refused = sum(asked.failed.values()), sum(total.failures.values())
+    total = run.total
+    asked = total.asked or Asked()
+    failed = sum(asked.failed.values())
+    refused = sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
-    tls = (
-        msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
-    )
-    full = [losses.listen("full", run.total.queue_full, "", None)] if run.total.queue_full else []
-    of_tls = tls_findings(tls, run.environment, started=run.started, run_s=run.elapsed_s)
-    found = [*run.findings, *bench_findings(run, asked, generator, server, limited), *full, *of_tls]
-    verdict, why = _verdict(run, asked, found)
+    tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
+    if total.tls is not None:
+        tls = tls_part(total.tls, not run.plan.insecure, objects)
+    findings = [*run.findings, *bench_findings(run, asked, generator, server, limited)]
+    if total.queue_full:
+        findings.append(losses.listen("full", total.queue_full, "", None))
+    findings += tls_findings(tls, run.environment, started=run.started, run_s=run.elapsed_s)
+    verdict, why = _verdict(run, asked, findings)
     return BenchResult(
         verdict=verdict,
         why=why,
@@ -195,7 +198,7 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
         generator=generator,
         server=server,
         host=_host(run.cpus),
-        findings=found,
+        findings=findings,
         environment=run.environment,
         tls=tls,
     )
@@ -212,7 +215,8 @@ def _times(histogram: Histogram) -> Times | None:
         ((low + high) / 2 - mean) ** 2 + ((high - low + 1) ** 2 - 1) / 12
         for low, high, _ in buckets
     )
-    variance = sum(one * times for one, (*_, times) in zip(spread, buckets, strict=True)) / count
+    squares = zip(spread, buckets, strict=True)
+    variance = sum(square * times for square, (*_, times) in squares) / count
     median = histogram.quantile(0.5) or 0.0
     return Times(
         histogram.least / 1000,
@@ -225,11 +229,9 @@ def _times(histogram: Histogram) -> Times | None:
 
 def _each(histogram: Histogram) -> dict[str, float] | None:
     median = histogram.quantile(0.5)
-    return (
-        None
-        if median is None
-        else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
-    )
+    if median is None:
+        return None
+    return {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
 
 
 def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> CpuUse:
@@ -245,10 +247,12 @@ def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) 
 
 def _server(run: BenchRun) -> CpuUse:
     """The server's CPU from the first to the last sample, ended processes included."""
-    of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
-    if len(of_server) < 2:
+    readings = [
+        sample.values[SERVER_CPU_S] for sample in run.samples if SERVER_CPU_S in sample.values
+    ]
+    if len(readings) < 2:
         return CpuUse(None, None, None, None, None)
-    cpu_s = of_server[-1][SERVER_CPU_S] - of_server[0][SERVER_CPU_S]
+    cpu_s = readings[-1] - readings[0]
     return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
 

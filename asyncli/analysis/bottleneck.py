@@ -502,9 +502,7 @@ def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
         yield _bottleneck("host", "memory", host="this host", **fields)
 
 
-def _memory_short(
-    available: Series, start_s: float, total: float | None
-) -> dict[str, Any] | None:
+def _memory_short(available: Series, start_s: float, total: float | None) -> dict[str, Any] | None:
     """The memory available before the first connect and the least afterwards, if that was too
     little; else None.
     """
@@ -535,7 +533,7 @@ def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
         if limit is None:
             continue
         highest = max(seen.run.series(read.used).values, default=0.0)
-        fields = {"server": seen.server, "limit": limit, "most": highest}
+        fields: dict[str, Any] = {"server": seen.server, "limit": limit, "most": highest}
         if read.code == "memory_limit" and killed:
             if has_ended is certain:
                 processes = format_many(killed, "process")

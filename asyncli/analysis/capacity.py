@@ -290,8 +290,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def prediction(forecast: Forecast, known: Bracket, within: float) -> Prediction | None:
-    """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``."""
-    first = next((one for one in forecast.ceilings if one.name == forecast.first), None)
+    """The lowest limit of ``forecast``; it agrees if the bracket, widened by ``within``, has it."""
+    first = next((limit for limit in forecast.ceilings if limit.name == forecast.first), None)
     if first is None or first.connections is None:
         return None
     low, high = first.ci95 or (first.connections, first.connections)

@@ -225,7 +225,7 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     between = [(scatter, float(REPEAT_FREEDOM))] if scatter > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
-        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
+        """Standard error and degrees of freedom of ``down``'s lower side and ``up``'s upper one."""
         parts = [
             *between,
             _variance(down, down.value - down.low),

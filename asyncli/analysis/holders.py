@@ -45,12 +45,10 @@ def holders_of(run: Run) -> Holders:
     levels = _Levels.of(run)
     if levels is None:
         return Holders()
-    server, beside = _server_holds(run, levels), _in_step(run, levels)
-    holding = tuple(
-        sorted(
-            name for name in _of_family(run, metrics.BESIDE_HOLDERS) if _holds(run, name, levels)
-        )
-    )
+    server = _server_holds(run, levels)
+    beside = _in_step(run, levels)
+    programs = _of_family(run, metrics.BESIDE_HOLDERS)
+    holding = tuple(name for name in programs if _holds(run, name, levels))
     if server is False:
         return Holders(server, in_place=tuple(sorted({*holding, *beside})))
     behind = tuple(name for name in beside if name not in holding)
@@ -80,8 +78,11 @@ def _server_holds(run: Run, levels: _Levels) -> bool | None:
         return None
     for name in (metrics.SERVER_DESCRIPTORS_OPEN, metrics.SERVER_THREADS, metrics.SERVER_PROCESSES):
         count = run.series(name)
-        before, after = count.last(until_s=levels.before_s), count.last(until_s=levels.after_s)
-        if before is not None and after is not None and after - before >= PART * levels.connections:
+        before = count.last(until_s=levels.before_s)
+        after = count.last(until_s=levels.after_s)
+        if before is None or after is None:
+            continue
+        if after - before >= PART * levels.connections:
             return True
     return False
 
@@ -122,14 +123,15 @@ class _Levels(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, run: Run) -> _Levels | None:
         """None if the run held fewer connections than any program opens files."""
-        held, start = run.held, run.first_connect_s
-        most = max(held.values)
-        if most < 2 * FEWEST or not math.isfinite(start):
+        held = run.held
+        start = run.first_connect_s
+        highest = max(held.values)
+        if highest < 2 * FEWEST or not math.isfinite(start):
             return None
-        nearly_all = next(t_s for t_s, number in held.rows() if number >= NEARLY_ALL * most)
+        nearly_all = next(t_s for t_s, number in held.rows() if number >= NEARLY_ALL * highest)
         # What the drain closes is not lost.
         in_hold = held.between(nearly_all, run.stop_s).rows()
-        lost = next((t_s for t_s, number in in_hold if number < NEARLY_ALL * most), math.inf)
+        lost = next((t_s for t_s, number in in_hold if number < NEARLY_ALL * highest), math.inf)
         # The probe may be slow to come: then its first reading with nearly all.
         read = run.series(metrics.HOST_OTHER_PROCESSES).between(nearly_all, run.stop_s).t_s[:1]
         after = min(max([nearly_all + OTHERS_INTO_HOLD_S, *read]), lost - 1.0, run.stop_s)
@@ -137,7 +139,9 @@ class _Levels(msgspec.Struct, frozen=True):
         count = counted if len(counted) else held
         rise = (count.at(after) or 0.0) - (count.at(start) or 0.0)
         # Others may have closed as many meanwhile: then nothing rises with ours.
-        return cls(count, start, after, rise) if rise >= HALF * most else None
+        if rise < HALF * highest:
+            return None
+        return cls(count, start, after, rise)
 
 
 def _rise(run: Run, name: str) -> Series:
@@ -154,17 +158,18 @@ def _is_in_step(rise: Series, levels: _Levels) -> bool:
     part = rise.between(-math.inf, levels.after_s)
     if not part.values:
         return False
-    last_s, last = part.t_s[-1], part.values[-1]
+    last_s = part.t_s[-1]
+    last = part.values[-1]
     start = levels.count.at(levels.before_s) or 0.0
     connections = (levels.count.at(last_s) or 0.0) - start
     if connections < HALF * levels.connections:
         return False
-    each = last / connections
-    if round(each) < 1 or abs(each - round(each)) > PART * round(each):
+    by_each = last / connections
+    if round(by_each) < 1 or abs(by_each - round(by_each)) > PART * round(by_each):
         return False
     for t_s, value in part.rows():
         then = (levels.count.at(t_s) or 0.0) - start
         in_the_middle = _QUARTER * connections <= then <= (1 - _QUARTER) * connections
-        if in_the_middle and abs(value / then - each) > _QUARTER * each:
+        if in_the_middle and abs(value / then - by_each) > _QUARTER * by_each:
             return False
     return True

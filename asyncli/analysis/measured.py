@@ -343,32 +343,32 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     """Flat facts of a run: server, plan keys (``plan.hold_s``), host, limits and sysctls."""
     server = environment.get("server")
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if isinstance(server, dict):
-        found |= {
+        known |= {
             f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")
         }
-        found |= {
+        known |= {
             f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()
         }
-    found["protocol"] = PROTOCOLS[plan.protocol].title
-    found |= {
+    known["protocol"] = PROTOCOLS[plan.protocol].title
+    known |= {
         f"plan.{key}": value
         for key, value in msgspec.to_builtins(plan).items()
         if key not in ("batch", "interval_s")
     }
     if plan.hold_until is not None:
         # Its length varies by seconds.
-        del found["plan.hold_s"]
+        del known["plan.hold_s"]
     if not plan.abort:
         # Limits judge what was measured, and change nothing of it.
-        del found["plan.fail_if"]
-    found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
-    found |= {
+        del known["plan.fail_if"]
+    known["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
+    known |= {
         key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")
     }
     for name, keys in (("sysctls", None), ("limits", _LIMITS)):
         part = environment.get(name)
         if isinstance(part, dict):
-            found |= {f"{name}.{key}": part[key] for key in (keys or part) if key in part}
-    return found
+            known |= {f"{name}.{key}": part[key] for key in (keys or part) if key in part}
+    return known

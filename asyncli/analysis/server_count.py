@@ -38,7 +38,9 @@ def server_count(run: Run) -> Series:
     """
     sockets = run.series(metrics.SERVER_SOCKETS)
     # None: the server is in another network namespace, or has no ports.
-    return sockets if any(sockets.values) else _page(run)
+    if any(sockets.values):
+        return sockets
+    return _page(run)
 
 
 class Elsewhere(NamedTuple):
@@ -54,7 +56,8 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
     """The server's connections at other ports too, by the kernel or by its page, if these rose in
     the run; else None. Whether they are of other clients or of the server itself cannot be told.
     """
-    count, hold = run.series(metrics.SERVER_SOCKETS), run.phase("hold")
+    count = run.series(metrics.SERVER_SOCKETS)
+    hold = run.phase("hold")
     if hold is None or not any(count.values):
         return None
     further = [run.series(metrics.SERVER_SOCKETS_ELSEWHERE)]
@@ -62,11 +65,13 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
     if len(page):
         further.append(_beyond(page, count, hold.start_s))
     bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
-    largest, largest_rise = None, bound
+    largest = None
+    largest_rise = bound
     for elsewhere in further:
         before, during = _before_and_during(elsewhere, run)
         if during - before > largest_rise:
-            largest, largest_rise = elsewhere, during - before
+            largest = elsewhere
+            largest_rise = during - before
     if largest is None:
         return None
     every = Series(count.t_s, [value + (largest.at(t_s) or 0.0) for t_s, value in count.rows()])
@@ -79,11 +84,13 @@ def _beyond(page: Series, count: Series, hold_s: float) -> Series:
     at ``hold_s``.
     """
     in_hold = page.between(hold_s, math.inf)
-    beyond = [(in_hold if t_s >= hold_s and len(in_hold) else page).at(t_s) for t_s in count.t_s]
-    return Series(
-        count.t_s,
-        [max(0.0, (more or 0.0) - value) for more, value in zip(beyond, count.values, strict=True)],
-    )
+    beyond = []
+    for t_s, value in count.rows():
+        counted = page
+        if t_s >= hold_s and len(in_hold):
+            counted = in_hold
+        beyond.append(max(0.0, (counted.at(t_s) or 0.0) - value))
+    return Series(count.t_s, beyond)
 
 
 def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
@@ -117,7 +124,8 @@ def other_clients_of(run: Run) -> OtherClients | None:
     else None. Ours are those that are held, and those that were lost here, which the server may
     still have.
     """
-    count, held = server_count(run), run.held
+    count = server_count(run)
+    held = run.held
     bound = max(FEWEST, WORTH_TELLING * max(held.values))
     of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
     before, during = _before_and_during(of_others, run)

@@ -31,8 +31,10 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
     another.
     """
     accepted, polls, table, closed = (_OTHERWISE | dict(first)).values()
-    most = min(accepted - polls, table)
-    return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
+    at_most = max(closed, min(accepted - polls, table))
+    if accepted == math.inf:
+        return max(closed, 0.0), at_most
+    return at_most, at_most
 
 
 def server_memory(run: Run, holders: Holders) -> tuple[Series, str]:
@@ -42,15 +44,18 @@ def server_memory(run: Run, holders: Holders) -> tuple[Series, str]:
     If other processes hold its connections, what these took since the first connect is part of it.
     ``holders``: by the whole run, also if this is a part of one.
     """
-    own, kind = run.series(metrics.SERVER_PSS_BYTES), "PSS"
-    if not len(own):
-        own, kind = run.series(metrics.SERVER_RSS_BYTES), "RSS"
-    return _with_holders(run, own, holders), kind
+    proportional = run.series(metrics.SERVER_PSS_BYTES)
+    if len(proportional):
+        return _with_holders(run, proportional, holders), "PSS"
+    return _with_holders(run, run.series(metrics.SERVER_RSS_BYTES), holders), "RSS"
 
 
 def _with_holders(run: Run, own: Series, holders: Holders) -> Series:
-    taken = [memory for program in holders.in_place if len(memory := memory_of(run, program))]
-    return plus(own, taken) if taken else own
+    of_programs = [memory_of(run, program) for program in holders.in_place]
+    taken = [memory for memory in of_programs if len(memory)]
+    if not taken:
+        return own
+    return plus(own, taken)
 
 
 def memory_in_all(run: Run, holders: Holders) -> Series:
@@ -59,9 +64,9 @@ def memory_in_all(run: Run, holders: Holders) -> Series:
     """
     files = run.series(metrics.SERVER_FILE_BYTES)
     in_memory = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
-    return (
-        _with_holders(run, plus(files, [in_memory]), holders) if files and in_memory else Series()
-    )
+    if not files or not in_memory:
+        return Series()
+    return _with_holders(run, plus(files, [in_memory]), holders)
 
 
 def behind_server(run: Run, holders: Holders) -> Series:
@@ -103,12 +108,10 @@ def reclaimable(run: Run) -> Series:
     PSS of files rises too when another program that maps the same files ends, and resident pages
     count shared ones in each process: it is the smaller rise of both.
     """
-    shares, resident = (
-        run.series(metrics.SERVER_FILE_BYTES),
-        run.series(metrics.SERVER_FILE_RSS_BYTES),
-    )
-    start_s = run.first_connect_s
-    shares_before, resident_before = shares.last(until_s=start_s), resident.last(until_s=start_s)
+    shares = run.series(metrics.SERVER_FILE_BYTES)
+    resident = run.series(metrics.SERVER_FILE_RSS_BYTES)
+    shares_before = shares.last(until_s=run.first_connect_s)
+    resident_before = resident.last(until_s=run.first_connect_s)
     if shares_before is None or resident_before is None:
         return Series()
     rises = [
@@ -117,7 +120,9 @@ def reclaimable(run: Run) -> Series:
     ]
     marked_free = run.series(metrics.SERVER_LAZYFREE_BYTES)
     files = Series(shares.t_s, rises)
-    return plus(files, [marked_free]) if marked_free else files
+    if not marked_free:
+        return files
+    return plus(files, [marked_free])
 
 
 def at_hold_end(run: Run, metric: Series) -> float | None:

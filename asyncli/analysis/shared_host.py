@@ -40,17 +40,20 @@ class _HostCpu(NamedTuple):
     busy: Series
     #: None: it is on another host.
     server: Series | None
-    ours: tuple[Series, ...]
+    #: By asyncli.
+    own: tuple[Series, ...]
 
     def cores(self, start_s: float, stop_s: float) -> tuple[float, float] | None:
         """Cores in use, and those used by neither asyncli nor the server; None where unknown."""
         busy = _cores(self.busy, start_s, stop_s)
-        server = 0.0 if self.server is None else _cores(self.server, start_s, stop_s)
+        server: float | None = 0.0
+        if self.server is not None:
+            server = _cores(self.server, start_s, stop_s)
         if busy is None or server is None:
             return None
         # Before the first connect there may be no generator.
-        ours = (_cores(one, start_s, stop_s) or 0.0 for one in self.ours)
-        return busy, max(0.0, busy - server - sum(ours))
+        own = sum(_cores(used, start_s, stop_s) or 0.0 for used in self.own)
+        return busy, max(0.0, busy - server - own)
 
 
 def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
@@ -62,7 +65,9 @@ def cpus_taken(run: Run) -> list[Finding]:
     """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them
     with other programs.
     """
-    start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
+    start = run.first_connect_s
+    stop = run.stop_s
+    cpus = run.place.cpus
     if cpus is None or not start < stop:
         return []
     server = run.series(SERVER_CPU_S) if run.place.local else None
@@ -74,18 +79,18 @@ def cpus_taken(run: Run) -> list[Finding]:
     taken: list[tuple[float, float]] = []
     # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
     for part in parts(start, stop, 10.0, len(used.busy)):
-        found = used.cores(*part)
-        if (
-            found is not None
-            and found[0] >= MOST_CPU_SHARE * cpus
-            and found[1] >= MOST_OF_OTHERS * cpus
-        ):
-            joins = bool(taken) and taken[-1][1] == part[0]
-            taken.append((taken.pop()[0] if joins else part[0], part[1]))
+        cores = used.cores(*part)
+        if cores is None or cores[0] < MOST_CPU_SHARE * cpus or cores[1] < MOST_OF_OTHERS * cpus:
+            continue
+        from_s, to_s = part
+        if taken and taken[-1][1] == from_s:
+            from_s, _ = taken.pop()
+        taken.append((from_s, to_s))
     if not taken:
         return []
-    span = max(taken, key=lambda one: one[1] - one[0])
-    then, before = used.cores(*span), used.cores(-math.inf, start)
+    span = max(taken, key=lambda period: period[1] - period[0])
+    then = used.cores(*span)
+    before = used.cores(-math.inf, start)
     assert then is not None
     return [
         host_busy(
@@ -108,7 +113,9 @@ def count_of_sockets(plan: Plan) -> str:
 
 def counted_sockets(run: Run) -> Series:
     name = count_of_sockets(run.plan)
-    return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
+    if name == KERNEL_SOCKETS:
+        name = run.of_ours(name)
+    return run.series(name)
 
 
 def few_sockets(ours: float) -> float:
@@ -122,11 +129,12 @@ def sockets_of_others(run: Run) -> Series:
     """Sockets of other programs over time: all that are counted, less the ends of the connections
     held.
     """
-    allocated, held = counted_sockets(run), run.held
-    ours = [run.sides.ends * (held.at(t_s) or 0.0) for t_s in allocated.t_s]
-    return Series(
-        allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)]
-    )
+    allocated = counted_sockets(run)
+    held = run.held
+    others = []
+    for t_s, count in allocated.rows():
+        others.append(count - run.sides.ends * (held.at(t_s) or 0.0))
+    return Series(allocated.t_s, others)
 
 
 def sockets_beside(run: Run, holders: Holders) -> tuple[int, int, int] | None:

@@ -168,16 +168,19 @@ class _Sum(msgspec.Struct, frozen=True):
     """All parts: the fixed bytes of a host, and bytes of a connection with their bounds."""
 
     fixed: float
-    each: float
-    each_low: float
-    each_high: float
+    slope: float
+    slope_low: float
+    slope_high: float
     #: Connections for which the bounds hold.
     connections: int
 
     @classmethod
     def of(cls, parts: Sequence[SizedPart], costs: Costs, connections: int) -> _Sum | None:
         """None if a part is unknown."""
-        fixed, each, low, high = 0.0, 0.0, 0.0, 0.0
+        fixed = 0.0
+        slope = 0.0
+        low = 0.0
+        high = 0.0
         for part in parts:
             if (
                 part.bytes is None
@@ -187,21 +190,21 @@ class _Sum(msgspec.Struct, frozen=True):
             ):
                 return None
             fixed += part.fixed_bytes
-            each += part.bytes_per_connection
+            slope += part.bytes_per_connection
             low += (part.ci95[0] - part.fixed_bytes) / connections
             high += (part.ci95[1] - part.fixed_bytes) / connections
         if costs.residual is not None:
             high += max(0.0, costs.residual.ci95[1])
-        return cls(fixed, each, max(0.0, low), high, connections)
+        return cls(fixed, slope, max(0.0, low), high, connections)
 
     def at(self, connections: float) -> float:
-        return self.fixed + self.each * connections
+        return self.fixed + self.slope * connections
 
     def low(self, connections: float) -> float:
-        return self.fixed + self.each_low * connections
+        return self.fixed + self.slope_low * connections
 
     def high(self, connections: float) -> float:
-        return self.fixed + self.each_high * connections
+        return self.fixed + self.slope_high * connections
 
 
 def _hosts(
@@ -214,8 +217,8 @@ def _hosts(
     if room <= 0:
         return None, None
     needed = [
-        max(1, math.ceil(each * total.connections / room))
-        for each in (total.each_low, total.each, total.each_high)
+        max(1, math.ceil(slope * total.connections / room))
+        for slope in (total.slope_low, total.slope, total.slope_high)
     ]
     return needed[1], (needed[0], needed[2])
 

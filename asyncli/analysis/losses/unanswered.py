@@ -111,13 +111,14 @@ def silence(table: LossTable) -> None:
 def unanswered(table: LossTable) -> None:
     """Claim losses by heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
-        listens = table.plan.listens
-        explanation = _explain_silence(table, cells) if listens else _explain(table, cells)
-        if explanation is None:
-            continue
-        if listens:
+        if table.plan.listens:
+            explanation = _explain_silence(table, cells)
             words = loss_causes.unheard(explanation.words, table.timeout_s)
         else:
+            explained = _explain(table, cells)
+            if explained is None:
+                continue
+            explanation = explained
             words = loss_causes.unanswered(explanation.words, table.timeout_s)
         table.claim(cells, Reason(explanation.code, words, explanation.certain, event))
 
