@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 from programs import alive, contents, until
 
 from asyncli.lab.network import Network
@@ -116,6 +117,10 @@ class Dask:
     def hosts(self) -> list[int]:
         """The generator's processes of this worker."""
         return [pid for pid in self.started() if b"asyncli.engine.host" in contents(f"/proc/{pid}/cmdline")]
+
+    def first_host(self) -> int:
+        """The process that started the others: numbers of processes begin again at pid_max."""
+        return min(self.hosts(), key=lambda pid: psutil.Process(pid).create_time())
 
     def until_free(self) -> None:
         """Wait until it has no generator processes."""

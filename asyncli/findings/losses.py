@@ -220,7 +220,7 @@ def connects_failed(cause: str, count: int) -> Words:
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
-    """Failed connects of one cause: ``asyncli explain`` with the cause alone says more. ``replacing``: all were reconnects.
+    """Failed connects of one cause: the entry of the cause itself says more. ``replacing``: all were reconnects.
     ``told``: reported by client hosts after a silence.
     """
     evidence, remedy, _ = connects_failed(cause, count)
@@ -247,7 +247,7 @@ def failed(
 def lost(
     cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str], protocol: str = "http"
 ) -> Words:
-    """Connections lost before the drain by one cause: ``asyncli explain`` with the cause alone says more. Each
+    """Connections lost before the drain by one cause: the entry of the cause itself says more. Each
     incident is reported once, with its most frequent cause; it is found by ages, idle times and requests of the lost
     connections and by the server's own counts.
     """

@@ -30,7 +30,7 @@ from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError
 
 # A process's beginning is known to a hundredth of a second since the boot; a file's times come once
 # in a tick of the kernel.
-_CLOCKS_APART_S = 0.05
+_CLOCKS_APART_S = 0.02
 # In this version keepalive_requests rose from 100 to 1000 and keepalive_time was added.
 _MODERN = (1, 19, 10)
 # Each is a field of :class:`Timers`, with _s.

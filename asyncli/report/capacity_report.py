@@ -122,8 +122,11 @@ def capacity_document(capacity: Capacity) -> doc.Document:
     if capacity.verdict == "invalid":
         doubt = "The server's own limit is unknown: it may hold more."
         first.append(doc.Paragraph(doubt, "doubt", "bold magenta"))
-    if _may_be_of_one_address(capacity):
-        first.append(doc.Paragraph(_ONE_ADDRESS, "doubt"))
+    if _may_be_of_another_kind(capacity):
+        doubt = _ONE_PACE
+        if capacity.environment.get("sources") == 1:
+            doubt = f"{_ONE_ADDRESS} {_ONE_PACE}"
+        first.append(doc.Paragraph(doubt, "doubt"))
     sections = [
         doc.Section("answer", "", first),
         doc.Section("gave-way", "Bottleneck", _bottlenecks(capacity)),
@@ -149,11 +152,17 @@ _ONE_ADDRESS = (
     "All connections came from one address: a limit for each client address looks the same. To tell "
     "them apart, search again with several addresses (--source)."
 )
+_ONE_PACE = (
+    "All were opened at one pace: a limit on connects in a time looks the same too. To tell them "
+    "apart, search again with a slower --ramp."
+)
 
 
-def _may_be_of_one_address(capacity: Capacity) -> bool:
-    """Whether a count that was found may be what the server grants to one client address."""
-    if capacity.verdict != "found" or capacity.environment.get("sources") != 1:
+def _may_be_of_another_kind(capacity: Capacity) -> bool:
+    """Whether a count that was found may be what the server grants to one client address, or in a
+    time.
+    """
+    if capacity.verdict != "found":
         return False
     is_known_limit = bool(capacity.gave_way) and capacity.gave_way[0].reached
     return not is_known_limit and not capacity.urls[0].startswith("unix:")

@@ -181,7 +181,7 @@ def test_demo_refuses_its_run_file_before_starting_a_server(tmp_path: Path) -> N
     ("answer", "what"),
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n", "404"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 14\r\n\r\n<html>\n</html>", "no status page"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 14\r\n\r\n<html>\n</html>", "not a status page"),
     ],
     ids=["404", "html"],
 )  # fmt: skip

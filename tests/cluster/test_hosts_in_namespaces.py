@@ -249,7 +249,7 @@ def test_a_host_that_is_cut_off_in_the_drain_keeps_nobody_waiting(folder: Path, 
 @lanes(killed)
 def test_a_killed_host_process(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder) as program:
-        os.kill(min(stage.second.hosts()), signal.SIGKILL)
+        os.kill(stage.second.first_host(), signal.SIGKILL)
         lost_to_the_other(stage, folder, program)
     opened_again(folder, "test_a_killed_host_process")
 
@@ -266,7 +266,7 @@ def test_a_killed_dask_worker(folder: Path, stage: Stage) -> None:
 def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: Path, stage: Stage) -> None:
     second = stage.hosts.worker((stage.bridge, "c1"))
     with two_held(stage, folder) as program:
-        stopped = min(stage.first.hosts())
+        stopped = stage.first.first_host()
         os.kill(stopped, signal.SIGSTOP)
         program.until(lambda: "host_silent" in told(folder), "its silence is told")
         program.until(lambda: held(folder) == N / 2, "what it held is left out")
