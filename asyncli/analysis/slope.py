@@ -384,6 +384,7 @@ class Fitter:
             else f" of connections with {format_many(self.streams, 'stream')} each"
         )
         self._over = over + each
+        self._is_of_server = bool(over)
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
         #: By cost: how much it still moved on each plateau (from 1).
         self.unsettled: dict[str, list[Moved]] = {}
@@ -476,7 +477,11 @@ class Fitter:
         return fit
 
     def _sampled(self, metric: Series) -> list[Sampled]:
-        """The metric over the ramp as up to 40 medians of successive samples."""
+        """The metric over the ramp as up to 40 medians of successive samples; empty over the server's
+        own count, which is read at other instants than the memory: a short stretch needs both.
+        """
+        if self._is_of_server:
+            return []
         ramp = metric.between(math.nextafter(self._start, math.inf), self.line_until_s)
         rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in ramp.rows()]
         size = math.ceil(len(rows) / MOST_BINS)
