@@ -320,8 +320,9 @@ def _after_ramp(known: Costs) -> list[Finding]:
     held = 0.0
     for name in sorted(_SIZED & known.fits.keys()):
         fit = known.fits[name]
-        if abs(fit.off_at_end) > WORTH_TELLING * abs(fit.line.slope) * fit.held_at_end:
-            moved[name] = fit.off_at_end * _times(known, name)
+        by = fit.off_at_end * _times(known, name)
+        if abs(by) > WORTH_TELLING * abs(fit.line.slope) * fit.held_at_end:
+            moved[name] = by
             held = fit.held_at_end
     if not moved:
         return []
