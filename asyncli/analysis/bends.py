@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -91,7 +92,9 @@ def last_quarter(samples: Sequence[Sampled], known_to: float) -> _Slope | None:
     lasted_s = last[-1].t_s - last[0].t_s
     if len(last) < FEWEST or spread <= 0 or lasted_s <= 0:
         return None
-    slope = _least_squares(last)
+    slope, _ = statistics.linear_regression(
+        [sample.n for sample in last], [sample.value for sample in last]
+    )
     squares = 0.0
     for before, after in itertools.pairwise(last):
         seconds = after.t_s - before.t_s
@@ -103,14 +106,6 @@ def last_quarter(samples: Sequence[Sampled], known_to: float) -> _Slope | None:
     of_a_walk = math.sqrt(squares / freedom * lasted_s)
     half = max(_students_t(freedom) * of_a_walk, known_to) / spread
     return _Slope(slope, half) if math.isfinite(slope) and math.isfinite(half) else None
-
-
-def _least_squares(samples: Sequence[Sampled]) -> float:
-    n_mean = math.fsum(sample.n for sample in samples) / len(samples)
-    value_mean = math.fsum(sample.value for sample in samples) / len(samples)
-    products = math.fsum((sample.n - n_mean) * (sample.value - value_mean) for sample in samples)
-    squares = math.fsum((sample.n - n_mean) ** 2 for sample in samples)
-    return products / squares
 
 
 def _students_t(freedom: int) -> float:

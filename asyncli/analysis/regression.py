@@ -136,18 +136,14 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
         return _exact(slope, float(plain[0]) * spread + y0 - slope * n0, 1.0, m - 2, ahead)
 
     fitted = _generalised(points, ahead, design, y)
-    noise, weight, coefficients, covariance = (
-        fitted.noise,
-        fitted.weight,
-        fitted.coefficients,
-        fitted.covariance,
-    )
+    noise = fitted.noise
+    weight = fitted.weight
 
     # Back to bytes and connections: slope = b * spread / spread_n, and the intercept is the line's
     # value at n = 0.
     to_bytes = np.array([[spread, -n0 * spread / spread_n], [0.0, spread / spread_n]])
-    means = coefficients @ to_bytes.T + np.array([y0, 0.0])
-    spreads = to_bytes @ covariance @ to_bytes.T
+    means = fitted.coefficients @ to_bytes.T + np.array([y0, 0.0])
+    spreads = to_bytes @ fitted.covariance @ to_bytes.T
     parts = [
         Part(float(w), float(a), float(b), float(c[0, 0]), float(c[0, 1]), float(c[1, 1]))
         for w, (a, b), c in zip(weight, means, spreads, strict=True)
@@ -164,7 +160,7 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     )
     if ahead is not None:
         place = np.array([1.0, (ahead.n - n0) / spread_n])
-        middles, variances = noise.ahead(place, coefficients, fitted.inverse)
+        middles, variances = noise.ahead(place, fitted.coefficients, fitted.inverse)
         values = [y0 + spread * middles, spread**2 * variances * fitted.variance]
         kinds = list(zip(weight.tolist(), *(column.tolist() for column in values), strict=True))
         middle = sum(share * mean for share, mean, _ in kinds)
@@ -193,36 +189,18 @@ def parabola(points: Sequence[Point]) -> Parabola | None:
     """
     import numpy as np
 
-    m = len(points)
-    if m < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
+    if len(points) < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
         return None
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
-    value = np.array([point.value for point in points])
-    spread_n, spread = float(np.ptp(n)), float(np.ptp(value))
-    if spread_n <= 0 or spread <= 0:
+    spread_n = float(np.ptp(n))
+    if spread_n <= 0:
         return None
     x = (n - float(n.mean())) / spread_n
-    y = (value - float(value.mean())) / spread
-    design = np.column_stack([np.ones(m), x, x**2])
-    if np.linalg.matrix_rank(design) < design.shape[1]:
-        # The points are at two counts of connections.
-        return None
-    plain = np.linalg.lstsq(design, y, rcond=None)[0]
-    to_bytes = spread / spread_n
-    at_most = np.array([0.0, 1.0, 2 * float(x.max())])
-    by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))])
-    if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
-        return Parabola(
-            to_bytes * float(at_most @ plain), 0.0, to_bytes * float(by_difference @ plain), 0.0
-        )
-    fitted = _told_apart(points, design, y)
-    if fitted is None:
-        return None
-    slope, half = fitted.of(to_bytes * at_most)
-    difference, half_of_difference = fitted.of(to_bytes * by_difference)
-    known = Parabola(slope, half, difference, half_of_difference)
-    return known if all(map(math.isfinite, known)) else None
+    at_most = np.array([0.0, 1.0, 2 * float(x.max())]) / spread_n
+    by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))]) / spread_n
+    known = _estimates(points, [x, x**2], [at_most, by_difference])
+    return None if known is None else Parabola(*known[0], *known[1])
 
 
 class WithTime(NamedTuple):
@@ -254,32 +232,49 @@ def regress_with_time(points: Sequence[Point]) -> WithTime | None:
     """
     import numpy as np
 
-    m = len(points)
-    if m < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
+    if len(points) < FEWEST_POINTS_OF_A_PLANE or not _are_finite(points):
         return None
+    points = _baseline_last(points)
     n = np.array([point.n for point in points])
     t_s = np.array([point.t_s for point in points])
-    value = np.array([point.value for point in points])
-    spread_n, spread_s, spread = (float(np.ptp(column)) for column in (n, t_s, value))
-    if min(spread_n, spread_s, spread) <= 0:
+    spread_n, spread_s = float(np.ptp(n)), float(np.ptp(t_s))
+    if spread_n <= 0 or spread_s <= 0:
         return None
-    x, t = (n - float(n.mean())) / spread_n, (t_s - float(t_s.mean())) / spread_s
+    columns = [(n - float(n.mean())) / spread_n, (t_s - float(t_s.mean())) / spread_s]
+    of_n = np.array([0.0, 1.0 / spread_n, 0.0])
+    of_time = np.array([0.0, 0.0, 1.0 / spread_s])
+    known = _estimates(points, columns, [of_n, of_time])
+    return None if known is None else WithTime(*known[0], *known[1])
+
+
+def _estimates(
+    points: Sequence[Point], columns: Sequence[Any], contrasts: Sequence[Any]
+) -> list[tuple[float, float]] | None:
+    """Of each of the ``contrasts``, a combination of the coefficients of a constant and of
+    ``columns``: its mean (bytes), and half of its 95 % interval.
+
+    None if the metric does not vary, or if the columns cannot be told apart.
+    """
+    import numpy as np
+
+    value = np.array([point.value for point in points])
+    spread = float(np.ptp(value))
+    if spread <= 0:
+        return None
     y = (value - float(value.mean())) / spread
-    design = np.column_stack([np.ones(m), x, t])
+    design = np.column_stack([np.ones(len(points)), *columns])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         return None
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
-        return WithTime(
-            float(plain[1]) * spread / spread_n, 0.0, float(plain[2]) * spread / spread_s, 0.0
-        )
-    fitted = _told_apart(points, design, y)
-    if fitted is None:
+        return [(float(spread * contrast @ plain), 0.0) for contrast in contrasts]
+    try:
+        fitted = _generalised(points, None, design, y)
+    except np.linalg.LinAlgError:
+        # Under some kind of noise.
         return None
-    slope, half = fitted.of(np.array([0.0, spread / spread_n, 0.0]))
-    per_s, half_of_per_s = fitted.of(np.array([0.0, 0.0, spread / spread_s]))
-    known = WithTime(slope, half, per_s, half_of_per_s)
-    return known if all(map(math.isfinite, known)) else None
+    known = [fitted.of(spread * contrast) for contrast in contrasts]
+    return known if all(math.isfinite(number) for pair in known for number in pair) else None
 
 
 class _Fitted(NamedTuple):
@@ -308,16 +303,6 @@ class _Fitted(NamedTuple):
         middle = float(means @ self.weight)
         mixture = list(zip(self.weight.tolist(), means.tolist(), variances.tolist(), strict=True))
         return middle, _half_width(middle, mixture, self.freedom)
-
-
-def _told_apart(points: Sequence[Point], design: Any, y: Any) -> _Fitted | None:
-    """:func:`_generalised`; None if the columns cannot be told apart under some kind of noise."""
-    import numpy as np
-
-    try:
-        return _generalised(points, None, design, y)
-    except np.linalg.LinAlgError:
-        return None
 
 
 def _generalised(points: Sequence[Point], ahead: Point | None, design: Any, y: Any) -> _Fitted:

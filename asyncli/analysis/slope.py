@@ -136,19 +136,18 @@ class Fit(msgspec.Struct):
         return self.at(n) - half, self.at(n) + half
 
 
+def _with_held(metric: Series, held: Series) -> list[tuple[float, float, float]]:
+    """(Instant, connections held then, value) of each reading."""
+    return [(t_s, held.at(t_s) or 0.0, value) for t_s, value in metric.rows()]
+
+
 def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[Point]:
     """Medians of the baseline, and of each of up to 40 equal bins of N until ``end_s``."""
     baseline = metric.between(-math.inf, start_s)
     ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
-    triples = [
-        (t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)
-    ]
-    triples = [triple for triple in triples if triple[1] > 0]
+    triples = [triple for triple in _with_held(ramp, held) if triple[1] > 0]
     # Zero of ours; of the server's count those of other clients.
-    empty = [
-        (t_s, held.at(t_s) or 0.0, value)
-        for t_s, value in zip(baseline.t_s, baseline.values, strict=True)
-    ]
+    empty = _with_held(baseline, held)
     points = [median_point(empty, baseline=True)] if empty else []
     if not triples:
         return points
@@ -252,7 +251,8 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 
 def plus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often."""
+    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often.
+    """
     return minus(whole, [Series(part.t_s, [-value for value in part.values]) for part in parts])
 
 
@@ -425,11 +425,8 @@ class Fitter:
         if self._lasts_to_s is None:
             return None
         since_s = max(math.nextafter(self.line_until_s, math.inf), self._lasts_to_s - _INTO_HOLD_S)
-        rows = [
-            (t_s, self._held.at(t_s) or 0.0, value)
-            for t_s, value in metric.between(since_s, self._lasts_to_s).rows()
-        ]
-        rows = [row for row in rows if row[1] >= self._most / 2]
+        last = _with_held(metric.between(since_s, self._lasts_to_s), self._held)
+        rows = [row for row in last if row[1] >= self._most / 2]
         return median_point(rows) if rows else None
 
     def _line(
@@ -477,16 +474,17 @@ class Fitter:
         return fit
 
     def _sampled(self, metric: Series) -> list[Sampled]:
-        """The metric over the ramp as up to 40 medians of successive samples; empty over the server's
-        own count, which is read at other instants than the memory: a short stretch needs both.
+        """The metric over the ramp as up to 40 medians of successive samples; empty over the
+        server's own count, which is read at other instants than the memory: a short stretch needs
+        both.
         """
         if self._is_of_server:
             return []
         ramp = metric.between(math.nextafter(self._start, math.inf), self.line_until_s)
-        rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in ramp.rows()]
-        size = math.ceil(len(rows) / MOST_BINS)
+        rows = _with_held(ramp, self._held)
+        size = max(1, math.ceil(len(rows) / MOST_BINS))
         sampled = []
-        for first in range(0, len(rows), max(1, size)):
+        for first in range(0, len(rows), size):
             columns = zip(*rows[first : first + size], strict=True)
             sampled.append(Sampled(*(statistics.median(column) for column in columns)))
         return sampled
@@ -534,31 +532,38 @@ class Fitter:
         return max(strays, default=0.0)
 
     def _with_time(self, name: str, metric: Series, points: Sequence[Point]) -> WithTime | None:
-        """What rises with the connections and what by the clock.
+        """What rises with the connections and what by the clock: of a ladder, and of a program."""
+        if self._rests:
+            return self._of_rests(metric)
+        if name in _OF_PROGRAMS:
+            return self._since_before(metric, points)
+        return None
 
-        Of a ladder by the two halves of the settled part of each rest: growth may begin with the
-        first connection, so the baseline says nothing of it. In a ramp both rise together: what
-        moved by the clock before it is taken to go on, in a program.
+    def _of_rests(self, metric: Series) -> WithTime | None:
+        """By the two halves of the settled part of each rest. Growth may begin with the first
+        connection, so the baseline says nothing of it.
         """
-        if not self._rests and name not in _OF_PROGRAMS:
-            return None
-        if not self._rests:
-            before = metric.between(-math.inf, self._start)
-            earlier = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
-            with_time = regress_with_time(
-                earlier + [point for point in points if not point.baseline]
-            )
-            return with_time if with_time is not None and with_time.moves else None
         at_rest = []
         for begin, end in self._rests:
             settled = metric.between(self._start + (begin + end) / 2, self._start + end)
-            rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in settled.rows()]
+            rows = _with_held(settled, self._held)
             middle = len(rows) // 2
             at_rest += [median_point(half) for half in (rows[:middle], rows[middle:]) if half]
         return regress_with_time(at_rest)
 
+    def _since_before(self, metric: Series, points: Sequence[Point]) -> WithTime | None:
+        """By what moved before a ramp, which is taken to go on: in the ramp itself connections and
+        time rise together. None if nothing moved.
+        """
+        before = metric.between(-math.inf, self._start)
+        earlier = [Point(*row) for row in _with_held(before, self._held)]
+        ramp = [point for point in points if not point.baseline]
+        with_time = regress_with_time(earlier + ramp)
+        return with_time if with_time is not None and with_time.moves else None
+
     def other_sockets(self, allocated: Series, ends: int) -> Series:
-        """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections."""
+        """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections.
+        """
         ours = (ends * (self._held.at(t_s) or 0.0) for t_s in allocated.t_s)
         return Series(
             allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)]
@@ -598,14 +603,10 @@ class Fitter:
         begin, end = self._rest
         before = metric.between(-math.inf, self._start)
         rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
-        points = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
+        points = [Point(*row) for row in _with_held(before, self._held)]
         # With fewer left, most of the memory is what is kept of the others.
         least = self._most / 2
-        points += [
-            Point(t_s, n, value)
-            for t_s, value in rest.rows()
-            if (n := self._held.at(t_s) or 0.0) >= least
-        ]
+        points += [Point(*row) for row in _with_held(rest, self._held) if row[1] >= least]
         ahead = ahead if ahead is not None and ahead.t_s - ahead.span_s / 2 > end else None
         line = regress(points, ahead) if before and rest else None
         if line is None:
