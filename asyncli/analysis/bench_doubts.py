@@ -9,7 +9,7 @@ import msgspec
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
-from asyncli.analysis.totals import errors, is_redirect
+from asyncli.analysis.totals import errors, redirects
 from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
@@ -101,11 +101,9 @@ def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
         )
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
-    redirects = {
-        status: count for status, count in total.by_status.items() if is_redirect(status)
-    }
-    if redirects:
-        yield bench.redirected(redirects, total.answered)
+    elsewhere = redirects(total)
+    if elsewhere:
+        yield bench.redirected(elsewhere, total.answered)
     if plan.short and asked.keepalive:
         yield bench.close_ignored(asked.keepalive)
 

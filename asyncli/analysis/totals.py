@@ -192,8 +192,15 @@ def never_answered(tick: Tick) -> int:
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
-def is_redirect(status: int) -> bool:
-    """Whether the work is elsewhere (RFC 9110, 15.4); 304 says that nothing has changed."""
+def redirects(tick: Tick) -> dict[int, int]:
+    """Answers that say that the work is elsewhere, by status (RFC 9110, 15.4); 304 says that
+    nothing has changed.
+    """
+    by_status = tick.by_status
+    return {status: count for status, count in by_status.items() if _is_redirect(status)}
+
+
+def _is_redirect(status: int) -> bool:
     return 300 <= status < 400 and status != 304
 
 

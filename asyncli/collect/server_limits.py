@@ -63,13 +63,14 @@ class ServerLimits:
         living = self._living()
         if not living:
             return ProbeReading()
-        self._read_limits(living[:_MOST_PROCESSES])
+        first_ones = living[:_MOST_PROCESSES]
+        self._read_limits(first_ones)
         return ProbeReading(
             {
-                **self._tasks_of_group(living[:_MOST_PROCESSES]),
+                **self._tasks_of_group(first_ones),
                 **self._tasks_of_user(living),
                 **self._tasks_of_host(),
-                **self._address_space(living[:_MOST_PROCESSES]),
+                **self._address_space(first_ones),
             }
         )
 

@@ -9,7 +9,7 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import other_drops, overflows
 from asyncli.analysis.losses.server_evidence import Cut, cuts
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.totals import Totals, errors, is_redirect
+from asyncli.analysis.totals import Totals, errors, redirects
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
 from asyncli.model.metrics import SERVER_DESCRIPTORS, SERVER_DESCRIPTORS_LIMIT
@@ -97,22 +97,21 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 def _redirects(run: Run, totals: Totals) -> list[Finding]:
     """A finding of answers that were redirects."""
-    by_status = totals.whole.by_status
-    redirects = {status: count for status, count in by_status.items() if is_redirect(status)}
-    if not redirects:
+    by_status = redirects(totals.whole)
+    if not by_status:
         return []
-    instants = [t_s for t_s, tick in run.ticks if any(map(is_redirect, tick.by_status))]
+    instants = [t_s for t_s, tick in run.ticks if redirects(tick)]
     from_s = began_s(instants[0], 0.0) if instants else 0.0
-    return [losses.redirected(redirects, sum(by_status.values()), from_s)]
+    return [losses.redirected(by_status, sum(totals.whole.by_status.values()), from_s)]
 
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
     """A finding of all error answers: how many, when, and whether the server had spent its
     descriptors; else one of redirects.
     """
-    if not errors(totals.whole):
-        return _redirects(run, totals)
     bad = errors(totals.whole)
+    if not bad:
+        return _redirects(run, totals)
     instants = [t_s for t_s, tick in run.ticks if errors(tick)]
     from_s = began_s(instants[0], 0.0)
     until_s = instants[-1]
