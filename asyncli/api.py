@@ -29,7 +29,7 @@ from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
 from asyncli.report.answer import memory_name, one_line
 from asyncli.report.comparison_report import comparison_document, require_comparable
-from asyncli.report.cost_answer import answer
+from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.differences import words
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.forest import forest
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from asyncli.lab.base import LabServer
+    from asyncli.report.document import Picture
 
 __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
 
@@ -72,8 +73,10 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
     PlanError for a single run.
     """
     require_comparable("compare", 1 + len(others))
-    runs = (first, *others)
-    files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
+    files = []
+    for run in (first, *others):
+        records = run.records if isinstance(run, Recorded) else None
+        files.append((Path(run), records))
     return Compared(compare_results(files))
 
 
@@ -144,13 +147,11 @@ async def soak(
         ) from None
     plan = _plan_of(aim, settings)
     import_report()
-    target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
+    target = None
+    if not isinstance(aim, Plan | str | Sequence):
+        target = KnownServer(aim.label, aim.pid)
     path = free_name() if out is None else Path(out)
-    observer: LiveObserver
-    if progress is not False and kernel_shell() is not None:
-        observer = NotebookObserver(plan)
-    else:
-        observer = LogObserver(plan) if progress else LiveObserver(plan)
+    observer = _observer_of(plan, progress)
     fleet = None
     if cluster is not None:
         from asyncli.cluster.link import Cluster
@@ -170,20 +171,36 @@ async def soak(
     return recorded
 
 
+def _observer_of(plan: Plan, progress: bool | None) -> LiveObserver:
+    """What shows a soak; ``progress``: as for :func:`soak`."""
+    if progress is not False and kernel_shell() is not None:
+        return NotebookObserver(plan)
+    if progress:
+        return LogObserver(plan)
+    return LiveObserver(plan)
+
+
 def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, Any]) -> Plan:
     if isinstance(aim, Plan):
         if settings:
             raise PlanError(
-                f"soak: a plan takes no settings ({', '.join(settings)}); give URLs instead of a plan"
+                f"soak: a plan takes no settings ({', '.join(settings)}); give URLs instead of a "
+                "plan"
             )
         return _checked(aim)
     if isinstance(aim, str | Sequence):
         return make_plan(aim, **settings)
     if not hasattr(aim, "status_url"):
         raise PlanError(f"soak: {aim!r} is not a target; give a URL, a plan or a lab server")
-    status = {} if aim.status_url is None else {"status_url": aim.status_url}
-    authority = {} if aim.authority is None else {"ca": str(aim.authority)}
-    return make_plan(aim.url, **{**status, **authority, "server_pid": aim.pid, **settings})
+    known: dict[str, Any] = {}
+    if aim.status_url is not None:
+        known["status_url"] = aim.status_url
+    if aim.metrics_url is not None:
+        known["server_metrics"] = [aim.metrics_url]
+    if aim.authority is not None:
+        known["ca"] = str(aim.authority)
+    known["server_pid"] = aim.pid
+    return make_plan(aim.url, **{**known, **settings})
 
 
 def _checked(plan: Plan) -> Plan:
@@ -252,15 +269,13 @@ class Recorded(Results):
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with
         95 % intervals.
         """
-        name, held = memory_name(self.summary), self.summary.connections.held_or_peak or 0
-        level = server_level(self.summary)
         return CostView(
             self.analyses.costs,
-            answer(self.summary),
-            server=name,
+            f"{answer(self.summary)} {heap_answer(self.summary)}".strip(),
+            server=memory_name(self.summary),
             where=self._sides,
-            held=held,
-            level=level,
+            held=self.summary.connections.held_or_peak or 0,
+            level=server_level(self.summary),
         )
 
     def drift(self) -> DriftView:
@@ -275,15 +290,20 @@ class Recorded(Results):
 
     def report(self, *, verbose: bool = False) -> str:
         """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
-        return text_of(
-            lambda console: print_report(self.summary, console, self.path, verbose=verbose), _WIDTH
-        )
+
+        def print_text(console: Console) -> None:
+            print_report(self.summary, console, self.path, verbose=verbose)
+
+        return text_of(print_text, _WIDTH)
 
     def __repr__(self) -> str:
         return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
 
     def _repr_html_(self) -> str:
-        return html_of(lambda console: print_report(self.summary, console, self.path), _WIDTH)
+        def print_short(console: Console) -> None:
+            print_report(self.summary, console, self.path)
+
+        return html_of(print_short, _WIDTH)
 
     @property
     def _sides(self) -> Sides:
@@ -300,33 +320,40 @@ class Plots:
         self._run = run
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(one.name for one in self._run.pictures)]
+        return [*super().__dir__(), *(picture.name for picture in self._run.pictures)]
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:
-        pictures = {} if name.startswith("_") else {one.name: one for one in self._run.pictures}
-        if name not in pictures:
-            raise AttributeError(
-                f"there is no figure {name!r}; the figures are {', '.join(pictures)}"
-            )
-        picture = pictures[name]
+        picture = self._picture(name)
 
         def plot() -> Figure:
             return _figure(picture.draw, picture.title, self._note)
 
-        plot.__name__, plot.__doc__ = name, f"{picture.title}. {picture.caption}"
+        plot.__name__ = name
+        plot.__doc__ = f"{picture.title}. {picture.caption}"
         return plot
 
+    def _picture(self, name: str) -> Picture:
+        """Raise AttributeError if there is none of this name."""
+        pictures = []
+        # Python's own tools (copy, pickle) ask for private names, even before there is a run.
+        if not name.startswith("_"):
+            pictures = self._run.pictures
+        for picture in pictures:
+            if picture.name == name:
+                return picture
+        names = ", ".join(picture.name for picture in pictures)
+        raise AttributeError(f"there is no figure {name!r}; the figures are {names}")
+
     def latency(self) -> Figure:
-        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time.
-        """
+        """Heartbeats' latency (due to answered) and asyncli's lateness (due to sent) over time."""
         over_time = timeline(self._run.records, server=memory_name(self._run.summary))
-        panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
-        part = msgspec.structs.replace(over_time, panels=panels)
-        return _figure(
-            lambda style: timeline_panels(part, style=style),
-            "Latency and lateness over time",
-            self._note,
-        )
+        panels = [panel for panel in over_time.panels if panel.key in ("latency", "lateness")]
+        shown = msgspec.structs.replace(over_time, panels=panels)
+
+        def draw(style: Style) -> Figure:
+            return timeline_panels(shown, style=style)
+
+        return _figure(draw, "Latency and lateness over time", self._note)
 
     @property
     def _note(self) -> str:
@@ -382,13 +409,6 @@ class Compared:
         ``relative`` (a share of the first), ``p_value``, ``verdict`` ("higher", "lower",
         "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
         """
-        rows = [
-            (
-                one.key, comparing.ROW_OF[one.key].name, one.unit, *one.between, *one.values, one.difference,
-                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, words(one),
-            )
-            for one in self.differences
-        ]  # fmt: skip
         numbers = [
             "value_first",
             "value_second",
@@ -399,21 +419,29 @@ class Compared:
             "p_value",
         ]
         names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
+        rows = [_row_of(difference) for difference in self.differences]
         return frame_of(names, rows, "key", numbers)
 
     def plot(self, second: str = "B") -> Figure:
         """The differences of the run called ``second`` from the first, in per cent with 95 %
         intervals.
         """
-        rows = [one for one in self.differences if one.between[1] == second]
-        if not rows:
+        of_second = [
+            difference for difference in self.differences if difference.between[1] == second
+        ]
+        if not of_second:
             names = ", ".join(run.name for run in self.comparison.runs[1:])
             raise PlanError(
                 f"plot: no run {second!r} to compare with the first; write one of {names}"
             )
-        title = f"How much {second} differs from {rows[0].between[0]}"
+        first = of_second[0].between[0]
+        title = f"How much {second} differs from {first}"
         note = "Filled marks are real differences, open ones are not."
-        return _figure(lambda style: forest(rows, style=style), title, note)
+
+        def draw(style: Style) -> Figure:
+            return forest(of_second, style=style)
+
+        return _figure(draw, title, note)
 
     def __repr__(self) -> str:
         return text_of(self._print, _WIDTH)
@@ -423,3 +451,21 @@ class Compared:
 
     def _print(self, console: Console) -> None:
         print_document(comparison_document(self.comparison), console)
+
+
+def _row_of(difference: comparing.Difference) -> tuple[Any, ...]:
+    """The values of a row of :attr:`Compared.frame`, in the order of its columns."""
+    low_and_high = difference.ci95 or (None, None)
+    return (
+        difference.key,
+        comparing.ROW_OF[difference.key].name,
+        difference.unit,
+        *difference.between,
+        *difference.values,
+        difference.difference,
+        *low_and_high,
+        difference.relative,
+        difference.p_value,
+        difference.verdict,
+        words(difference),
+    )

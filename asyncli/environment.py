@@ -8,6 +8,7 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,19 @@ from asyncli.preflight.host_limits import Limits, raise_nofile, read_limits
 
 #: The sysctls that affect a connection's cost and limits.
 SYSCTLS = (
-    "net.ipv4.ip_local_port_range", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_mem", "net.ipv4.tcp_tw_reuse",
-    "net.ipv4.tcp_max_tw_buckets", "net.ipv4.tcp_max_syn_backlog", "net.core.somaxconn", "fs.file-max", "fs.nr_open",
-    "fs.epoll.max_user_watches", "vm.overcommit_memory",
-)  # fmt: skip
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_max_tw_buckets",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.core.somaxconn",
+    "fs.file-max",
+    "fs.nr_open",
+    "fs.epoll.max_user_watches",
+    "vm.overcommit_memory",
+)
 
 
 async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
@@ -44,7 +54,8 @@ async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
 
 
 async def spread_over(limits: Limits, plan: Plan, **more: Any) -> Spread:
-    """The plan's spread over this host; ``more``: see :func:`~asyncli.engine.resolve.plan_spread`.
+    """The plan's spread over this host; ``more``: see
+    :func:`~asyncli.engine.resolve.plan_spread`.
     """
     # If the range cannot be read: Linux's default (32768-60999).
     ports = limits.ports if limits.ports is not None else 28_232
@@ -96,11 +107,9 @@ def host_name() -> str:
 def _program() -> str:
     """The command that starts this asyncli, with absolute paths."""
     path = os.path.abspath(sys.argv[0])
-    words = (
-        shlex.quote(path)
-        if os.path.basename(path) == "asyncli"
-        else f"{shlex.quote(sys.executable)} -m asyncli"
-    )
+    words = f"{shlex.quote(sys.executable)} -m asyncli"
+    if os.path.basename(path) == "asyncli":
+        words = shlex.quote(path)
     return os.fsencode(words).decode("utf-8", "replace")
 
 
@@ -130,6 +139,25 @@ def clock_at(zero_s: float) -> dict[str, Any]:
         "boot_id": boot_id(),
         "time_ns": link("self", "ns/time"),
     }
+
+
+class _Clock(msgspec.Struct):
+    monotonic_s: float
+    boot_id: str | None
+    time_ns: str | None
+
+
+def on_clock(clock: Mapping[str, Any], monotonic_s: float) -> float | None:
+    """The instant ``monotonic_s`` of time.monotonic() in this process, in seconds since the zero of
+    a run's ``clock``; None for a clock that is not this one's, or may not be.
+
+    Raises :class:`msgspec.ValidationError` for what is no clock.
+    """
+    of_run = msgspec.convert(clock, _Clock)
+    here = (boot_id(), link("self", "ns/time"))
+    if here[0] is None or here != (of_run.boot_id, of_run.time_ns):
+        return None
+    return monotonic_s - of_run.monotonic_s
 
 
 def _read(path: str) -> str | None:

@@ -26,6 +26,8 @@ def kernel_shell() -> Any | None:
 class NotebookObserver(LiveObserver):
     """Shows the soak below the cell, in one output that is updated in place."""
 
+    shows_cost = True
+
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.plan, self._shown_s = plan, 0.0
@@ -53,8 +55,11 @@ class NotebookObserver(LiveObserver):
 
 
 class LogObserver(LiveObserver):
-    """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds.
+    """Shows the soak as lines on standard error: each phase, each finding, and every ten
+    seconds.
     """
+
+    shows_cost = True
 
     def __init__(self, plan: Plan) -> None:
         from rich.console import Console

@@ -31,17 +31,21 @@ def described(changelog: str, description: str) -> str:
     --always``.
     """
     newest = re.search(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})", description
     )
-    release = (found and found["release"]) or (newest[1] if newest else "0")
-    if found is None or found["commits"] == "0":
+    release = "0"
+    if newest is not None:
+        release = newest[1]
+    if match is None:
         return release
-    return (
-        f"{release}+{found['commits']}.g{found['commit']}"
-        if found["commits"]
-        else f"{release}+g{found['commit']}"
-    )
+    if match["release"]:
+        release = match["release"]
+    if match["commits"] == "0":
+        return release
+    if match["commits"]:
+        return f"{release}+{match['commits']}.g{match['commit']}"
+    return f"{release}+g{match['commit']}"
 
 
 def _described(root: Path) -> str:

@@ -83,9 +83,13 @@ def main() -> None:
     found, facts = concluded(experiment, plan, record.rounds), record.environment
     rounds = len({one["round"] for one in record.rounds})
     lines = [
-        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''} of "
-        f"{plan.connections:,} connections, {format_duration(record.duration_s)}.", "", f"    {command_of(experiment, plan, record.quick)}", "",
-    ]  # fmt: skip
+        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; "
+        f"{rounds} round{'s' if rounds > 1 else ''} of {plan.connections:,} connections, "
+        f"{format_duration(record.duration_s)}.",
+        "",
+        f"    {command_of(experiment, plan, record.quick)}",
+        "",
+    ]
     for number, each in enumerate(found.tables):
         lines += [
             *(["", f"**{each.title}**", ""] if number else []),

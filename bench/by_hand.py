@@ -1,11 +1,12 @@
-"""Compares asyncli's cost of a connection on nginx with a manual calculation from smaps_rollup, slabinfo and free.
+"""Compares asyncli's cost of a connection on nginx with a manual calculation from smaps_rollup,
+slabinfo and free.
 
     python bench/by_hand.py [--connections 10000 50000 100000] [--per-second 1000] [--settle 5]
 
-One fresh nginx and one soak for each number. "From nothing": the reading --settle seconds into the hold less that in the
-baseline, divided by all connections; it includes what the first ones allocate once. "From a tenth": less the reading when a
-tenth are held, divided by the rest: the cost of one more. Run it as root (slabinfo) on a quiet host: slab and free count all
-programs.
+One fresh nginx and one soak for each number. "From nothing": the reading --settle seconds into the
+hold less that in the baseline, divided by all connections; it includes what the first ones allocate
+once. "From a tenth": less the reading when a tenth are held, divided by the rest: the cost of one
+more. Run it as root (slabinfo) on a quiet host: slab and free count all programs.
 """
 
 from __future__ import annotations
@@ -51,10 +52,27 @@ async def soak(connections: int, per_second: int, settle_s: float, folder: Path)
     out, looks, frees = folder / f"{connections}", [], []
     async with choose("nginx", connections=connections, keepalive_s=60.0) as server:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "asyncli", "soak", server.url, "-c", str(connections), "--ramp", f"{per_second // 100}/10ms",
-            "--hold", "forever", "--status-url", server.status_url, "--server-pid", str(server.pid),
-            "--out", f"{out}.db", "--json", f"{out}.json", stdout=subprocess.PIPE,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "asyncli",
+            "soak",
+            server.url,
+            "-c",
+            str(connections),
+            "--ramp",
+            f"{per_second // 100}/10ms",
+            "--hold",
+            "forever",
+            "--status-url",
+            server.status_url,
+            "--server-pid",
+            str(server.pid),
+            "--out",
+            f"{out}.db",
+            "--json",
+            f"{out}.json",
+            stdout=subprocess.PIPE,
+        )
 
         def see() -> None:
             looks.append(look(server.pid, server.status_url))
@@ -108,8 +126,10 @@ def by_hand(seen: Readings, since: int) -> dict[str, float | None]:
 
 
 OURS = {
-    "nginx (smaps_rollup)": "server_user", "kernel, an end (slabinfo)": "kernel", "in all but /proc's": "host_total",
-}  # fmt: skip
+    "nginx (smaps_rollup)": "server_user",
+    "kernel, an end (slabinfo)": "kernel",
+    "in all but /proc's": "host_total",
+}
 
 
 async def main() -> None:
@@ -120,7 +140,8 @@ async def main() -> None:
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}\n")
     print(
-        f"{'held':>7}  {'bytes a connection':28} {'from nothing':>12} {'from a tenth':>12} {'asyncli':>8}   95 % interval"
+        f"{'held':>7}  {'bytes a connection':28} {'from nothing':>12} {'from a tenth':>12} "
+        f"{'asyncli':>8}   95 % interval"
     )
     with tempfile.TemporaryDirectory() as folder:
         for connections in options.connections:
@@ -130,7 +151,10 @@ async def main() -> None:
                 quotient, slope = (
                     " -" if one[words] is None else f"{one[words]:,.0f}" for one in (whole, rest)
                 )
-                line = f"{seen.summary['connections']['held']:7,d}  {words:28} {quotient:>12} {slope:>12}"
+                line = (
+                    f"{seen.summary['connections']['held']:7,d}  {words:28} {quotient:>12} "
+                    f"{slope:>12}"
+                )
                 cost = seen.summary["cost"][OURS[words]] if words in OURS else None
                 if cost is not None:
                     low, high = cost["ci95"]
@@ -141,7 +165,10 @@ async def main() -> None:
                         if low <= rest[words] <= high
                         else "outside"
                     )
-                    line += f" {cost['bytes_per_connection']:8,.1f}   {low:,.1f} to {high:,.1f}  {where}"
+                    line += (
+                        f" {cost['bytes_per_connection']:8,.1f}   {low:,.1f} to {high:,.1f}  "
+                        f"{where}"
+                    )
                 print(line, flush=True)
             for finding in seen.summary["findings"]:
                 # The server also counts our own readings of its page.

@@ -44,8 +44,8 @@ def machine() -> str:
         .rpartition(" ")[2]
     )
     return (
-        f"Linux {platform.release()}, {os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}, "
-        f"asyncli {__version__}, {nginx}"
+        f"Linux {platform.release()}, {os.cpu_count()} CPUs, {memory:.0f} GiB, Python "
+        f"{platform.python_version()}, asyncli {__version__}, {nginx}"
     )
 
 
@@ -218,20 +218,25 @@ async def engine_round(
         if ramped is None and tick.ramped == workers:
             ramped, at = tick, total.answered
             result = {
-                "ramp_s": tick.second, "opened": total.opened, "failed": sum(total.failures.values()), "ramp_beats": total.sent,
+                "ramp_s": tick.second,
+                "opened": total.opened,
+                "failed": sum(total.failures.values()),
+                "ramp_beats": total.sent,
                 "connect_user_us": (tick.cpu_user_s - user_before) / connections * 1e6,
                 "connect_system_us": (tick.cpu_system_s - system_before) / connections * 1e6,
                 "ramp_late_p99_ms": (total.ramp_lateness_us.quantile(0.99) or 0) / 1e3,
-            }  # fmt: skip
+            }
         if ramped is not None and tick.second >= ramped.second + hold_s:
             beats = total.answered - at
             result |= {
-                "beats": beats, "lost": total.lost,
+                "beats": beats,
+                "lost": total.lost,
                 "beat_user_us": (tick.cpu_user_s - ramped.cpu_user_s) / max(1, beats) * 1e6,
                 "beat_system_us": (tick.cpu_system_s - ramped.cpu_system_s) / max(1, beats) * 1e6,
                 "late_p99_ms": (total.lateness_us.quantile(0.99) or 0) / 1e3,
-                "memory_bytes": (memory() - memory_before) / connections, "fixed_mb": memory_before / 1e6,
-            }  # fmt: skip
+                "memory_bytes": (memory() - memory_before) / connections,
+                "fixed_mb": memory_before / 1e6,
+            }
             break
     await generator.close()
     return result

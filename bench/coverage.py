@@ -1,14 +1,17 @@
-"""Measures on synthetic runs how often the interval of a cost contains the true cost, and how wide it is.
+"""Measures on synthetic runs how often the interval of a cost contains the true cost, and how wide
+it is.
 
     python bench/coverage.py [--runs 400] [--seed 1]
 
-Each run has 100,000 connections of 1,000 bytes in the server, sampled once a second, whose memory also varies by itself in one
-of the ways below; asyncli's own analysis evaluates it. Under "bent" the cost rises over the connections, and the truth is that of
-the last one. Under "others" another client has connections at the server's port too, and the
-server's own count is known. For comparison there are intervals of other rules from the same points:
-independent errors; an effective number of points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical
-value of such points under white noise (Kiefer and Vogelsang 2002). A cell: the percentage of intervals that contain the truth,
-and half of the median interval's width in percent of the cost. 95 is right; less means that the intervals are too narrow.
+Each run has 100,000 connections of 1,000 bytes in the server, sampled once a second, whose memory
+also varies by itself in one of the ways below; asyncli's own analysis evaluates it. Under "bent"
+the cost rises over the connections, and the truth is that of the last one. Under "others" another
+client has connections at the server's port too, and the server's own count is known. For comparison
+there are intervals of other rules from the same points: independent errors; an effective number of
+points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical value of such points
+under white noise (Kiefer and Vogelsang 2002). A cell: the percentage of intervals that contain the
+truth, and half of the median interval's width in percent of the cost. 95 is right; less means that
+the intervals are too narrow.
 """
 
 from __future__ import annotations
@@ -52,9 +55,13 @@ class Design(NamedTuple):
 def design(seconds: float, plateaus: int = 0) -> Design:
     hold_s = LONG_HOLD_S if seconds == SHORT_S else HOLD_S
     plan = Plan(
-        urls=("http://127.0.0.1:1/",), connections=CONNECTIONS, batch=100, interval_s=seconds / (CONNECTIONS / 100),
-        plateaus=plateaus, hold_s=hold_s,
-    )  # fmt: skip
+        urls=("http://127.0.0.1:1/",),
+        connections=CONNECTIONS,
+        batch=100,
+        interval_s=seconds / (CONNECTIONS / 100),
+        plateaus=plateaus,
+        hold_s=hold_s,
+    )
     ramp = plan.schedule
     dues = np.array([ramp.due_s(j) for j in range(ramp.batches)])
     end = BASELINE_S + math.ceil(ramp.end_s)
@@ -162,14 +169,25 @@ BENT = {"bent by 0.2, phi 0.5": 0.2, "bent by 1, phi 0.5": 1.0}
 #: too.
 OF_LADDERS = frozenset({"0.3 MB a second, phi 0.5", "3 MB a second, phi 0.5"})
 METRICS: dict[str, Metric] = {
-    "noise, phi 0": wander(0.0), "noise, phi 0.5": wander(0.5), "noise, phi 0.9": wander(0.9), "noise, phi 0.95": wander(0.95),
-    "noise, phi 0.98": wander(0.98), "random walk": walk(0.2 * MB), "random walk and white": walk(0.1 * MB, 1 * MB),
-    "arenas of 1 MB": arenas(1 * MB), "arenas of 8 MB": arenas(8 * MB), "lag 1 s, phi 0.5": lagging(1.0, wander(0.5)),
-    "lag 3 s, phi 0.9": lagging(3.0, wander(0.9)), "a visitor, phi 0.5": visited(wander(0.5)), "first use, phi 0.5": first_use(wander(0.5)), "first use, phi 0.95": first_use(wander(0.95)),
+    "noise, phi 0": wander(0.0),
+    "noise, phi 0.5": wander(0.5),
+    "noise, phi 0.9": wander(0.9),
+    "noise, phi 0.95": wander(0.95),
+    "noise, phi 0.98": wander(0.98),
+    "random walk": walk(0.2 * MB),
+    "random walk and white": walk(0.1 * MB, 1 * MB),
+    "arenas of 1 MB": arenas(1 * MB),
+    "arenas of 8 MB": arenas(8 * MB),
+    "lag 1 s, phi 0.5": lagging(1.0, wander(0.5)),
+    "lag 3 s, phi 0.9": lagging(3.0, wander(0.9)),
+    "a visitor, phi 0.5": visited(wander(0.5)),
+    "first use, phi 0.5": first_use(wander(0.5)),
+    "first use, phi 0.95": first_use(wander(0.95)),
     "0.3 MB a second, phi 0.5": by_the_clock(0.3 * MB, wander(0.5)),
-    "3 MB a second, phi 0.5": by_the_clock(3 * MB, wander(0.5)), OTHERS: wander(0.5),
+    "3 MB a second, phi 0.5": by_the_clock(3 * MB, wander(0.5)),
+    OTHERS: wander(0.5),
     **{name: bent(share, wander(0.5)) for name, share in BENT.items()},
-}  # fmt: skip
+}
 
 
 def of_another_client(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
@@ -255,7 +273,10 @@ def truth(plan: Design, name: str) -> float:
 
 def cell(slopes: Sequence[tuple[float, float]], true: float) -> str:
     inside = sum(abs(slope - true) <= half for slope, half in slopes)
-    return f"{100 * inside / len(slopes):.0f} ({100 * statistics.median(half for _, half in slopes) / COST:.2g})"
+    return (
+        f"{100 * inside / len(slopes):.0f} "
+        f"({100 * statistics.median(half for _, half in slopes) / COST:.2g})"
+    )
 
 
 def main() -> None:
@@ -280,7 +301,8 @@ def main() -> None:
     for plan in (designs[place] for place in options.designs):
         points = None
         print(
-            f"{plan.name:24} {'asyncli':>14} {'independent':>14} {'Santer':>14} {'fixed-b':>14} {'unsettled':>10}"
+            f"{plan.name:24} {'asyncli':>14} {'independent':>14} {'Santer':>14} {'fixed-b':>14} "
+            f"{'unsettled':>10}"
         )
         for name, metric in ((name, METRICS[name]) for name in options.metrics):
             chance = np.random.default_rng([options.seed, len(plan.n), plan.plan.plateaus])

@@ -1,8 +1,11 @@
-"""Makes docs/experiments.md from the records in docs/records: a table of the claims, then each experiment's tables and evidence.
+"""Makes docs/experiments.md from the records in docs/records: a table of the claims, then each
+experiment's tables and evidence.
 
     python bench/experiments_doc.py                   write the page from the existing records
-    python bench/experiments_doc.py --run all         run every experiment, save the records, write the page (46 min, root)
-    python bench/experiments_doc.py --run holding --run pipelining        run these, and keep the other records
+    python bench/experiments_doc.py --run all         run every experiment, save the records, write
+    the page (46 min, root)
+    python bench/experiments_doc.py --run holding --run pipelining        run these, and keep the
+    other records
 
 A record is saved as soon as its experiment has ended. --quick: quick runs, only with --into FOLDER.
 """
@@ -32,9 +35,14 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHOWN = [name for name in NAMES if name != "atlas"]
 # The tables after the first one that are shown: those that support the claims.
 ALSO = (
-    "Per request", "Memory of the server's processes", "10,000 answers", "On the wire", "How many connections each server could",
-    "Cost of one connection", "Both clients, and their sum",
-)  # fmt: skip
+    "Per request",
+    "Memory of the server's processes",
+    "10,000 answers",
+    "On the wire",
+    "How many connections each server could",
+    "Cost of one connection",
+    "Both clients, and their sum",
+)
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "server")
 HEAD = """# The classic comparisons, run again
 
@@ -141,7 +149,10 @@ def claims(records: list[Record], *, ours: bool) -> Iterator[str]:
         for one in found.claims:
             if ours is not bool(experiment.write_up):
                 source = "" if ours else f" {experiment.write_up} |"
-                yield f"| [{one.claim.removesuffix('.')}]({link}) |{source} {one.verdict} | {one.figure or '–'} |"
+                yield (
+                    f"| [{one.claim.removesuffix('.')}]({link}) |{source} {one.verdict} | "
+                    f"{one.figure or '–'} |"
+                )
 
 
 def section(record: Record) -> list[str]:
@@ -150,10 +161,17 @@ def section(record: Record) -> list[str]:
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
     lines = [
-        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", experiment.title_and_question(plan)[1], "",
-        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
-        f"{format_duration(record.duration_s)}. Source: {experiment.cited}.", "",
-    ]  # fmt: skip
+        f"## {title}",
+        "",
+        f"    {command_of(experiment, plan, record.quick)}",
+        "",
+        experiment.title_and_question(plan)[1],
+        "",
+        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; "
+        f"{rounds} round{'s' if rounds > 1 else ''}, {format_duration(record.duration_s)}. "
+        f"Source: {experiment.cited}.",
+        "",
+    ]
     for one in [
         *found.tables[:1],
         *(one for one in found.tables[1:] if one.title.startswith(ALSO)),

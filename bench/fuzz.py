@@ -2,12 +2,15 @@
 
     python bench/fuzz.py [TARGET...] [--inputs 1000000] [--seed 1] [--keep FOLDER] [--guided]
 
-Targets: http1, http2, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; default: all, each in its own process, --jobs at once. The
-generators and the invariants are in tests/fuzz/. For each it prints: inputs, seconds (and CPU seconds), inputs a second, kinds of outcome, the slowest
-input (CPU time with checks), and the resident memory after each tenth of the inputs. An input that breaks an invariant is saved as a Python literal in
-FOLDER, at most five per place in the code, and the exit status is 1.
+Targets: http1, http2, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; default: all,
+each in its own process, --jobs at once. The generators and the invariants are in tests/fuzz/. For
+each it prints: inputs, seconds (and CPU seconds), inputs a second, kinds of outcome, the slowest
+input (CPU time with checks), and the resident memory after each tenth of the inputs. An input that
+breaks an invariant is saved as a Python literal in FOLDER, at most five per place in the code, and
+the exit status is 1.
 
---guided: atheris (pip install atheris) guides the same generators by the coverage of asyncli's code.
+--guided: atheris (pip install atheris) guides the same generators by the coverage of asyncli's
+code.
 """
 
 from __future__ import annotations
@@ -75,8 +78,7 @@ def seeded(options: argparse.Namespace) -> int:
 
 
 def guided(options: argparse.Namespace) -> int:
-    """Run inputs guided by coverage. atheris does not return, so the last input ends the process.
-    """
+    """Run inputs guided by coverage. atheris does not return, so the last input ends the process."""
     import atheris
     from chance import FromBytes
     from scratch import clean
@@ -112,12 +114,14 @@ def guided(options: argparse.Namespace) -> int:
 def tell(tally: Tally, took_s: float, how: str) -> int:
     """Print the result; returns the exit status."""
     lines = [
-        f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s ({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"
+        f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s "
+        f"({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"
     ]
     lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
     shown = ascii(tally.slowest)
     lines.append(
-        f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}"
+        f"  slowest: {tally.slowest_s * 1000:.1f} ms, "
+        f"{shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}"
     )
     lines.append(
         f"  resident after each tenth: {' '.join(f'{size / 1e6:.1f}' for size in tally.rss)} MB"

@@ -1,9 +1,11 @@
-"""Measures what it costs to see who holds the connections: CPU time of one reading of the two probes that tell it.
+"""Measures what it costs to see who holds the connections: CPU time of one reading of the two
+probes that tell it.
 
     python bench/holders.py [--rounds 5]
 
-``sockets``: the server's sockets at its port, asked of the kernel, by the number of connections (both ends on this host). ``processes``:
-the descriptors of every process of the host. Loopback only; a quiet host.
+``sockets``: the server's sockets at its port, asked of the kernel, by the number of connections
+(both ends on this host). ``processes``: the descriptors of every process of the host. Loopback
+only; a quiet host.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Measures the overhead of a run on several hosts, and the precision of its ramp: two clients, and an agent beside nginx.
+"""Measures the overhead of a run on several hosts, and the precision of its ramp: two clients, and
+an agent beside nginx.
 
     python bench/hosts.py [-c 50000] [--seconds 20] [--rounds 2]
 
-Hosts are network namespaces on a bridge (asyncli.lab.network), with one Dask worker on each client. In every round: CPU of scheduler, Dask
-workers and agent over --seconds without a run; then a soak on both clients, with a ramp of 1,000 a second and -k 600; the same CPU in its
-hold, when hardly any heartbeat is due; and the lateness of its ramp's batches, relative to the start that was announced to all. CPU is that
-of whole processes in the kernel's nanoseconds (schedstat), in per cent of a core.
+Hosts are network namespaces on a bridge (asyncli.lab.network), with one Dask worker on each client.
+In every round: CPU of scheduler, Dask workers and agent over --seconds without a run; then a soak
+on both clients, with a ramp of 1,000 a second and -k 600; the same CPU in its hold, when hardly any
+heartbeat is due; and the lateness of its ramp's batches, relative to the start that was announced
+to all. CPU is that of whole processes in the kernel's nanoseconds (schedstat), in per cent of a
+core.
 """
 
 from __future__ import annotations
@@ -97,10 +100,33 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
                     await asyncio.sleep(3.0)
                     idle = await shares(there, seconds)
                     file = folder / f"run{number}.db"
-                    soak = programs.start(SESSION, "the soak", "asyncli", [
-                        "soak", nginx.url, "--cluster", address, "--agent", url, "-c", str(connections), "-k", "600", "--baseline", "2s",
-                        "--residue", "1s", "--hold", f"{seconds + 10:.0f}s", "--out", str(file), "--log-json",
-                    ], token)  # fmt: skip
+                    soak = programs.start(
+                        SESSION,
+                        "the soak",
+                        "asyncli",
+                        [
+                            "soak",
+                            nginx.url,
+                            "--cluster",
+                            address,
+                            "--agent",
+                            url,
+                            "-c",
+                            str(connections),
+                            "-k",
+                            "600",
+                            "--baseline",
+                            "2s",
+                            "--residue",
+                            "1s",
+                            "--hold",
+                            f"{seconds + 10:.0f}s",
+                            "--out",
+                            str(file),
+                            "--log-json",
+                        ],
+                        token,
+                    )
                     await soak.wait_for_output(
                         '"event":"phase","phase":"hold"', connections / 1000 + 90.0
                     )
@@ -119,8 +145,10 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
                     )
                     late.append(lateness["p99"])
                     print(
-                        f"round {number + 1}: {held:,} held, {lost:,} lost, counts agree: {summary['reconciliation']['agrees']}; ramp lateness "
-                        f"p50 {lateness['p50']:.2f}, p99 {lateness['p99']:.2f}, max {lateness['max']:.1f} ms",
+                        f"round {number + 1}: {held:,} held, {lost:,} lost, counts agree: "
+                        f"{summary['reconciliation']['agrees']}; ramp lateness p50 "
+                        f"{lateness['p50']:.2f}, p99 {lateness['p99']:.2f}, max "
+                        f"{lateness['max']:.1f} ms",
                         flush=True,
                     )
                     for name, share in busy.items():
@@ -132,7 +160,8 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
     print(f"ramp lateness p99: {spread_of(late)} ms")
     for name, shared in more.items():
         print(
-            f"{name}: {spread_of(shared)} % of a core more during a run (generator and Dask worker: per host)"
+            f"{name}: {spread_of(shared)} % of a core more during a run (generator and Dask "
+            "worker: per host)"
         )
 
 

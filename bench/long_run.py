@@ -1,9 +1,11 @@
-"""Measures how long loading and reporting a long run takes: it writes and reads a run file with a tick and a sample every second.
+"""Measures how long loading and reporting a long run takes: it writes and reads a run file with a
+tick and a sample every second.
 
     python bench/long_run.py [--hours 12] [--keepalive 3600] [--out FILE.db] [--rounds 3]
 
-There is no soak: ticks and samples are synthetic (repeatable, and shaped like those of 100,000 connections on nginx: the same
-metrics, as many histogram buckets) and are written by the writer of every soak. CPU seconds are those of this process.
+There is no soak: ticks and samples are synthetic (repeatable, and shaped like those of 100,000
+connections on nginx: the same metrics, as many histogram buckets) and are written by the writer of
+every soak. CPU seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -35,18 +37,44 @@ CONNECTIONS = 100_000
 # The number of different histograms of each kind: they repeat after this many seconds.
 _KINDS = 97
 _COUNTERS = (
-    "AttemptFails", "EstabResets", "ListenDrops", "ListenOverflows", "OutRsts", "PruneCalled", "RetransSegs", "SyncookiesSent",
-    "TCPAbortOnClose", "TCPAbortOnData", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPBacklogDrop", "TCPChallengeACK",
-    "TCPMemoryPressures", "TCPRcvQDrop", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "TCPRetransFail", "TCPSynRetrans",
-    "TCPTimeWaitOverflow", "TCPTimeouts", "TCPZeroWindowDrop",
-)  # fmt: skip
+    "AttemptFails",
+    "EstabResets",
+    "ListenDrops",
+    "ListenOverflows",
+    "OutRsts",
+    "PruneCalled",
+    "RetransSegs",
+    "SyncookiesSent",
+    "TCPAbortOnClose",
+    "TCPAbortOnData",
+    "TCPAbortOnMemory",
+    "TCPAbortOnTimeout",
+    "TCPBacklogDrop",
+    "TCPChallengeACK",
+    "TCPMemoryPressures",
+    "TCPRcvQDrop",
+    "TCPReqQFullDoCookies",
+    "TCPReqQFullDrop",
+    "TCPRetransFail",
+    "TCPSynRetrans",
+    "TCPTimeWaitOverflow",
+    "TCPTimeouts",
+    "TCPZeroWindowDrop",
+)
 #: Cache -> bytes per socket end (100,000 connections on nginx 1.22, Linux 6.18), and bytes in use
 #: before the first connection.
 _SLABS = {
-    "TCP": (2368, 0.2e6), "TCPv6": (0, 0.13e6), "dentry": (192, 16e6), "ep_head": (16, 0.01e6), "eventpoll_epi": (128, 0.05e6),
-    "eventpoll_pwq": (64, 0.13e6), "filp": (192, 0.1e6), "lsm_file_cache": (24, 0.02e6), "lsm_inode_cache": (64, 1.9e6),
+    "TCP": (2368, 0.2e6),
+    "TCPv6": (0, 0.13e6),
+    "dentry": (192, 16e6),
+    "ep_head": (16, 0.01e6),
+    "eventpoll_epi": (128, 0.05e6),
+    "eventpoll_pwq": (64, 0.13e6),
+    "filp": (192, 0.1e6),
+    "lsm_file_cache": (24, 0.02e6),
+    "lsm_inode_cache": (64, 1.9e6),
     "sock_inode_cache": (832, 0.2e6),
-}  # fmt: skip
+}
 # Metrics that a report uses.
 _USED = (
     "status.",
@@ -82,14 +110,33 @@ def write_long_run(
     """
     connections = CONNECTIONS
     plan = Plan(
-        urls=("http://127.0.0.1:8080/",), connections=connections, keepalive_s=keepalive_s, hold_s=hours * 3600 - 200,
-        baseline_s=30.0, residue_s=30.0, seed=1, status_url="http://127.0.0.1:8081/nginx_status",
-    )  # fmt: skip
+        urls=("http://127.0.0.1:8080/",),
+        connections=connections,
+        keepalive_s=keepalive_s,
+        hold_s=hours * 3600 - 200,
+        baseline_s=30.0,
+        residue_s=30.0,
+        seed=1,
+        status_url="http://127.0.0.1:8081/nginx_status",
+    )
     environment = {
-        "kernel": "6.18.0", "python": "3.12.3", "asyncli": "0.1.0", "cpus": 2, "memory_bytes": 25_000_000_000, "local": True,
-        "limits": {"nofile_hard": 20000}, "sysctls": {}, "workers": 6, "sources": 36,
-        "server": {"label": "nginx/1.22.1", "version": "1.22.1", "pid": 4242, "config_hash": "ab12"},
-    }  # fmt: skip
+        "kernel": "6.18.0",
+        "python": "3.12.3",
+        "asyncli": "0.1.0",
+        "cpus": 2,
+        "memory_bytes": 25_000_000_000,
+        "local": True,
+        "limits": {"nofile_hard": 20000},
+        "sysctls": {},
+        "workers": 6,
+        "sources": 36,
+        "server": {
+            "label": "nginx/1.22.1",
+            "version": "1.22.1",
+            "pid": 4242,
+            "config_hash": "ab12",
+        },
+    }
     start = plan.baseline_s + 0.1
     ramp_s = math.ceil(Ramp(connections, plan.batch, plan.interval_s).end_s)
     stop = start + ramp_s + (plan.hold_s or 0.0)
@@ -102,9 +149,12 @@ def write_long_run(
     )
     with _unhurried(writer) as put:
         for phase in (
-            Phase("baseline", 0.0, start), Phase("ramp", start, start + ramp_s), Phase("hold", start + ramp_s, stop),
-            Phase("drain", stop, stop + 3.0), Phase("residue", stop + 3.0, stop + 3.0 + plan.residue_s),
-        ):  # fmt: skip
+            Phase("baseline", 0.0, start),
+            Phase("ramp", start, start + ramp_s),
+            Phase("hold", start + ramp_s, stop),
+            Phase("drain", stop, stop + 3.0),
+            Phase("residue", stop + 3.0, stop + 3.0 + plan.residue_s),
+        ):
             writer.phase(phase)
         writer.finding(
             0.1, Finding("ports_spread", "info", "36 sources of 127.1.0.0/16 share the connections")
@@ -152,10 +202,18 @@ class _Second:
         opened = max(0, held - self._before)
         self._before = held
         tick = Tick(
-            second=second, workers=6, held=held, started=opened, opened=opened, cpu_user_s=second * 0.04, cpu_system_s=second * 0.09,
-            ramped=6 if held == self._plan.connections else 0, drained=6 if second > drain_s + 2 else 0,
-            held_at_drain=self._plan.connections if second > drain_s else 0, longest_turn_s=0.004 + 0.001 * (second % 5),
-        )  # fmt: skip
+            second=second,
+            workers=6,
+            held=held,
+            started=opened,
+            opened=opened,
+            cpu_user_s=second * 0.04,
+            cpu_system_s=second * 0.09,
+            ramped=6 if held == self._plan.connections else 0,
+            drained=6 if second > drain_s + 2 else 0,
+            held_at_drain=self._plan.connections if second > drain_s else 0,
+            longest_turn_s=0.004 + 0.001 * (second % 5),
+        )
         if opened:
             tick.connect_us, tick.ramp_lateness_us = (
                 self._connect[second % 7],
@@ -194,18 +252,43 @@ class _Second:
         generator = 28e6 + 26 * n + 1e4 * noise[(at + 5) % len(noise)]
         host = 3e8 + server + generator + kernel + 600 * n + 3e6 * noise[(at + 7) % len(noise)]
         values |= {
-            "generator.cpu_s": 0.5 + 0.13 * t_s, "generator.processes": 7.0, "generator.pss_bytes": generator + 15e6,
-            "generator.uss_bytes": generator, "session.cpu_s": 0.3 + 0.01 * t_s, "session.uss_bytes": 38e6,
-            "host.available_bytes": 24.9e9 - host, "host.cpu_busy_s": 360 + 0.5 * t_s, "host.free_bytes": 24.7e9 - host,
-            "host.pagetable_bytes": 5e6, "host.slab_bytes": 1.3e8 + 1.1 * kernel, "host.used_bytes": host,
-            "kernel.listing_bytes": 1.06e6, "kernel.socket_bytes": kernel, "kernel.socket_slab_bytes": 1.04 * kernel,
-            "kernel.tcp_alloc": 10.0 + 2 * n, "kernel.tcp_inuse": 10.0 + 2 * n, "kernel.tcp_mem_bytes": 4096.0 * (int(t_s) % 9),
-            "kernel.tcp_orphan": 0.0, "kernel.tcp_tw": float(int(t_s) % 5), "server.cpu_s": 1 + 0.1 * t_s, "server.processes": 7.0,
-            "server.threads": 7.0, "server.pss_bytes": server, "server.rss_bytes": 1.3 * server, "server.uss_bytes": server - 4e6,
-            "status.accepts": 2.0 + self._opened, "status.active": 1.0 + n, "status.connects": 1.0, "status.handled": 2.0 + self._opened,
-            "status.polls": 1.0 + int(t_s), "status.reading": 0.0, "status.requests": 3.0 + int(t_s) + self._answered,
-            "status.waiting": float(n), "status.writing": 1.0, **self._probes,
-        }  # fmt: skip
+            "generator.cpu_s": 0.5 + 0.13 * t_s,
+            "generator.processes": 7.0,
+            "generator.pss_bytes": generator + 15e6,
+            "generator.uss_bytes": generator,
+            "session.cpu_s": 0.3 + 0.01 * t_s,
+            "session.uss_bytes": 38e6,
+            "host.available_bytes": 24.9e9 - host,
+            "host.cpu_busy_s": 360 + 0.5 * t_s,
+            "host.free_bytes": 24.7e9 - host,
+            "host.pagetable_bytes": 5e6,
+            "host.slab_bytes": 1.3e8 + 1.1 * kernel,
+            "host.used_bytes": host,
+            "kernel.listing_bytes": 1.06e6,
+            "kernel.socket_bytes": kernel,
+            "kernel.socket_slab_bytes": 1.04 * kernel,
+            "kernel.tcp_alloc": 10.0 + 2 * n,
+            "kernel.tcp_inuse": 10.0 + 2 * n,
+            "kernel.tcp_mem_bytes": 4096.0 * (int(t_s) % 9),
+            "kernel.tcp_orphan": 0.0,
+            "kernel.tcp_tw": float(int(t_s) % 5),
+            "server.cpu_s": 1 + 0.1 * t_s,
+            "server.processes": 7.0,
+            "server.threads": 7.0,
+            "server.pss_bytes": server,
+            "server.rss_bytes": 1.3 * server,
+            "server.uss_bytes": server - 4e6,
+            "status.accepts": 2.0 + self._opened,
+            "status.active": 1.0 + n,
+            "status.connects": 1.0,
+            "status.handled": 2.0 + self._opened,
+            "status.polls": 1.0 + int(t_s),
+            "status.reading": 0.0,
+            "status.requests": 3.0 + int(t_s) + self._answered,
+            "status.waiting": float(n),
+            "status.writing": 1.0,
+            **self._probes,
+        }
         if self._metrics is not None:
             order = sorted(values, key=lambda name: (not name.startswith(_USED), name))
             values = {name: values[name] for name in order[: self._metrics]}

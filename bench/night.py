@@ -1,11 +1,13 @@
-"""A real soak with injected faults that checks every number of its report; and one without faults, for asyncli's own memory.
+"""A real soak with injected faults that checks every number of its report; and one without faults,
+for asyncli's own memory.
 
     python bench/night.py faults [-c 100000] [-k 600] [--minutes 60] [--folder DIR]
     python bench/night.py peace  [-c 100000] [-k 3600] [--minutes 60] [--folder DIR]
 
-``faults``: a generator worker is killed after 1/6 of the time, nginx is reloaded after 1/3, and the session is killed after 3/5 and resumed
-a minute later. The script reads nginx's own counters before and after, independently of asyncli, and compares them with the report.
-``peace``: no faults; asyncli's memory over the hold (bytes per hour with its interval) and its CPU.
+``faults``: a generator worker is killed after 1/6 of the time, nginx is reloaded after 1/3, and the
+session is killed after 3/5 and resumed a minute later. The script reads nginx's own counters before
+and after, independently of asyncli, and compares them with the report. ``peace``: no faults;
+asyncli's memory over the hold (bytes per hour with its interval) and its CPU.
 """
 
 from __future__ import annotations
@@ -139,37 +141,47 @@ def compare(folder: Path, before: dict[str, int], after: dict[str, int]) -> None
     polls = sum(1 for one in run.samples if "status.active" in one.values)
     print(f"\nverdict {summary['run']['verdict']}; gaps {summary['run']['gaps']}")
     print(
-        f"opened {found['opened']:,} - lost {found['lost']:,} = held {found['held']:,}: {found['opened'] - found['lost'] == found['held']}"
+        f"opened {found['opened']:,} - lost {found['lost']:,} = held {found['held']:,}: "
+        f"{found['opened'] - found['lost'] == found['held']}"
     )
     print(
         f"deaths {found['deaths']} add up to lost: {sum(found['deaths'].values()) == found['lost']}"
     )
     print(
-        f"failures {found['failures']} add up to failed: {sum(found['failures'].values()) == found['failed']}"
+        f"failures {found['failures']} add up to failed: "
+        f"{sum(found['failures'].values()) == found['failed']}"
     )
     print(
-        f"sent {beats['sent']:,} = answered {beats['answered']:,} + failed {beats['failed']:,}: {beats['sent'] == beats['answered'] + beats['failed']}"
+        f"sent {beats['sent']:,} = answered {beats['answered']:,} + failed {beats['failed']:,}: "
+        f"{beats['sent'] == beats['answered'] + beats['failed']}"
     )
     accepts = after["accepts"] - before["accepts"]
     requests = after["requests"] - before["requests"]
     print(
-        f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} compared with opened (this script's and the poller's connections, unrecorded ones)"
+        f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} compared with opened (this "
+        "script's and the poller's connections, unrecorded ones)"
     )
     print(
-        f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} compared with answers and {polls:,} polls"
+        f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} compared "
+        f"with answers and {polls:,} polls"
     )
     missing = [
-        (a, b) for (a, _), (b, _) in zip(run.ticks, run.ticks[1:], strict=False)
-        if b - a > 2.5 and not any(gap.start_s <= a + 1.5 and b <= (gap.end_s or b) + 1.5 for gap in run.gaps)
-    ]  # fmt: skip
+        (a, b)
+        for (a, _), (b, _) in zip(run.ticks, run.ticks[1:], strict=False)
+        if b - a > 2.5
+        and not any(gap.start_s <= a + 1.5 and b <= (gap.end_s or b) + 1.5 for gap in run.gaps)
+    ]
     print(
-        f"seconds missing outside the gaps: {missing or 'none'}; {len(run.ticks):,} ticks, {len(run.samples):,} samples"
+        f"seconds missing outside the gaps: {missing or 'none'}; {len(run.ticks):,} ticks, "
+        f"{len(run.samples):,} samples"
     )
     drift = summary["drift"].get("generator_user")
     if drift is not None and drift["bytes_per_hour"] is not None:
         low, high = drift["ci95"]
         print(
-            f"asyncli's memory: {drift['bytes_per_hour']:+,.0f} B an hour ({low:+,.0f} to {high:+,.0f}), of {drift['level_bytes']:,.0f} B, over {drift['minutes']} minutes: {drift['verdict']}"
+            f"asyncli's memory: {drift['bytes_per_hour']:+,.0f} B an hour ({low:+,.0f} to "
+            f"{high:+,.0f}), of {drift['level_bytes']:,.0f} B, over {drift['minutes']} minutes: "
+            f"{drift['verdict']}"
         )
     hold = next(one for one in summary["run"]["phases"] if one["name"] == "hold")
     cpu = [

@@ -1,10 +1,14 @@
-"""Measures how much runs of the same server differ: the numbers of `asyncli compare` from repeated soaks.
+"""Measures how much runs of the same server differ: the numbers of `asyncli compare` from repeated
+soaks.
 
-    python bench/repeats.py [--connections 10000] [--rounds 10] [--interval 20ms] [--hold 30] [--keepalive 60]
+    python bench/repeats.py [--connections 10000] [--rounds 10] [--interval 20ms] [--hold 30]
+    [--keepalive 60]
 
-Each round starts its own nginx. For each number it prints: the median, the standard deviation between rounds, that of one round by its
-own 95 % interval, and the part of the first that the second does not explain (as a share of the median, and absolute), which calibrates
-REPEAT of asyncli/analysis/compare.py. Then how many of all pairs `asyncli compare` calls different, without and with REPEAT.
+Each round starts its own nginx. For each number it prints: the median, the standard deviation
+between rounds, that of one round by its own 95 % interval, and the part of the first that the
+second does not explain (as a share of the median, and absolute), which calibrates REPEAT of
+asyncli/analysis/compare.py. Then how many of all pairs `asyncli compare` calls different, without
+and with REPEAT.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ def main() -> None:
     width, height = map(int, options.size.split("x"))
     done = options.picture.with_suffix(".done").absolute()
     done.unlink(missing_ok=True)
-    line = f"TERM=xterm-256color COLORTERM=truecolor {shlex.join(options.command)}; touch {shlex.quote(str(done))}; sleep 600"
+    line = (
+        f"TERM=xterm-256color COLORTERM=truecolor {shlex.join(options.command)}; touch "
+        f"{shlex.quote(str(done))}; sleep 600"
+    )
     tmux("new-session", "-d", "-s", "s", "-x", str(width), "-y", str(height), line)
     try:
         if options.at == "end":

@@ -1,10 +1,12 @@
-"""Measures what one end of a connection takes, after earlier connections were closed: how much the readings depend on the past.
+"""Measures what one end of a connection takes, after earlier connections were closed: how much the
+readings depend on the past.
 
     python bench/slabs.py [--rounds 3]
 
-In every round 2,000 connections on both CPUs are closed in random order, so that thousands of objects are free in slabs that the kernel keeps;
-then 100 to 1,000 are opened. Bytes per end: the objects of the four largest caches by slabinfo alone, and by the kernel's own counters;
-memory in use with the free objects of slabs, and without. Root, and a quiet host.
+In every round 2,000 connections on both CPUs are closed in random order, so that thousands of
+objects are free in slabs that the kernel keeps; then 100 to 1,000 are opened. Bytes per end: the
+objects of the four largest caches by slabinfo alone, and by the kernel's own counters; memory in
+use with the free objects of slabs, and without. Root, and a quiet host.
 """
 
 from __future__ import annotations
@@ -61,7 +63,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     print(
-        f"{machine()}\n{command()}\n\n| connections | {' | '.join(readings())} |\n|---|---|---|---|---|"
+        f"{machine()}\n"
+        f"{command()}\n"
+        "\n"
+        f"| connections | {' | '.join(readings())} |\n"
+        "|---|---|---|---|---|"
     )
     found: dict[int, list[dict[str, float]]] = {100: [], 200: [], 500: [], 1000: []}
     for _ in range(rounds):
@@ -76,7 +82,9 @@ def main() -> None:
             close(ends)
     for count, rows in found.items():
         print(
-            f"| {count} | {' | '.join(spread_of([row[name] for row in rows]).replace('.00', '') for name in rows[0])} |"
+            f"| {count} | "
+            f"{' | '.join(spread_of([row[name] for row in rows]).replace('.00', '') for name in rows[0])} "
+            "|"
         )
 
 

@@ -1,9 +1,11 @@
-"""Measures what TLS costs servers: memory of one more connection, CPU per handshake and heartbeat, by server and directive.
+"""Measures what TLS costs servers: memory of one more connection, CPU per handshake and heartbeat,
+by server and directive.
 
     python bench/tls_servers.py [--connections 4000] [--only nginx,haproxy]
 
-A ladder of four plateaus for each row, one after the other; a row is a lab server in one configuration. CPU is the server's: per
-heartbeat in the hold, and per connection in the ramp, without the ramp's heartbeats.
+A ladder of four plateaus for each row, one after the other; a row is a lab server in one
+configuration. CPU is the server's: per heartbeat in the hold, and per connection in the ramp,
+without the ramp's heartbeats.
 """
 
 from __future__ import annotations
@@ -90,9 +92,18 @@ async def row(name: str, connections: int, folder: Path) -> str:
         lines, keys["client_cert"] = lines.replace("FOLDER", str(folder)), str(one)
     async with server_of(kind, lines, connections, keys.pop("tls", False)) as server:
         run = await asyncli.soak(
-            server, folder / "run.db", connections=connections, ramp="2/10ms", plateaus=4, plateau_rest="6s", keepalive="10s", baseline="3s",
-            hold="20s", residue="1s", **keys,
-        )  # fmt: skip
+            server,
+            folder / "run.db",
+            connections=connections,
+            ramp="2/10ms",
+            plateaus=4,
+            plateau_rest="6s",
+            keepalive="10s",
+            baseline="3s",
+            hold="20s",
+            residue="1s",
+            **keys,
+        )
     cost = run.summary.cost.server_user
     phases = {one.name: one for one in run.records.phases}
     hold, ramp = phases["hold"], phases["ramp"]
@@ -102,8 +113,9 @@ async def row(name: str, connections: int, folder: Path) -> str:
     low, high = cost.ci95
     (folder / "run.db").unlink()
     return (
-        f"| {name} | {cost.bytes_per_connection:,.0f} ± {(high - low) / 2:,.0f} | {(cpu_s - beats * beat_s) / opened * 1e6:,.0f} | "
-        f"{beat_s * 1e6:.0f} | {run.summary.connections.lost} |"
+        f"| {name} | {cost.bytes_per_connection:,.0f} ± {(high - low) / 2:,.0f} | "
+        f"{(cpu_s - beats * beat_s) / opened * 1e6:,.0f} | {beat_s * 1e6:.0f} | "
+        f"{run.summary.connections.lost} |"
     )
 
 
@@ -118,7 +130,8 @@ async def main() -> None:
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}\n")
     print(
-        "| server | B per connection | CPU per connection, us | CPU per heartbeat, us | lost |\n|---|---|---|---|---|"
+        "| server | B per connection | CPU per connection, us | CPU per heartbeat, us | lost |\n"
+        "|---|---|---|---|---|"
     )
     for name in ROWS:
         if any(word in name for word in options.only.split(",")):

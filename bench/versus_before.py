@@ -1,9 +1,11 @@
-"""Compares the engine of this checkout with another one's: CPU per connect and heartbeat, and memory per connection, as ratios.
+"""Compares the engine of this checkout with another one's: CPU per connect and heartbeat, and
+memory per connection, as ratios.
 
     git worktree add ../before REVISION
     python bench/versus_before.py ../before [--connections 10000] [--rounds 5] [--hold 10] [--http2]
 
-Interleaved rounds in alternating order against one nginx; each engine runs in its own process, with one worker.
+Interleaved rounds in alternating order against one nginx; each engine runs in its own process, with
+one worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Compares asyncli's engine, with one worker, with the C client of this folder: CPU per connect and heartbeat, as ratios.
+"""Compares asyncli's engine, with one worker, with the C client of this folder: CPU per connect and
+heartbeat, as ratios.
 
     python bench/versus_c.py [--connections 15000] [--rounds 5] [--hold 20] [--keepalive 20]
 
-Interleaved rounds against one nginx with the same sources and schedule (both sleep before the first heartbeat, so the ramp has
-connects and hardly any heartbeats).
+Interleaved rounds against one nginx with the same sources and schedule (both sleep before the first
+heartbeat, so the ramp has connects and hardly any heartbeats).
 """
 
 from __future__ import annotations
@@ -44,16 +45,28 @@ async def main() -> None:
                 (options.keepalive, options.hold, 2 * options.batch),
             ):
                 process = await asyncio.create_subprocess_exec(
-                    client, server.url.rstrip("/").rpartition(":")[2], str(options.connections), str(batch), str(options.interval_us),
-                    str(keepalive), str(hold), str(sources), stdout=subprocess.PIPE,
-                )  # fmt: skip
+                    client,
+                    server.url.rstrip("/").rpartition(":")[2],
+                    str(options.connections),
+                    str(batch),
+                    str(options.interval_us),
+                    str(keepalive),
+                    str(hold),
+                    str(sources),
+                    stdout=subprocess.PIPE,
+                )
                 measured = json.loads((await process.communicate())[0])
                 floor = {**measured, **{key: floor[key] for key in FIGURES[:2] if key in floor}}
                 settle()
                 measured = await engine_round(
-                    server.url, options.connections, hold, batch=batch, interval=options.interval_us * 1e-6,
-                    keepalive=keepalive, first_beat="sleep",
-                )  # fmt: skip
+                    server.url,
+                    options.connections,
+                    hold,
+                    batch=batch,
+                    interval=options.interval_us * 1e-6,
+                    keepalive=keepalive,
+                    first_beat="sleep",
+                )
                 ours = {**measured, **{key: ours[key] for key in FIGURES[:2] if key in ours}}
                 settle()
             rounds.append((floor, ours))
@@ -67,14 +80,17 @@ async def main() -> None:
         ]
         ratios = [ours / floor for floor, ours in totals]
         print(
-            f"{name + ' (user+system)':24} {spread_of([t[0] for t in totals]):>24} {spread_of([t[1] for t in totals]):>24} {spread_of(ratios):>24}"
+            f"{name + ' (user+system)':24} {spread_of([t[0] for t in totals]):>24} "
+            f"{spread_of([t[1] for t in totals]):>24} {spread_of(ratios):>24}"
         )
     for figure in FIGURES:
         print(
-            f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} {spread_of([o[figure] for _, o in rounds]):>24}"
+            f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} "
+            f"{spread_of([o[figure] for _, o in rounds]):>24}"
         )
     print(
-        f"memory per connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
+        f"memory per connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B "
+        f"over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
     )
 
 

@@ -1,9 +1,10 @@
-"""Compares what TLS, WebSocket or HTTP/2 costs asyncli with plain HTTP: CPU per connect and heartbeat, memory per connection, as ratios.
+"""Compares what TLS, WebSocket or HTTP/2 costs asyncli with plain HTTP: CPU per connect and
+heartbeat, memory per connection, as ratios.
 
     python bench/versus_plain.py tls|websocket|http2 [--connections 10000] [--rounds 3] [--hold 10]
 
-Interleaved rounds against two equally configured nginx, one with TLS 1.3, Nchan, or HTTP/2 (whose heartbeats are pings); with the bare
-engine and one worker, as in versus_before.py.
+Interleaved rounds against two equally configured nginx, one with TLS 1.3, Nchan, or HTTP/2 (whose
+heartbeats are pings); with the bare engine and one worker, as in versus_before.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Compares asyncli with wrk and (if installed) tcpkali and k6: memory per held connection, CPU per request, connections held.
+"""Compares asyncli with wrk and (if installed) tcpkali and k6: memory per held connection, CPU per
+request, connections held.
 
     python bench/versus_tools.py [--connections 15000] [--hold 20] [--ask 100000]
 
-Each tool holds connections on the same nginx and sends a HEAD or GET on each about every 1 to 10 s, as far as it can be configured
-(not h2load: its HTTP/1.1 mode sends without pause and closes). Memory is private memory (USS), as a slope between 500 and --connections;
-CPU is user + system time over the hold, divided by the requests that nginx counted in it. Then each is asked for --ask connections with
-the existing descriptor limit.
+Each tool holds connections on the same nginx and sends a HEAD or GET on each about every 1 to 10 s,
+as far as it can be configured (not h2load: its HTTP/1.1 mode sends without pause and closes).
+Memory is private memory (USS), as a slope between 500 and --connections; CPU is user + system time
+over the hold, divided by the requests that nginx counted in it. Then each is asked for --ask
+connections with the existing descriptor limit.
 """
 
 from __future__ import annotations
@@ -41,7 +43,17 @@ def commands(tool: str, url: str, connections: int, seconds: int, folder: Path) 
         script.write_text(DELAY)
         return [exe, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
     if tool == "tcpkali":
-        return [exe, "-w1", f"-c{connections}", "--connect-rate=1000", "-r0.2", f"-T{seconds}s", "-m", "HEAD / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n", url.split("//")[1].strip("/")]  # fmt: skip
+        return [
+            exe,
+            "-w1",
+            f"-c{connections}",
+            "--connect-rate=1000",
+            "-r0.2",
+            f"-T{seconds}s",
+            "-m",
+            "HEAD / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n",
+            url.split("//")[1].strip("/"),
+        ]
     script = folder / "hold.js"
     script.write_text(K6)
     return [
@@ -115,9 +127,23 @@ def asyncli_command(server: LabServer, connections: int, seconds: int, folder: P
     out = folder / f"run-{connections}-{seconds}.db"
     out.unlink(missing_ok=True)
     return [
-        shutil.which("asyncli") or "asyncli", "soak", "-c", str(connections), "-k", "20", "--ramp", "10/10ms", "--baseline", "1s",
-        "--hold", f"{seconds}s", "--out", str(out), "--quiet", server.url,
-    ]  # fmt: skip
+        shutil.which("asyncli") or "asyncli",
+        "soak",
+        "-c",
+        str(connections),
+        "-k",
+        "20",
+        "--ramp",
+        "10/10ms",
+        "--baseline",
+        "1s",
+        "--hold",
+        f"{seconds}s",
+        "--out",
+        str(out),
+        "--quiet",
+        server.url,
+    ]
 
 
 async def main() -> None:
@@ -160,11 +186,13 @@ async def main() -> None:
                     )
                     rows.append((tool, slope, many.get("cpu_us"), asked["held"]))
     print(
-        f"\n{'tool':10} {'B/connection':>15} {'CPU us/request':>17} {f'held of {options.ask:,}':>18}"
+        "\n"
+        f"{'tool':10} {'B/connection':>15} {'CPU us/request':>17} {f'held of {options.ask:,}':>18}"
     )
     for tool, slope, cpu, held in rows:
         print(
-            f"{tool:10} {'-' if slope is None else f'{slope:,.0f}':>15} {'-' if cpu is None else f'{cpu:.1f}':>17} {held:>18,.0f}"
+            f"{tool:10} {'-' if slope is None else f'{slope:,.0f}':>15} "
+            f"{'-' if cpu is None else f'{cpu:.1f}':>17} {held:>18,.0f}"
         )
 
 

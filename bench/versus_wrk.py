@@ -1,10 +1,12 @@
-"""Compares asyncli bench with wrk (kept alive, and pipelined) and ab (short connections): requests a second, CPU per request.
+"""Compares asyncli bench with wrk (kept alive, and pipelined) and ab (short connections): requests
+a second, CPU per request.
 
     python bench/versus_wrk.py [--rounds 5] [--seconds 5] [--connections 64] [--depth 100]
 
-One process of each, in turns, on the same nginx with one worker. CPU is the user + system time of the process that sends requests,
-divided by the answers; asyncli's other two processes (session and host) are listed separately: they start, read /proc and write
-once a second, independently of the load.
+One process of each, in turns, on the same nginx with one worker. CPU is the user + system time of
+the process that sends requests, divided by the answers; asyncli's other two processes (session and
+host) are listed separately: they start, read /proc and write once a second, independently of the
+load.
 """
 
 from __future__ import annotations
@@ -88,9 +90,11 @@ def ours(url: str, connections: int, *arguments: str) -> Round:
     requests, generator = found["requests"], found["generator"]
     assert requests["failed"] == found["connections"]["failed"] == 0, found
     return {
-        "per_s": requests["per_s"], "cpu_us": generator["cpu_us_per_request"],
-        "user_us": generator["user_s"] / requests["total"] * 1e6, "others_s": cpu_s - generator["cpu_s"],
-    }  # fmt: skip
+        "per_s": requests["per_s"],
+        "cpu_us": generator["cpu_us_per_request"],
+        "user_us": generator["user_s"] / requests["total"] * 1e6,
+        "others_s": cpu_s - generator["cpu_s"],
+    }
 
 
 def ratio(mine: list[Round], theirs: list[Round], name: str) -> str:
@@ -105,11 +109,13 @@ def show(title: str, name: str, mine: list[Round], theirs: list[Round]) -> None:
     print(f"  {'':<8}{'requests/s':>12}{'CPU us/request':>16}")
     print(f"  {name:<8}{middle(theirs, 'per_s'):>12,.0f}{middle(theirs, 'cpu_us'):>16.2f}")
     print(
-        f"  {'asyncli':<8}{middle(mine, 'per_s'):>12,.0f}{middle(mine, 'cpu_us'):>16.2f}  of it user {middle(mine, 'user_us'):.2f}; "
-        f"session and host {middle(mine, 'others_s'):.2f} s in all"
+        f"  {'asyncli':<8}{middle(mine, 'per_s'):>12,.0f}{middle(mine, 'cpu_us'):>16.2f}  of it "
+        f"user {middle(mine, 'user_us'):.2f}; session and host {middle(mine, 'others_s'):.2f} s "
+        "in all"
     )
     print(
-        f"  asyncli / {name}, round by round: requests/s {ratio(mine, theirs, 'per_s')}, CPU {ratio(mine, theirs, 'cpu_us')}"
+        f"  asyncli / {name}, round by round: requests/s {ratio(mine, theirs, 'per_s')}, CPU "
+        f"{ratio(mine, theirs, 'cpu_us')}"
     )
     print(
         "  rounds: "
@@ -138,16 +144,25 @@ async def main() -> None:
             script = Path(folder, "pipeline.lua")
             script.write_text(LUA % given.depth)
             ways = [
-                (f"kept alive, {c} connections", "wrk", lambda: ours(url, c, "-d", f"{seconds}s"), lambda: wrk(url, c, seconds)),
                 (
-                    f"pipelined {given.depth} deep, {c} connections", "wrk",
-                    lambda: ours(url, c, "-d", f"{seconds}s", "--pipeline", str(given.depth)), lambda: wrk(url, c, seconds, script),
+                    f"kept alive, {c} connections",
+                    "wrk",
+                    lambda: ours(url, c, "-d", f"{seconds}s"),
+                    lambda: wrk(url, c, seconds),
                 ),
                 (
-                    f"a connection each, {c} at a time", "ab",
-                    lambda: ours(url, c, "-n", str(given.short), "--short"), lambda: ab(url, c, given.short),
+                    f"pipelined {given.depth} deep, {c} connections",
+                    "wrk",
+                    lambda: ours(url, c, "-d", f"{seconds}s", "--pipeline", str(given.depth)),
+                    lambda: wrk(url, c, seconds, script),
                 ),
-            ]  # fmt: skip
+                (
+                    f"a connection each, {c} at a time",
+                    "ab",
+                    lambda: ours(url, c, "-n", str(given.short), "--short"),
+                    lambda: ab(url, c, given.short),
+                ),
+            ]
             for title, name, mine, theirs in ways:
                 rounds = [
                     (mine(), theirs()) if number % 2 else (theirs(), mine())[::-1]

@@ -1,10 +1,12 @@
-"""Measures whether asyncli's engine grows over time: one worker's table on the simulated network, three days in minutes.
+"""Measures whether asyncli's engine grows over time: one worker's table on the simulated network,
+three days in minutes.
 
     python bench/virtual_night.py [--hours 72] [-c 5000] [-k 3600] [--loss 0.01]
 
-The table is that of every soak; the clock is virtual. Memory is this process's private memory (USS) at each virtual hour, after garbage
-collection, with the simulated network; its slope is Theil-Sen's with a 95 % interval, after the first hours of warm-up. A share of the
-heartbeats (``--loss``) is answered with a reset, to include losses, backoff and reopening.
+The table is that of every soak; the clock is virtual. Memory is this process's private memory (USS)
+at each virtual hour, after garbage collection, with the simulated network; its slope is Theil-Sen's
+with a 95 % interval, after the first hours of warm-up. A share of the heartbeats (``--loss``) is
+answered with a reset, to include losses, backoff and reopening.
 """
 
 from __future__ import annotations
@@ -67,18 +69,22 @@ def main() -> None:
             bytes_at.append(float(process.memory_full_info().uss))
     print(f"{command()}\n{machine()}")
     print(
-        f"{chosen.hours} virtual hours in {time.monotonic() - begun:.0f} s: {total.sent:,} heartbeats, {lost:,} lost, {total.reopened:,} reopened"
+        f"{chosen.hours} virtual hours in {time.monotonic() - begun:.0f} s: {total.sent:,} "
+        f"heartbeats, {lost:,} lost, {total.reopened:,} reopened"
     )
     print(
-        f"opened {total.opened:,} - lost {lost:,} = held {held:,} at the end: {total.opened - lost == held}"
+        f"opened {total.opened:,} - lost {lost:,} = held {held:,} at the end: "
+        f"{total.opened - lost == held}"
     )
     print(
-        f"private memory at hour {hours[0]:.0f}: {bytes_at[0]:,.0f} B, at hour {hours[-1]:.0f}: {bytes_at[-1]:,.0f} B"
+        f"private memory at hour {hours[0]:.0f}: {bytes_at[0]:,.0f} B, at hour {hours[-1]:.0f}: "
+        f"{bytes_at[-1]:,.0f} B"
     )
     found = trend(hours[_WARM_H:], bytes_at[_WARM_H:])
     if found is not None:
         print(
-            f"slope from hour {_WARM_H} on: {found.slope:+,.0f} B an hour ({found.low:+,.0f} to {found.high:+,.0f}), p = {found.p_value:.2f}"
+            f"slope from hour {_WARM_H} on: {found.slope:+,.0f} B an hour ({found.low:+,.0f} to "
+            f"{found.high:+,.0f}), p = {found.p_value:.2f}"
         )
 
 

@@ -1,4 +1,6 @@
-"""Adds two things to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout, and the manual pages."""
+"""Adds two things to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout,
+and the manual pages.
+"""
 
 from __future__ import annotations
 
@@ -23,5 +25,8 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
         build_data["force_include"][str(path)] = "asyncli/VERSION"
         if self.target_name == "wheel" and self.metadata.name == "asyncli":
             pages = Path(self._folder.name, "man")
-            subprocess.run([sys.executable, Path(self.root, "scripts/man"), pages, self.metadata.version], check=True)
-            build_data["shared_data"] |= {str(page): f"share/man/man1/{page.name}" for page in sorted(pages.glob("*.1"))}
+            script = Path(self.root, "scripts/man")
+            command = [sys.executable, script, pages, self.metadata.version]
+            subprocess.run(command, check=True)
+            for page in sorted(pages.glob("*.1")):
+                build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"

@@ -1,7 +1,8 @@
 """Shared by all tests: those that need a missing server or tool are skipped, or fail if a variable requires it.
 
 ASYNCLI_REQUIRE_NGINX requires nginx, ASYNCLI_REQUIRE_SERVERS every lab server that pip or the distribution installs,
-ASYNCLI_REQUIRE_NODE and ASYNCLI_REQUIRE_GO those on Node and Go, ASYNCLI_REQUIRE_COMPILER the compiler of the server models,
+ASYNCLI_REQUIRE_NODE, ASYNCLI_REQUIRE_GO and ASYNCLI_REQUIRE_JAVA those on Node, Go and Java, ASYNCLI_REQUIRE_ENVOY Envoy,
+ASYNCLI_REQUIRE_COMPILER the compiler of the server models,
 ASYNCLI_REQUIRE_NAMESPACES what network faults need.
 """
 

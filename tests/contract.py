@@ -18,6 +18,8 @@ DRIFT = {
     "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
     "level_bytes", "bytes_per_request", "metric", "bound_bytes_per_hour",
 }  # fmt: skip
+#: The keys of ``server.runtime``, which is absent where no runtime is known, as of nginx.
+RUNTIME = {"kind", "version", "gogc", "heap_limit_bytes"}
 #: The keys of a soak's JSON.
 SOAK: dict[str, Any] = {
     "schema": None,

@@ -1,4 +1,4 @@
-"""docs/faults.md as data: each fault, its test, the report's sentences, and whether the counts agree."""
+"""docs/reference/faults.md as data: each fault, its test, the report's sentences, and whether the counts agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TABLE = Path(__file__).parent.parent / "docs" / "faults.md"
+TABLE = Path(__file__).parent.parent / "docs" / "reference" / "faults.md"
 
 
 class Row(NamedTuple):
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """The table rows of docs/faults.md that name a test."""
+    """The table rows of docs/reference/faults.md that name a test."""
     found = []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]

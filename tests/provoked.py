@@ -132,7 +132,7 @@ class Faults(dict[str, Fault]):
                 future.cancel()
 
     def judge(self, name: str, told: Told) -> None:
-        """Require the fault's diagnosis for most losses, and the sentences of docs/faults.md in the report."""
+        """Require the fault's diagnosis for most losses, and the sentences of docs/reference/faults.md in the report."""
         told.show()
         code, certain, share = self[name][1:4]
         if code:

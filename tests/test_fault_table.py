@@ -1,4 +1,4 @@
-"""docs/faults.md names existing tests, and all that provoke faults."""
+"""docs/reference/faults.md names existing tests, and all that provoke faults."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ URL = "tcp://127.0.0.1:6379"
         ({"urls": ("wss://h/chat?token=tiger-4711", "wss://h/other")}, ["wss://h/chat?***", "wss://h/other"]),
         ({"mqtt_login": "me:tiger-4711"}, "***"),
         ({"send": r"AUTH tiger-4711\r\n"}, "***"),
+        ({"server_metrics": ("http://me:tiger-4711@h/metrics?key=tiger-4711",)}, ["http://***@h/metrics?***"]),
+        ({"server_metrics": ("mqtts://me:tiger-4711@h:8883/",)}, ["mqtts://***@h:8883/"]),
         ({"ws_message": '{"token": "tiger-4711"}'}, "***"),
     ],
 )

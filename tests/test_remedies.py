@@ -60,7 +60,7 @@ def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:
 )  # fmt: skip
 def test_a_remedy_names_settings_of_the_recognised_server(server: str, named: list[str]) -> None:
     directives = {"nginx": "worker_connections", "Apache": "MaxRequestWorkers", "HAProxy": "maxconn"}
-    remedy = words_of("never_accepted", False, name=server, server="it").remedy
+    remedy = words_of("never_accepted", False, name=server, server="it", beats="none was answered").remedy
     assert [name for name, one in directives.items() if one in remedy] == named
     # The name of a server is only needed where it is not known.
     assert [name for name in directives if f"{name}:" in remedy] == (named if len(named) > 1 else [])

@@ -12,6 +12,7 @@ from asyncli.model.units import (
     format_clock,
     format_duration,
     instant_of,
+    known_digits,
     parse_count,
     parse_duration,
     parse_pace,
@@ -130,3 +131,14 @@ def test_what_is_no_time_of_day(text: str) -> None:
 
 def test_a_tenth_more_of_a_round_number_is_round() -> None:
     assert [tenth_more(count) for count in (0, 1, 10, 11, 100_000, 1_000_000)] == [0, 2, 11, 13, 110_000, 1_100_000]
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "known"),
+    [
+        (16_002.0, 1434.0, (16_000, 1400)), (99_995.0, 29_995.0, (100_000, 30_000)), (528.4, 1.2, (528.4, 1.2)),
+        (3863.0, 99.6, (3863.0, 99.6)), (3863.0, 996.0, (3860, 1000)), (0.0, 0.0, (0.0, 0.0)), (5.0, float("inf"), (5.0, float("inf"))),
+    ],
+)  # fmt: skip
+def test_a_number_has_the_digits_that_its_interval_knows(value: float, half: float, known: tuple[float, float]) -> None:
+    assert known_digits(value, half) == known

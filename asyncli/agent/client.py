@@ -124,9 +124,9 @@ class AgentClient:
     ) -> bytes:
         import aiohttp
 
-        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)} | (
-            {wire.LEASE_HEADER: self._lease} if self._lease else {}
-        )
+        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
+        if self._lease:
+            headers[wire.LEASE_HEADER] = self._lease
         try:
             answer = await self._connection.ask(
                 method, self.url + path, within_s=within_s, headers=headers, body=body
@@ -180,7 +180,8 @@ class AgentClient:
             )
         if status == 409:
             return AgentHeldError(
-                f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after its end"
+                f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after "
+                "its end"
             )
         if status == 426:
             return self._error(
@@ -202,5 +203,6 @@ class AgentClient:
 
     def _lost(self, why: str) -> LostError:
         return LostError(
-            f"agent {self.url}: {why}; see that 'asyncli agent' runs there and that this host can reach it"
+            f"agent {self.url}: {why}; see that 'asyncli agent' runs there and that this host can "
+            "reach it"
         )

@@ -52,6 +52,7 @@ _LONGEST_CODE = 60
 _FUTURE_S = 10.0
 # A sample may be so much older (s) than the last one, as the clock estimate improves.
 _BEHIND_S = 0.1
+_PER_MILLION = 1e6
 _PER_NAMESPACE = (
     metrics.TCP,
     metrics.KERNEL_TCP_INUSE,
@@ -116,8 +117,6 @@ class AgentCollector(Sampler):
         hello = self._hello
         if hello is None:
             return None
-        offset = self._client.clock.now(time.monotonic())
-        drift = self._client.clock.drift
         return {
             **hello.environment,
             "url": self._client.url,
@@ -125,15 +124,29 @@ class AgentCollector(Sampler):
             "boot_id": hello.boot_id,
             "same_host": self.local,
             "same_network": self._one_network,
-            "clock_offset_s": None if offset is None else offset.offset_s,
-            "clock_error_s": None if offset is None else offset.error_s,
-            "clock_drift_ppm": None if drift is None else drift[0] * 1e6,
-            "clock_drift_error_ppm": None if drift is None else drift[1] * 1e6,
+            **self._clock_facts(),
         }
 
+    def _clock_facts(self) -> dict[str, float | None]:
+        """How far the agent's clock is from ours, and how fast it moves away; None: unknown."""
+        facts: dict[str, float | None] = {
+            "clock_offset_s": None,
+            "clock_error_s": None,
+            "clock_drift_ppm": None,
+            "clock_drift_error_ppm": None,
+        }
+        offset = self._client.clock.now(time.monotonic())
+        if offset is not None:
+            facts["clock_offset_s"] = offset.offset_s
+            facts["clock_error_s"] = offset.error_s
+        if self._client.clock.drift is not None:
+            drift, error = self._client.clock.drift
+            facts["clock_drift_ppm"] = drift * _PER_MILLION
+            facts["clock_drift_error_ppm"] = error * _PER_MILLION
+        return facts
+
     def read_far(self) -> tuple[Limits, Configured, str | None]:
-        """The limits of the server's host, the server's configuration, and the agent's status page.
-        """
+        """The limits of the server's host, the server's configuration, the agent's status page."""
         assert self._hello is not None
         return self._hello.limits, self._hello.configured, self._hello.status_url
 
@@ -150,12 +163,22 @@ class AgentCollector(Sampler):
         offset = self._client.clock.now(time.monotonic())
         assert offset is not None
         server = hello.server.version or hello.server.name or "the server"
-        where = "this host, whose memory is not read a second time" if self.local else hello.host
+        where = hello.host
+        if self.local:
+            where = "this host, whose memory is not read a second time"
         self._report_once(agent(self._client.url, server, where, offset.error_s))
         if self._client.in_the_clear:
             self._report_once(agent_in_the_clear(self._client.url))
         for finding in hello.lasting:
             self._report_once(self._on_run_clock(finding))
+
+    async def settle_server(self) -> bool:
+        """False: the agent has read the server anew for its lease."""
+        return False
+
+    def several_servers(self) -> Finding | None:
+        """None: the agent reports it."""
+        return None
 
     async def close(self) -> None:
         await super().close()
@@ -179,15 +202,7 @@ class AgentCollector(Sampler):
         if everything:
             within_s = BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
-            if not self._leased:
-                await self._reconnect()
-            try:
-                batch = await self._client.samples(self._after, within_s)
-            except AgentHeldError:
-                # The agent restarted, or another session took the lease.
-                self._leased = False
-                await self._reconnect()
-                batch = await self._client.samples(self._after, within_s)
+            batch = await self._first_batch(within_s)
             self._record(batch)
             while batch.rows and batch.rows[-1].n < batch.newest:
                 batch = await self._client.samples(self._after)
@@ -196,6 +211,18 @@ class AgentCollector(Sampler):
         except AgentError as error:
             self._on_failure(error)
         return ProbeReading()
+
+    async def _first_batch(self, within_s: float | None) -> Batch:
+        """The next samples, with the lease taken anew if it is lost. Raises :class:`AgentError`."""
+        if not self._leased:
+            await self._reconnect()
+        try:
+            return await self._client.samples(self._after, within_s)
+        except AgentHeldError:
+            # The agent restarted, or another session took the lease.
+            self._leased = False
+        await self._reconnect()
+        return await self._client.samples(self._after, within_s)
 
     async def _take_lease(self) -> LeaseGrant:
         granted = await self._client.take_lease(f"asyncli on {host_name()} (pid {os.getpid()})")
@@ -224,29 +251,38 @@ class AgentCollector(Sampler):
         self._report_once(agent_restarted(self._client.url, begun_s))
 
     def _record(self, batch: Batch) -> None:
+        # The agent drops samples only before the first of a batch.
         overrun = batch.first > self._after + 1
         for row in batch.rows:
             if row.n <= self._after:
                 continue
             self._after = row.n
-            at_s = self._run_time_s(row.t_s)
-            if at_s < self._last_s - _BEHIND_S:
-                continue  # read while this machine was suspended: the run's clock has no instant for it
-            # The clock estimate improves; samples stay in order.
-            t_s = max(at_s, math.nextafter(self._last_s, math.inf))
-            if not 0 <= t_s <= self._clock() + _FUTURE_S:
-                continue  # before the run, or impossible
+            t_s = self._sample_time_s(row.t_s)
+            if t_s is None:
+                continue
             longest_s = _GAP_S if self._restarted else _SILENT_S
             is_gap = overrun or t_s - self._last_s > longest_s
             if is_gap and math.isfinite(self._last_s):
                 self._gap(self._last_s, t_s, self._why_missing(overrun=overrun))
-            # The agent drops samples only before the first of a batch.
             overrun = False
             self._last_s = t_s
             self._restarted = False
             self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
         for finding_row in batch.findings:
             self._report_once(self._on_run_clock(finding_row.finding))
+
+    def _sample_time_s(self, agent_s: float) -> float | None:
+        """The instant of the next sample on the run's clock; None if it has none there."""
+        at_s = self._run_time_s(agent_s)
+        if at_s < self._last_s - _BEHIND_S:
+            # Read while this machine was suspended.
+            return None
+        # The clock estimate improves; samples stay in order.
+        t_s = max(at_s, math.nextafter(self._last_s, math.inf))
+        if not 0 <= t_s <= self._clock() + _FUTURE_S:
+            # Before the run, or impossible: the agent may send any number, even NaN.
+            return None
+        return t_s
 
     def _why_missing(self, *, overrun: bool) -> str:
         if overrun:
@@ -273,7 +309,9 @@ class AgentCollector(Sampler):
         now_s = self._clock()
         if self._lost_s is None:
             self._lost_s = self._last_s if math.isfinite(self._last_s) else now_s
-        if self._loss_reported or (error.lost and now_s - self._lost_s < _SILENT_S):
+        if self._loss_reported:
+            return
+        if error.lost and now_s - self._lost_s < _SILENT_S:
             return
         self._loss_reported = True
         self._on_finding(agent_lost(self._lost_s, str(error), KEEPS_S))
@@ -284,9 +322,11 @@ class AgentCollector(Sampler):
 
     def _report_once(self, finding: Finding) -> None:
         """Report a finding once: after a reconnect the agent repeats its findings."""
-        if (finding.code, finding.evidence) not in self._seen_findings:
-            self._seen_findings.add((finding.code, finding.evidence))
-            self._on_finding(finding)
+        key = (finding.code, finding.evidence)
+        if key in self._seen_findings:
+            return
+        self._seen_findings.add(key)
+        self._on_finding(finding)
 
     def _on_run_clock(self, finding: Finding) -> Finding:
         """The agent's finding with its instants on the run's clock, and the server's host named."""

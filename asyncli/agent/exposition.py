@@ -29,7 +29,10 @@ def exposition(values: Mapping[str, float], version: str) -> str:
         family = family_of(name)
         metric = METRICS.get(family or name)
         if metric is not None and metric.exposed:
-            labels = f'{{{metric.label}="{_label(name[len(family) :])}"}}' if family else ""
+            labels = ""
+            if family:
+                member = _label(name[len(family) :])
+                labels = f'{{{metric.label}="{member}"}}'
             put(f"asyncli_{metric.exposed}", metric.kind, metric.about, labels, float(value))
     return "".join(heads[name] + "".join(lines) for name, lines in groups.items())
 

@@ -67,7 +67,8 @@ _LINE_EVERY_S = 5.0
 
 
 class Rates:
-    """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a second.
+    """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a
+    second.
     """
 
     def __init__(self, per_s: float, burst: float) -> None:

@@ -1,4 +1,5 @@
-"""The agent's listener: bounds the connections, their idle time, and their bytes before a request.
+"""The agent's listener: bounds the connections, their idle time, and their bytes before a
+request.
 """
 
 from __future__ import annotations

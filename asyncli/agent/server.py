@@ -39,8 +39,8 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
 from asyncli.model.errors import HostError
+from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
-from asyncli.model.private_values import masked_login
 from asyncli.model.records import Finding, Sample
 from asyncli.model.values import is_address
 from asyncli.preflight.configured import Configured, read_configured
@@ -116,10 +116,13 @@ class Agent:
     @property
     def unknown(self) -> list[str]:
         """What cannot be read, with the remedies."""
-        return [
-            f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence
-            for one in self._buffer.lasting
-        ]
+        unknown = []
+        for finding in self._buffer.lasting:
+            if finding.remedy:
+                unknown.append(f"{finding.evidence}; {finding.remedy}")
+            else:
+                unknown.append(finding.evidence)
+        return unknown
 
     async def open(self) -> None:
         """Find the server, take a first sample and listen.
@@ -196,9 +199,9 @@ class Agent:
 
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         address = shown(request.remote or "?")
-        client = (
-            self._listener.clients.get(request.protocol) if self._listener is not None else None
-        )
+        client = None
+        if self._listener is not None:
+            client = self._listener.clients.get(request.protocol)
         if client is None:
             # Evicted meanwhile.
             return web.Response(status=503)
@@ -257,7 +260,8 @@ class Agent:
         if self._token is None and named is not None and not is_own_name(named, self._host):
             raise _RefusedError(
                 403,
-                f"without a token it must name an address or localhost, and its Host is {shown(named)}",
+                "without a token it must name an address or localhost, and its Host is "
+                f"{shown(named)}",
             )
 
     def _authorized(self, request: web.Request) -> bool:
@@ -293,7 +297,7 @@ class Agent:
                 server=self.server,
                 limits=limits,
                 configured=configured,
-                status_url=self._plan.status_url and masked_login(self._plan.status_url),
+                status_url=self._plan.status_url and masked_page(self._plan.status_url),
                 environment=self._environment,
                 newest=self._buffer.newest,
                 latest=self._buffer.latest(time.monotonic(), _PRESENT_S),
@@ -314,6 +318,7 @@ class Agent:
                 configured = msgspec.structs.replace(
                     configured,
                     frontends=self._collector.frontends,
+                    backends=self._collector.backends,
                     all_frontends=self._collector.all_frontends,
                 )
                 self._environment: dict[str, Any] = await asyncio.to_thread(read_host, limits)

@@ -143,8 +143,11 @@ def read_token(path: str | None, flag: str) -> str | None:
     if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN or not all(
         33 <= ord(char) <= 126 for char in token
     ):
-        what = f"a token is {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable characters of ASCII without blanks"
+        rule = (
+            f"a token is {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable characters of ASCII "
+            "without blanks"
+        )
         raise HostError(
-            f"{where}: holds no token: {what}; make one: head -c 24 /dev/urandom | base64"
+            f"{where}: holds no token: {rule}; make one: head -c 24 /dev/urandom | base64"
         )
     return token

@@ -1,4 +1,6 @@
-"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered."""
+"""Findings of a bench: where asyncli or other programs were the limit, and what was not
+answered.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import errors, redirects
 from asyncli.core.histogram import bounds
-from asyncli.findings import bench
+from asyncli.findings import bench, losses
 from asyncli.findings.bench import Taker
+from asyncli.findings.server import several_servers
 from asyncli.model.benchplan import BenchRun
 from asyncli.model.records import STOLEN, Asked, CpuShares, Finding
 
@@ -46,7 +49,7 @@ def bench_findings(
     yield from _end(run, asked)
     if run.plan.rate is not None:
         yield from _open_loop(run, asked, run.plan.rate)
-    if sum(run.total.failures.values()):
+    if run.total.failed:
         yield bench.connects_failed(run.total.failures, run.total.started, run.total.opened)
     yield from _targets(run, asked, server)
     yield from _connections_ended(run)
@@ -89,7 +92,7 @@ def _targets(run: BenchRun, asked: Asked, server: CpuUse) -> Iterable[Finding]:
     )
     places = {(target.host, target.port) for target in plan.held.targets}
     if len(places) > 1 and server.cpu_s is not None:
-        yield bench.several_servers(run.environment["server"]["label"])
+        yield several_servers(run.environment["server"]["label"])
 
 
 def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
@@ -103,7 +106,7 @@ def _odd_answers(run: BenchRun, asked: Asked) -> Iterable[Finding]:
         yield bench.lengths_differ(asked.other_length)
     elsewhere = redirects(total)
     if elsewhere:
-        yield bench.redirected(elsewhere, total.answered)
+        yield losses.redirected(elsewhere, total.answered, from_s=None)
     if plan.short and asked.keepalive:
         yield bench.close_ignored(asked.keepalive)
 

@@ -28,11 +28,12 @@ from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment
 from asyncli.model.units import format_count, format_duration, format_rate, format_share
 
 RULE = (
-    "passed: every request was answered below status 400 (a --fail-if on a status replaces that for it), or in flight at the end "
-    f"for not much longer than answers took; failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or "
-    f"was busy for more than {format_share(MOST_CPU_SHARE)} of the time while the server used less than "
-    f"{format_share(BUSY_SERVER_CORES)} of a core, or other programs used more than {format_share(MOST_OF_OTHERS)} of this "
-    "host's busy CPUs; untested: nothing was answered"
+    "passed: every request was answered below status 400 (a --fail-if on a status replaces that "
+    "for it), or in flight at the end for not much longer than answers took; failed: else; "
+    f"invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
+    f"{format_share(MOST_CPU_SHARE)} of the time while the server used less than "
+    f"{format_share(BUSY_SERVER_CORES)} of a core, or other programs used more than "
+    f"{format_share(MOST_OF_OTHERS)} of this host's busy CPUs; untested: nothing was answered"
 )
 
 
@@ -134,7 +135,6 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
     total = run.total
     asked = total.asked or Asked()
     failed = sum(asked.failed.values())
-    refused = sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
@@ -146,6 +146,9 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
         findings.append(losses.listen("full", total.queue_full, "", None))
     findings += tls_findings(tls, run.environment, started=run.started, run_s=run.elapsed_s)
     verdict, why = _verdict(run, asked, findings)
+    per_s = 0.0
+    if run.elapsed_s > 0:
+        per_s = total.answered / run.elapsed_s
     return BenchResult(
         verdict=verdict,
         why=why,
@@ -156,7 +159,7 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
         workers=run.workers,
         requests=Requests(
             total=total.answered,
-            per_s=total.answered / run.elapsed_s if run.elapsed_s > 0 else 0.0,
+            per_s=per_s,
             failed=failed,
             keepalive=asked.keepalive,
             failures=asked.failed,
@@ -188,9 +191,9 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
         lateness_ms=Lateness(*in_ms(total.lateness_us, 0.5, 0.99, 1.0)),
         connections=BenchConnections(
             opened=total.opened,
-            failed=refused,
+            failed=total.failed,
             failures=total.failures,
-            ended={cause: deaths.count for cause, deaths in total.deaths.items()},
+            ended=total.lost_by_cause,
             requests_each=_each(asked.per_connection),
         ),
         bytes=total.bytes_received,
@@ -235,14 +238,16 @@ def _each(histogram: Histogram) -> dict[str, float] | None:
 
 
 def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> CpuUse:
-    system_s = None if user_s is None else cpu_s - user_s
-    return CpuUse(
-        cpu_s,
-        user_s,
-        system_s,
-        1e6 * cpu_s / answered if answered else None,
-        cpu_s / elapsed_s if elapsed_s > 0 else None,
-    )
+    system_s = None
+    if user_s is not None:
+        system_s = cpu_s - user_s
+    us_per_request = None
+    if answered:
+        us_per_request = 1e6 * cpu_s / answered
+    cores = None
+    if elapsed_s > 0:
+        cores = cpu_s / elapsed_s
+    return CpuUse(cpu_s, user_s, system_s, us_per_request, cores)
 
 
 def _server(run: BenchRun) -> CpuUse:
@@ -302,5 +307,10 @@ def _why_unanswered(run: BenchRun, asked: Asked) -> str:
 # Findings of asyncli's own limits, and of its failures.
 _LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
 _OURS = _LIMITS | {
-    "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",
-}  # fmt: skip
+    "asyncli_failed",
+    "generator_failed",
+    "generator_silent",
+    "requests_unaccounted",
+    "worker_lost",
+    "worker_silent",
+}

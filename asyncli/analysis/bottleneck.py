@@ -15,16 +15,18 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, REACHED
+from asyncli.analysis.constants import FEWEST, HALF, NEARLY_ALL, PART, REACHED
 from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
+from asyncli.analysis.losses.server_evidence import killed_as_ended
 from asyncli.analysis.losses.table import ENDED
 from asyncli.analysis.losses.unanswered import answered_within_us
-from asyncli.analysis.refusals import refusals
+from asyncli.analysis.refusals import dropped_by_listeners, refusals
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.server_ceilings import new_connections
-from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.shared_host import MOST_OF_OTHERS, throttled_share
 from asyncli.analysis.totals import Totals, errors
 from asyncli.core.histogram import bucket
 from asyncli.findings import bottleneck
@@ -38,6 +40,7 @@ from asyncli.model.products import product_of
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run, Ticks
 from asyncli.model.samples import Series
+from asyncli.model.server_limits import MEMORY_LIMITS, TASK_LIMITS
 from asyncli.model.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
@@ -65,24 +68,22 @@ _READ_LIMITS = (
     _ReadLimit("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
     _ReadLimit("slots", "sessions_in_all", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT_IN_ALL),
     _ReadLimit("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
-    _ReadLimit(
-        "tasks", "group_tasks", metrics.SERVER_GROUP_TASKS,
-        metrics.SERVER_GROUP_TASKS_LIMIT, may_be_full=True,
-    ),
     # Other processes of the user were counted once: if they had changed, the rise would have ended
-    # at another number.
-    _ReadLimit(
-        "tasks", "user_tasks", metrics.SERVER_USER_TASKS,
-        metrics.SERVER_USER_TASKS_LIMIT, may_be_full=True,
+    # at another number. Of the host's numbers of processes and threads not all are free for use.
+    *(
+        _ReadLimit(
+            "tasks", tasks.name, tasks.used, tasks.limit,
+            exact=tasks.name != "host_tasks", may_be_full=True,
+        )
+        for tasks in TASK_LIMITS
     ),
-    # Numbers of processes and of threads are not all free for use.
-    _ReadLimit(
-        "tasks", "host_tasks", metrics.HOST_TASKS,
-        metrics.HOST_TASKS_LIMIT, exact=False, may_be_full=True,
+    *(
+        _ReadLimit(memory.name, "", memory.used, memory.limit, may_be_full=True)
+        for memory in MEMORY_LIMITS
     ),
     _ReadLimit(
-        "address_space", "", metrics.SERVER_ADDRESS_SPACE_BYTES,
-        metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES, may_be_full=True,
+        "committed", "", metrics.HOST_COMMITTED_BYTES, metrics.HOST_COMMIT_LIMIT_BYTES,
+        exact=False, may_be_full=True,
     ),
     _ReadLimit(
         "mappings", "", metrics.SERVER_MAPPINGS, metrics.SERVER_MAPPINGS_LIMIT, may_be_full=True
@@ -90,10 +91,23 @@ _READ_LIMITS = (
 )  # fmt: skip
 
 #: Diagnoses of time limits, which do not depend on the number of connections.
-TIMERS = frozenset({
-    "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "silent_drop", "not_http", "broken_protocol", "answer_unread", "http_error", "unheard",
-})  # fmt: skip
+TIMERS = frozenset(
+    {
+        "keepalive_timeout",
+        "keepalive_requests",
+        "keepalive_time",
+        "keepalive_off",
+        "client_header_timeout",
+        "idle_timeout",
+        "lifetime",
+        "silent_drop",
+        "not_http",
+        "broken_protocol",
+        "answer_unread",
+        "http_error",
+        "unheard",
+    }
+)
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})
 #: Interventions of an operator, which are independent of the count.
@@ -114,10 +128,12 @@ _LIMITS = frozenset({read.code for read in _READ_LIMITS})
 UNSERVED = frozenset({"never_accepted", "never_answered", "closed_at_once"})
 #: Bottlenecks by which a server refuses connections beyond a number.
 REFUSING = (_LIMITS - {"memory_limit"}) | {
-    "handshake_refused", "closed_at_once", "http_error", "own_limit",
+    "handshake_refused", "closed_at_once", "reset", "http_error", "own_limit",
 }  # fmt: skip
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
+# Causes of connects that something refused, or that no route led to: whoever is busy is only late.
+_REFUSED = ("refused", "reset", "unreachable")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
 _SHORTAGES = {"no_descriptors": "descriptors", "no_ports": "local_ports"}
 # Codes of findings on failures of asyncli itself.
@@ -139,6 +155,15 @@ class Bottleneck(msgspec.Struct, frozen=True):
     def is_incident(self) -> bool:
         """Whether processes of the server ended or were replaced, which may not repeat."""
         return self.code in _ENDED
+
+    @property
+    def refuses(self) -> bool:
+        """Whether something refuses connections beyond a number. Connects may be refused because
+        nothing listens, unless it can be seen that the server does.
+        """
+        if self.code == "refused":
+            return self.side == "network"
+        return self.code in REFUSING
 
     @property
     def reached(self) -> bool:
@@ -171,7 +196,10 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         before = counter.last(until_s=self.run.first_connect_s)
         if before is None:
             before = counter.first()
-        after = counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0)
+        until_s = self.run.stop_s + 1.0
+        if to_end:
+            until_s = math.inf
+        after = counter.last(until_s=until_s)
         if before is None or after is None:
             return 0.0
         return max(0.0, after - before)
@@ -203,15 +231,27 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
 
     @property
-    def spared_others(self) -> bool:
-        """Whether nearly all that was lost was never answered, and what was answered took less than
-        half of the timeout. A host that is busy is late for all, and the longer the wait the fewer:
-        a number that is served ends at once. It refuses no connect either.
+    def share_late(self) -> float:
+        """The share of lost connections and failed connects that lateness may explain: all but
+        connects that were refused, reset or unreachable.
         """
         whole = self.totals.whole
-        ended = whole.lost + sum(whole.failures.values())
-        if ended and self.failures("refused") >= NEARLY_ALL * ended:
+        ended = whole.lost + whole.failed
+        if not ended:
+            return 1.0
+        return 1.0 - sum(map(self.failures, _REFUSED)) / ended
+
+    @property
+    def spared_others(self) -> bool:
+        """Whether lateness explains less than half of what ended; or nearly all that was lost was
+        never answered, and what was answered took less than half of the timeout. A host that is
+        busy is late for all, and the longer the wait the fewer: a number that is served ends at
+        once.
+        """
+        if 2 * self.share_late < 1:
             return True
+        whole = self.totals.whole
+        ended = whole.lost + whole.failed
         if _never_answered(whole, _SILENT) < max(FEWEST, NEARLY_ALL * ended):
             return False
         if not whole.answered:
@@ -260,6 +300,8 @@ def _share(code: str, seen: AnalysedRun) -> float:
     """The share of losses and failed connects that ``code`` explains at most; of a diagnosis, of
     the losses; 1 if unknown.
     """
+    if code == "both_busy":
+        return seen.share_late
     whole = seen.totals.whole
     counts = {
         **whole.failures,
@@ -268,7 +310,7 @@ def _share(code: str, seen: AnalysedRun) -> float:
     }
     if code in counts:
         explained_count = counts[code]
-        ended = whole.lost + sum(whole.failures.values())
+        ended = whole.lost + whole.failed
     else:
         explained_count = _lost_at_most_by(code, seen)
         ended = whole.lost
@@ -300,7 +342,7 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     whole = seen.totals.whole
     asked = seen.run.plan.connections
     lost = whole.lost - seen.deaths("generator_lost")
-    failed = sum(whole.failures.values())
+    failed = whole.failed
     reset = whole.protocol.streams_lost if whole.protocol is not None else {}
     streams = sum(reset.values())
     # Connects that failed and succeeded later are no bottleneck.
@@ -308,8 +350,10 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     if not lost and not streams and not failed_for_good:
         return None
     limit = find_bottlenecks(seen)[0]
-    served = served_most(seen.run.ticks)
-    shows_number = _shows_number_served(seen, limit, lost, failed) and 0 < served < asked
+    at_most_served = served_most(seen.run.ticks)
+    served = None
+    if _shows_number_served(seen, limit, lost, failed) and 0 < at_most_served < asked:
+        served = at_most_served
     remedy = limit.remedy
     if limit.code == _UNKNOWN:
         remedy = "; ".join(dict.fromkeys(diagnosis.remedy for diagnosis in seen.diagnoses))
@@ -319,7 +363,7 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
         lost,
         failed,
         seen.server,
-        served if shows_number else None,
+        served,
         asked,
         limit.side,
         limit.code,
@@ -365,12 +409,35 @@ def _never_answered(whole: Tick, causes: Collection[str]) -> int:
     return sum(dead.requests.counts.get(bucket(0), 0) for dead in lost)
 
 
+def was_never_served(whole: Tick, *, listens: bool) -> bool:
+    """Whether nearly all that ended or did not connect had never been answered. Of connections that
+    only listen (``listens``) those that did not connect are known.
+    """
+    failed = whole.failed
+    unserved = failed
+    if not listens:
+        unserved += _never_answered(whole, whole.deaths)
+    return unserved > 0 and unserved >= NEARLY_ALL * (whole.lost + failed)
+
+
 #: Findings of a server that takes no more connections, beside those of lost ones.
-_OF_A_FULL_SERVER = frozenset({
-    "failed_connect_timeout", "failed_refused", "failed_tls_timeout", "failed_handshake_timeout", "listen_overflows",
-    "listen_drops", "listen_full", "parted_held", "parted_accepts", "parted_handled", "reconcile_held", "reconcile_accepts",
-    "reconcile_handled",
-})  # fmt: skip
+_OF_A_FULL_SERVER = frozenset(
+    {
+        "failed_connect_timeout",
+        "failed_refused",
+        "failed_tls_timeout",
+        "failed_handshake_timeout",
+        "listen_overflows",
+        "listen_drops",
+        "listen_full",
+        "parted_held",
+        "parted_accepts",
+        "parted_handled",
+        "reconcile_held",
+        "reconcile_accepts",
+        "reconcile_handled",
+    }
+)
 # Diagnoses of connections that a full server never served, or closed for others.
 _OF_OTHERS = UNSERVED | {"idle_reuse", "server_slow"}
 
@@ -436,7 +503,8 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     server = seen.cores(metrics.SERVER_CPU_S)
     if _was_late_by_cpu(seen, cpus, busy, server, used_here):
         shares = _shares_of_cpu(seen.server, cpus, busy, server, used_here)
-        yield _bottleneck("host", "both_busy", cpus=cpus, busy=busy, shares=shares)
+        certain = seen.share_late >= NEARLY_ALL
+        yield _bottleneck("host", "both_busy", certain=certain, cpus=cpus, busy=busy, shares=shares)
 
 
 def _was_late_by_cpu(
@@ -445,14 +513,15 @@ def _was_late_by_cpu(
     """Whether asyncli was late, or others than the server took enough CPU to make it late.
 
     A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs
-    explain slowness, not timeouts.
+    explain slowness, not timeouts; nor does asyncli those of a server that used hardly any CPU: it
+    waited for something else.
     """
     if is_saturated(seen.saturation) or has_late_ramp(seen.saturation):
         return True
     enough = (1.0 - MOST_CPU_SHARE) * cpus
     # A heartbeat without an answer counts as slow.
     if seen.silent():
-        return used_here >= enough
+        return used_here >= enough and (server is None or server >= enough)
     if not seen.slow:
         return False
     beside_server = used_here if server is None else busy - server
@@ -520,38 +589,94 @@ def _memory_short(available: Series, start_s: float, total: float | None) -> dic
 
 def _full(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
     """Limits of the server that were read and reached: memory of its control group, sessions,
-    descriptors.
+    descriptors, also of programs that hold its connections or are behind it.
 
-    Certain if none was left, or if the kernel killed for lack of memory and processes of the server
-    ended: its control group may have others. Where some were left, the server may refuse for another
-    reason.
+    Certain if none was left. Where some were left, the server may refuse for another reason.
     """
-    has_ended = any(diagnosis.code in _KILLED for diagnosis in seen.diagnoses)
-    killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
+    yield from _killed_for_memory(seen, certain=certain)
     for read in _READ_LIMITS:
         limit = seen.run.series(read.limit).last()
         if limit is None:
             continue
         highest = max(seen.run.series(read.used).values, default=0.0)
         fields: dict[str, Any] = {"server": seen.server, "limit": limit, "most": highest}
-        if read.code == "memory_limit" and killed:
-            if has_ended is certain:
-                processes = format_many(killed, "process")
-                yield _bottleneck(
-                    "server",
-                    read.code,
-                    "memory_killed",
-                    certain=certain,
-                    killed=processes,
-                    **fields,
-                )
-            continue
         of_connection = _of_a_connection(seen, read.used, highest)
         if read.may_be_full and of_connection < PART:
             continue
         none_left = read.exact and highest >= limit - max(1.0, of_connection)
         if highest >= REACHED * limit and none_left is certain:
             yield _bottleneck("server", read.code, read.form, certain=certain, **fields)
+    yield from _full_beside(seen.run, certain=certain)
+    if certain:
+        yield from _full_behind(seen)
+
+
+def _full_behind(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """The servers behind HAProxy, with no session left. Requests in HTTP wait for a slow server in
+    its sessions too, so only those of upgraded connections that were served show a limit.
+    """
+    run = seen.run
+    limit = run.series(metrics.STATUS_BEHIND_LIMIT).last()
+    highest = max(run.series(metrics.STATUS_BEHIND).values, default=0.0)
+    if limit is None or not run.plan.upgrades or highest < limit - 1.0:
+        return
+    if max(run.held.values, default=0.0) >= NEARLY_ALL * highest:
+        yield _bottleneck(
+            "server", "slots", "sessions_behind", server=seen.server, limit=limit, most=highest
+        )
+
+
+def _killed_for_memory(seen: AnalysedRun, *, certain: bool) -> Iterator[Bottleneck]:
+    """The kernel killed processes for lack of memory as processes of the server ended with their
+    connections, in a control group that has a limit. Certain if its log says that they were the
+    server's; by its count of the group likely, which may have others.
+    """
+    run = seen.run
+    limit = run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last()
+    if limit is None:
+        return
+    killed = {"server": 0, "group": 0, "host": 0}
+    for diagnosis in seen.diagnoses:
+        if diagnosis.code in _KILLED:
+            victims = killed_as_ended(run, diagnosis.from_s, diagnosis.to_s)
+            killed[victims.among] = max(killed[victims.among], victims.number)
+    if certain:
+        count = killed["server"]
+        form = "memory_killed"
+    else:
+        count = killed["group"]
+        form = "memory_killed_in_group"
+    if not count:
+        return
+    highest = max(run.series(metrics.SERVER_GROUP_BYTES).values, default=0.0)
+    yield _bottleneck(
+        "server",
+        "memory_limit",
+        form,
+        certain=certain,
+        server=seen.server,
+        killed=format_many(count, "process"),
+        limit=limit,
+        used=bottleneck.used_of_limit(highest, is_full=highest >= REACHED * limit),
+    )
+
+
+def _full_beside(run: Run, *, certain: bool) -> Iterator[Bottleneck]:
+    """Programs that hold the server's connections or are behind it, with no descriptor left, or
+    hardly one.
+    """
+    holders = holders_of(run)
+    for program in holders.beside:
+        limit = run.series(f"{metrics.BESIDE_DESCRIPTORS_LIMIT}{program}").last()
+        opened = run.series(f"{metrics.BESIDE_DESCRIPTORS_OPEN}{program}").values
+        if limit is None or not opened:
+            continue
+        highest = max(opened)
+        none_left = highest >= limit - 1.0
+        if highest >= REACHED * limit and none_left is certain:
+            yield _bottleneck(
+                "server", "descriptors", certain=certain, server=program, limit=limit, most=highest
+            )
 
 
 def _of_a_connection(seen: AnalysedRun, used: str, highest: float) -> float:
@@ -590,7 +715,10 @@ def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
 
 
 def _server_cpu(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    """The server used all cores that its threads can use, and was slow or silent."""
+    """The server used all cores that its threads can use, or those of its quota, and was slow or
+    silent.
+    """
+    yield from _throttled(seen)
     cpus = (seen.run.sides.far or seen.run.place).cpus
     used = seen.cores(metrics.SERVER_CPU_S)
     threads = seen.run.series(metrics.SERVER_THREADS).last()
@@ -608,6 +736,19 @@ def _server_cpu(seen: AnalysedRun) -> Iterator[Bottleneck]:
     yield _bottleneck("server", "cpu", server=seen.server, used=used, of=usable, also=also)
 
 
+def _throttled(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    cpus = seen.run.series(metrics.SERVER_GROUP_CPUS).last()
+    share = throttled_share(seen.run)
+    if cpus is None or share < HALF:
+        return
+    if not (seen.slow or seen.silent() or seen.overflowed()):
+        return
+    also = f"; {seen.slow}" if seen.slow else ""
+    yield _bottleneck(
+        "server", "cpu", "throttled", server=seen.server, cpus=cpus, share=share, also=also
+    )
+
+
 def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
     # A full queue explains connects that waited, but not refused handshakes: these had been
     # accepted.
@@ -616,13 +757,19 @@ def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if not count or (refused and not seen.silent()):
         return
     has_ports = seen.run.plan.has_ports
+    form = "listen_queue_full"
+    if has_ports:
+        form = "listen_queue"
+    times = f"{format_count(count)} times"
+    if count == 1:
+        times = "once"
     yield _bottleneck(
         "server",
         "listen_queue",
-        "listen_queue" if has_ports else "listen_queue_full",
+        form,
         certain=not has_ports,
         host=seen.run.sides.host,
-        times="once" if count == 1 else f"{format_count(count)} times",
+        times=times,
         connects=format_many(count, "connect"),
     )
 
@@ -680,6 +827,23 @@ def _connects_refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
         yield _bottleneck("unknown", "refused", "refused_by_either", certain=False, **fields)
 
 
+def _unanswered_on_the_way(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Connects without an answer that the server's listening sockets did not drop."""
+    count = seen.failures("connect_timeout")
+    dropped = dropped_by_listeners(seen.run)
+    if not count or dropped is None or dropped.values[-1] > dropped.values[0]:
+        return
+    connects = connects_failed("connect_timeout", count).evidence
+    yield _bottleneck(
+        "network",
+        "connect_timeout",
+        "unanswered_on_the_way",
+        certain=False,
+        connects=connects,
+        server=seen.server,
+    )
+
+
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Failed handshakes."""
     whole = seen.totals.whole
@@ -726,14 +890,31 @@ def _slow(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 
 _MECHANISMS = (
-    _host_memory, partial(_not_connected, "host", _SHORTAGES), partial(_findings, "host", _FAILED),
-    partial(_slots, certain=True), _full, _both_busy, _late,
-    partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
-    _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_findings, "server", {"address_dead"}), _connects_refused,
-    partial(_not_connected, "network", ["unreachable"]), _refused,
-    _lost, _errors, partial(_not_connected, "unknown", ["reset", *_UNANSWERED]), partial(_full, certain=False), _slow,
-)  # fmt: skip
+    _host_memory,
+    partial(_not_connected, "host", _SHORTAGES),
+    partial(_findings, "host", _FAILED),
+    partial(_slots, certain=True),
+    _full,
+    _both_busy,
+    _late,
+    partial(_slots, certain=False),
+    partial(_diagnoses, "server", _ENDED),
+    partial(_findings, "server", {"server_ended"}),
+    _server_cpu,
+    partial(_diagnoses, "network", _ON_THE_PATH),
+    _never_arrived,
+    _listen_queue,
+    partial(_findings, "server", {"address_dead"}),
+    _connects_refused,
+    _unanswered_on_the_way,
+    partial(_not_connected, "network", ["unreachable"]),
+    _refused,
+    _lost,
+    _errors,
+    partial(_not_connected, "unknown", ["reset", *_UNANSWERED]),
+    partial(_full, certain=False),
+    _slow,
+)
 
 
 def served_most(ticks: Ticks) -> int:

@@ -12,6 +12,8 @@ not hold even one connection has no limit of their number.
 A server that refused all beyond a number in one step, and served clearly more in another, has no
 limit that this search can find: it keeps state of earlier steps, or limits their rate. The search
 ends, and what it served beyond that number is no answer.
+
+Whether the limit is on connects in a time is decided in :mod:`asyncli.analysis.pace`.
 """
 
 from __future__ import annotations
@@ -28,15 +30,18 @@ from asyncli.analysis.forecast import Forecast
 #: not describe the server.
 Outcome = Literal["held", "failed", "ours", "stopped"]
 #: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be
-#: written, because the server ended or fell silent before any step failed, or because its limit
-#: moved between steps.
+#: written, because the server ended or fell silent before any step failed, because its limit moved
+#: between steps, or because it limits connects in a time.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 #: Why the server served no further step: it ended, or it answers nothing, though nothing shows that
-#: it ended.
-Absence = Literal["", "ended", "silent"]
+#: it ended, or it refuses every connection.
+Absence = Literal["", "ended", "silent", "refusing"]
 
-RULE = "as many at the hold's end as were asked for, no answer an error (status 400 or more), within every limit"
+RULE = (
+    "as many at the hold's end as were asked for, no answer an error (status 400 or more), within "
+    "every limit"
+)
 #: Tries after which this host is the limit at a count, or a count fails although the server was
 #: reloaded.
 TRIES = 2
@@ -52,7 +57,9 @@ class Tried(msgspec.Struct, frozen=True):
     ``timed``: it failed by what looks like a limit of time or of requests. ``lived_s``: the age of
     its oldest connection; ``ended_s``: of the youngest lost one, or 0. ``refused``: it failed
     because the server refused those beyond ``served``. ``shared``: there is evidence against the
-    server or the network too.
+    server or the network too. ``unserved``: what it lost had never been served, and no limit that
+    was read says why. ``per_s``: its ramp, in connects a second; ``slower``: that is slower than
+    the plan's.
     """
 
     asked: int
@@ -65,6 +72,9 @@ class Tried(msgspec.Struct, frozen=True):
     ended_s: float = 0.0
     refused: bool = False
     shared: bool = False
+    unserved: bool = False
+    per_s: float = 0.0
+    slower: bool = False
 
     @property
     def is_undecided(self) -> bool:
@@ -161,7 +171,9 @@ def holds_none(tried: Sequence[Tried]) -> bool:
     :data:`FEW`.
     """
     known = bracket(tried)
-    fewest = FEW if any(step.timed or _outlived(step, tried) for step in tried) else 1
+    fewest = 1
+    if any(step.timed or _outlived(step, tried) for step in tried):
+        fewest = FEW
     held_before = any(step.outcome == "held" and step.asked == known.failed for step in tried)
     return known.failed is not None and known.failed <= fewest and (not known.held or held_before)
 
@@ -238,9 +250,15 @@ def verdict(
         return "stopped", "it refused more in one step, and served more in another"
     if known.is_narrow(search.within):
         return "found", ""
+    if gone == "refusing":
+        return "stopped", "since then it refuses every connection"
     if gone:
-        did = "ended and did not come back" if gone == "ended" else "answers nothing more"
-        return ("found" if known.failed is not None else "stopped"), f"the server {did}"
+        outcome: Verdict = "stopped"
+        if known.failed is not None:
+            outcome = "found"
+        if gone == "ended":
+            return outcome, "the server ended and did not come back"
+        return outcome, "the server answers nothing more"
     if broken:
         return "stopped", f"asyncli could not continue: {broken}"
     return _verdict_by_last(search, tried[-1], stopped=stopped)

@@ -27,8 +27,10 @@ class Ceiling(msgspec.Struct):
     def rounded(self, number: float) -> float:
         """``number`` to the digits that the interval allows: three, or two."""
         low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
-        known = self.connections is None or high - low <= 2 * PART * self.connections
-        return float(f"{number:.{3 if known else 2}g}")
+        digits = 2
+        if self.connections is None or high - low <= 2 * PART * self.connections:
+            digits = 3
+        return float(f"{number:.{digits}g}")
 
 
 class Space(msgspec.Struct, frozen=True):

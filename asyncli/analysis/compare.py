@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.analysis.collected import HEAP_COSTS
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import (
     ALPHA,
@@ -62,15 +63,18 @@ REPEAT: dict[str, Repeat] = {
 # At such a ratio, a wide interval does not show that there is no difference.
 _APART = 2
 METHOD = (
-    "the intervals of both runs, combined after Welch and Satterthwaite, with the scatter measured between repeats of one run; "
-    "rates by Garwood's intervals and the exact conditional test; quantiles by Woodruff's intervals over stretches of the hold "
-    "(a report's are of ramp and hold); the level at the hold's end is the last reading, with the scatter of the last minute's"
+    "the intervals of both runs, combined after Welch and Satterthwaite, with the scatter "
+    "measured between repeats of one run; rates by Garwood's intervals and the exact conditional "
+    "test; quantiles by Woodruff's intervals over stretches of the hold (a report's are of ramp "
+    "and hold); the level at the hold's end is the last reading, with the scatter of the last "
+    "minute's"
 )
 RULE = (
-    "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
-    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
-    "PSS at the hold's end, not in pages of files (or, if they were not read, in the fixed part). "
-    "'No difference' is reported only for values within a factor of two"
+    "a difference is real if significant at 5 % after Holm's correction over all numbers of both "
+    "runs: without any difference, 1 comparison in 20 finds one. For the whole host at least half "
+    "of it must be in known parts, not in what is left over; for PSS at the hold's end, not in "
+    "pages of files (or, if they were not read, in the fixed part). 'No difference' is reported "
+    "only for values within a factor of two"
 )
 
 
@@ -97,6 +101,9 @@ ROWS: tuple[Number, ...] = (
         "cost",
         "memory per connection on the host in all",
     ),
+    Number("cost.live", "bytes", "live heap", "cost", "memory alive per connection in the heap"),
+    Number("cost.stacks", "bytes", "stacks", "cost", "memory per connection in stacks"),
+    Number("cost.at_goal", "bytes", "at its goal", "cost", "memory per connection at its goal"),
     Number("fixed.server_user", "bytes", "fixed", "memory", "the server's fixed memory"),
     Number(
         "memory.server_hold_end",
@@ -163,6 +170,8 @@ ROWS: tuple[Number, ...] = (
         "p99 of how late asyncli sent heartbeats",
     ),
 )
+# Rows of runs on a server whose runtime says them.
+_OF_HEAP = frozenset(f"cost.{name}" for name in HEAP_COSTS)
 #: Rows by key.
 ROW_OF = {row.key: row for row in ROWS}
 GROUPS: dict[Group, str] = {
@@ -249,7 +258,10 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
 
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
     """The rows of two runs."""
-    rows = [_row(row, first, second) for row in ROWS]
+    rows = []
+    for row in ROWS:
+        if row.key not in _OF_HEAP or row.key in first.numbers or row.key in second.numbers:
+            rows.append(_row(row, first, second))
     _judge(rows)
     by_key = {row.key: row for row in rows}
     _withdraw(
@@ -473,9 +485,20 @@ def _why_late(row: Number, difference: float, first: MeasuredRun, second: Measur
 
 # Plan keys that only locate the server or its processes.
 _WHERE = (
-    "urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources", "ca",
-    "client_cert", "client_key",
-)  # fmt: skip
+    "urls",
+    "status_url",
+    "server_metrics",
+    "server_pid",
+    "server_pidfile",
+    "server_name",
+    "force",
+    "seed",
+    "workers",
+    "sources",
+    "ca",
+    "client_cert",
+    "client_key",
+)
 # These may differ between runs of one server and plan; the address too if the configuration is
 # known to be the same.
 _NO_DIFFERENCE = {
@@ -485,7 +508,7 @@ _NO_DIFFERENCE = {
     "plan.server_name",
     "plan.force",
 }
-_ADDRESS = {"plan.urls", "plan.status_url"}
+_ADDRESS = {"plan.urls", "plan.status_url", "plan.server_metrics"}
 # The order of findings.
 _BY_SEVERITY = ("error", "warning", "info")
 

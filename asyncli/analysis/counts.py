@@ -21,8 +21,15 @@ Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 # After these failures the server may have accepted a connection that the client never counted as
 # opened.
 _PERHAPS_ACCEPTED = (
-    "connect_timeout", "refused", "reset", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
-)  # fmt: skip
+    "connect_timeout",
+    "refused",
+    "reset",
+    "tls_failed",
+    "tls_timeout",
+    "handshake_refused",
+    "handshake_timeout",
+    "other",
+)
 # After these it may have counted a refused upgrade as a request.
 _PERHAPS_ASKED = ("handshake_refused", "handshake_timeout")
 # Page and tick are up to this far apart.
@@ -82,7 +89,7 @@ class Client:
         sent = list(map(self._sent, ticks))
         columns = {
             "opened": opened,
-            "lost": [tick.lost if tick.deaths else 0 for tick in ticks],
+            "lost": [tick.lost for tick in ticks],
             "sent": sent,
             "answered": list(map(self._answered, ticks)),
             "unsure": list(map(_perhaps_accepted, ticks)),
@@ -96,13 +103,17 @@ class Client:
 
     def _sent(self, tick: Tick) -> int:
         """Requests of a tick that the server may count."""
-        beats = tick.sent if self.requests == "heartbeats" else 0
+        beats = 0
+        if self.requests == "heartbeats":
+            beats = tick.sent
         again = _streams_again(tick, self._plan.streams)
         return self.by_connect * _upgrades(tick) + beats + again
 
     def _answered(self, tick: Tick) -> int:
         """Requests of a tick that the server has certainly counted."""
-        beats = tick.answered if self.requests == "heartbeats" else 0
+        beats = 0
+        if self.requests == "heartbeats":
+            beats = tick.answered
         again = _streams_again(tick, self._plan.streams)
         return self.by_connect * tick.opened + beats + again
 
@@ -208,20 +219,30 @@ def _unreported(ticks: Sequence[Tick], counts: Sequence[int]) -> list[int]:
 class Pages:
     """Counts of the status pages since the first (arrays, NaN if missing), without our poller's;
     restarts are added up.
+
+    ``active``: the server's active connections by another count than the pages', without what it
+    counted beside our connections.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, active: Series | None = None) -> None:
         import numpy as np
 
         names = ("active", "accepts", "handled", "requests", "polls")
         columns = {name: run.series(f"status.{name}") for name in names}
         instants = _common_instants(columns)
+        if active is not None and not instants:
+            instants = active.t_s
         unknown = np.full(len(instants), math.nan)
         page = {}
         for name, column in columns.items():
-            page[name] = np.array(_where(column, instants)) if len(column) else unknown
+            page[name] = unknown
+            if len(column):
+                page[name] = np.array(_where(column, instants))
         #: Whether it has a count that can be compared with ours.
-        self.comparable = any(len(columns[name]) for name in ("active", "accepts", "requests"))
+        compared_columns = (columns["active"], columns["accepts"], columns["requests"])
+        self.comparable = active is not None or any(map(len, compared_columns))
+        #: Whether it has no count since the server's start, which would need a first page.
+        self.counts_open_alone = not any(len(columns[name]) for name in ("accepts", "requests"))
         self._set_times(run, instants)
         #: Places of the first page after each restart, and the counter on the page before and on
         #: it.
@@ -236,6 +257,9 @@ class Pages:
                 page[name][at:] += page[name][at - 1]
         self._set_polls(run, instants, page["polls"])
         self.active = page["active"] - 1
+        if active is not None:
+            known = dict(active.rows())
+            self.active = np.array([known.get(t_s, math.nan) for t_s in instants])
         # New connections of our poller are accepts too.
         self.accepts = _since_first(page["accepts"]) - self._reconnects
         self.handled = _since_first(page["handled"]) - self._reconnects
@@ -246,11 +270,18 @@ class Pages:
 
         self.t_s = np.array(instants)
         took = _where(run.series(f"{PROBE}status"), instants)
-        took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
+        # Without a status page the counts are of a page of metrics.
+        if not took:
+            took = _where(run.series(f"{PROBE}metrics"), instants)
+        took_s = np.zeros(len(instants))
+        if len(took) == len(instants):
+            took_s = np.array(took)
         #: The page was made between these instants; it may come one period later than requested.
         self.asked_s = self.t_s - np.maximum(took_s, _APART_S)
         self.answered_s = self.t_s + took_s
-        self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
+        self.step_s = 0.0
+        if len(instants) > 1:
+            self.step_s = float(np.median(np.diff(self.t_s)))
 
     def _set_polls(self, run: Run, instants: list[float], polls: Any) -> None:
         import numpy as np
@@ -259,7 +290,9 @@ class Pages:
         self.polls = _since_first(polls)
         unanswered = _where(run.series(STATUS_UNANSWERED), instants)
         #: Polls without an answer: the server may or may not have counted them.
-        self.unanswered = _since_first(np.array(unanswered)) if unanswered else none
+        self.unanswered = none
+        if unanswered:
+            self.unanswered = _since_first(np.array(unanswered))
         connects = _where(run.series(STATUS_CONNECTS), instants)
         self._reconnects = none
         #: Connections that the poller may have opened, if the collector did not count them: nginx
@@ -316,7 +349,7 @@ def _since_first(counts: Any) -> Any:
 
 class CountPair(msgspec.Struct, frozen=True):
     """Two counts at the same instants (arrays). Work in flight allows second less first to be from
-    ``least`` to ``most``.
+    ``least`` to ``greatest``.
     """
 
     pair: Pair
@@ -324,10 +357,12 @@ class CountPair(msgspec.Struct, frozen=True):
     first: Any
     second: Any
     least: Any
-    most: Any
+    greatest: Any
 
     def divergences(self) -> list[Divergence]:
-        return _divergences(self.pair, self.t_s, self.second - self.first, self.least, self.most)
+        return _divergences(
+            self.pair, self.t_s, self.second - self.first, self.least, self.greatest
+        )
 
 
 def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
@@ -335,7 +370,6 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     t_s = pages.t_s
     until = t_s + _APART_S
     opened = client.within("opened", pages.asked_s, until)
-    lost = client.within("lost", pages.asked_s, until)
     sent = client.within("sent", pages.asked_s, until)
     answered = client.within("answered", pages.asked_s, until)
     unseen_opened, unseen_sent = pages.unseen(client)
@@ -343,25 +377,16 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     unread = pages.unanswered
     connecting = client.connecting(t_s)
     upgrading = connecting * client.by_connect
-    before_drain = (t_s >= start) & (pages.answered_s <= stop)
-    churn = (opened + lost)[before_drain]
     answered_so_far = client.at("answered", t_s)
     pairs = [
-        CountPair(
-            "held",
-            t_s[before_drain],
-            first=client.held(t_s, stop)[before_drain],
-            second=pages.active[before_drain],
-            least=-churn,
-            most=churn + (unread + upgrading)[before_drain],
-        ),
+        compared_held(client, pages, start, stop),
         CountPair(
             "accepts",
             t_s,
             first=client.at("opened", t_s),
             second=pages.accepts,
             least=-opened - unseen_opened - unread,
-            most=opened
+            greatest=opened
             + connecting
             + client.at("unsure", until)
             + client.at("unreported_opened", until)
@@ -373,7 +398,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
             first=pages.accepts,
             second=pages.handled,
             least=0.0 * t_s,
-            most=0.0 * t_s,
+            greatest=0.0 * t_s,
         ),
     ]
     if client.requests:
@@ -383,7 +408,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
             first=answered_so_far + pages.polls,
             second=pages.requests,
             least=-answered - perhaps - unseen_sent - unread,
-            most=client.at("sent", t_s)
+            greatest=client.at("sent", t_s)
             - answered_so_far
             + sent
             + client.at("unreported_sent", until)
@@ -391,6 +416,24 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
         )
         pairs.append(requests)
     return pairs
+
+
+def compared_held(client: Client, pages: Pages, start: float, stop: float) -> CountPair:
+    """The connections held by us and the server's active ones at each page up to the drain."""
+    before_drain = (pages.t_s >= start) & (pages.answered_s <= stop)
+    t_s = pages.t_s[before_drain]
+    asked_s = pages.asked_s[before_drain]
+    until = t_s + _APART_S
+    churn = client.within("opened", asked_s, until) + client.within("lost", asked_s, until)
+    upgrading = client.connecting(t_s) * client.by_connect
+    return CountPair(
+        "held",
+        t_s,
+        first=client.held(t_s, stop),
+        second=pages.active[before_drain],
+        least=-churn,
+        greatest=churn + pages.unanswered[before_drain] + upgrading,
+    )
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
@@ -408,11 +451,15 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
         sizes = np.where(apart[first:after], np.abs(difference[first:after]), -1.0)
         widest = first + int(np.argmax(sizes))
         closed = after < len(t_s)
+        end = after
+        if not closed:
+            # It lasts to the last instant.
+            end = -1
         periods.append(
             Divergence(
                 pair=pair,
                 from_s=float(t_s[first]),
-                to_s=float(t_s[after if closed else -1]),
+                to_s=float(t_s[end]),
                 most=round(float(difference[widest])),
                 at_s=float(t_s[widest]),
                 last=round(float(difference[after - 1])),

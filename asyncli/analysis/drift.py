@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.collected import live_over_time
 from asyncli.analysis.constants import FEWEST, MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.generations import generations
@@ -30,7 +31,7 @@ from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
 from asyncli.model.units import format_bytes, format_count
 
-MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
+MetricName = Literal["server_user", "live_heap", "kernel", "generator_user", "host_total"]
 Verdict = Literal["grows", "shrinks", "flat", "too_short"]
 
 BIN_S = MINUTE_S
@@ -63,6 +64,8 @@ _WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)
 #: would hide a leak in shared memory.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
     "server_user": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_USS_BYTES, *_WIDER),
+    # At its collections: garbage can neither hide a leak there nor look like it.
+    "live_heap": (metrics.RUNTIME_HEAP_BYTES,),
     "kernel": (metrics.KERNEL_SOCKET_BYTES,),
     "generator_user": (metrics.GENERATOR_USS_BYTES,),
     "host_total": (metrics.HOST_USED_BYTES,),
@@ -126,7 +129,9 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     by_name: dict[MetricName, Drift] = {}
     for name in SOURCES:
         source = source_of(run, name)
-        if drifting(run, source).between(start, end).t_s:
+        readings = len(drifting(run, source).between(start, end))
+        # A heap is rarely collected, and a short hold is no news of it.
+        if readings and (name != "live_heap" or readings >= FEWEST_POINTS):
             by_name[name] = analysis.drift(name, source)
     available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
     findings = []
@@ -160,7 +165,11 @@ def source_of(run: Run, name: MetricName) -> str:
 
 
 def drifting(run: Run, source: str) -> Series:
-    """The memory ``source`` over time; the host's without inodes of /proc."""
+    """The memory ``source`` over time; the host's without inodes of /proc, and a heap's at its
+    collections.
+    """
+    if source == metrics.RUNTIME_HEAP_BYTES:
+        return live_over_time(run)
     metric = run.series(source)
     if source != metrics.HOST_USED_BYTES:
         return metric
@@ -215,7 +224,7 @@ class _DriftAnalysis:
     def _longest_part(self, name: MetricName) -> tuple[float, float]:
         """The longest part of the hold in which the server was not restarted."""
         restarts: list[float] = []
-        if name in ("server_user", "host_total"):
+        if name in ("server_user", "live_heap", "host_total"):
             restarts = [t_s for t_s in _restarts(self._run) if self._start < t_s < self._end]
         edges = [self._start, *restarts, self._end]
         start, end = max(pairwise(edges), key=lambda part: part[1] - part[0])
@@ -253,26 +262,25 @@ class _DriftAnalysis:
         if name == "server_user" and source not in _WIDER:
             growth = self._with_wider(result, growth, start, end)
         baseline = metric.between(-math.inf, self._run.first_connect_s)
+        if not baseline and name == "live_heap":
+            # Without a collection before the connections: with the garbage that it had then.
+            baseline = self._run.series(source).between(-math.inf, self._run.first_connect_s)
         level = statistics.median(values)
-        had = math.inf if name in _NEED_MINUTES else values[0]
         taken = 0.0
-        if baseline.t_s:
-            before = statistics.median(baseline.values)
-            grown_h = (times[0] - statistics.median(baseline.t_s)) / 3600
-            # Without its growth since then.
-            had = had - before - growth.slope * grown_h
-            taken = level - before
+        if baseline:
+            taken = level - statistics.median(baseline.values)
+        had = math.inf
+        if name not in _NEED_MINUTES:
+            had = _taken_at_first(baseline, times[0], values[0], growth)
         others = self._opened_by_others(start, end)
-        of_others = others * self._at_most_each(baseline, times[0], values[0], held[0])
-        if self._are_elsewhere(start, end):
-            of_others = 0.0
+        of_others = 0.0
+        if not self._are_elsewhere(start, end):
+            of_others = others * self._at_most_each(baseline, times[0], values[0], held[0])
         grown = abs(growth.slope) * (end - start) / 3600 - of_others
-        may_be_settling = result.minutes < FEWEST_POINTS and (
-            _is_small(result.minutes, grown, had, level) or _has_ended(values)
-        )
         # The kernel's and the host's memory is that of the others too, however long it takes.
         is_of_all = others > 0 and name in ("kernel", "host_total")
-        self._conclude(result, growth, level, taken, is_of_all or may_be_settling, start, end)
+        may_be_settling = is_of_all or _may_be_settling(result.minutes, grown, had, level, values)
+        self._conclude(result, growth, level, taken, may_be_settling, start, end)
         return result
 
     def _with_wider(self, result: Drift, growth: Trend, start: float, end: float) -> Trend:
@@ -399,10 +407,9 @@ class _DriftAnalysis:
         result.bound_bytes_per_hour = max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level)
         # The share, over an hour or a shorter hold, as a rate per hour.
         share_of_level = level / min(1.0, hours)
-        if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, page):
-            result.verdict = "grows" if rate > 0 else "shrinks"
-        elif result.within_bytes_per_hour <= result.bound_bytes_per_hour:
-            result.verdict = "flat"
+        least_rate = max(MEANINGLESS_SHARE * share_of_level, page)
+        is_flat = result.within_bytes_per_hour <= result.bound_bytes_per_hour
+        result.verdict = _verdict(rate, least_rate, certain=certain, is_flat=is_flat)
         answered = counted(self._run, lambda tick: tick.answered)
         requests = (answered.at(end) or 0.0) - (answered.at(start) or 0.0)
         if requests > 0:
@@ -425,7 +432,9 @@ class _DriftAnalysis:
                 continue
             t_s = statistics.median(part.t_s)
             held = self._run.held.between(low, before_next).values
-            connections = statistics.median(held) if held else self._run.held.at(t_s) or 0.0
+            connections = self._run.held.at(t_s) or 0.0
+            if held:
+                connections = statistics.median(held)
             rows.append((t_s, statistics.median(part.values), connections))
         usual = statistics.median(connections for _, _, connections in rows) if rows else 0.0
         times = []
@@ -462,6 +471,36 @@ def _consistent(growth: Trend) -> tuple[float, float, float]:
     if growth.p_value >= 1 - CONFIDENCE:
         return min(growth.low, 0.0), max(growth.high, 0.0), growth.p_value
     return growth.low, growth.high, growth.p_value
+
+
+def _verdict(rate: float, least_rate: float, *, certain: bool, is_flat: bool) -> Verdict:
+    """``least_rate``: the slowest that has a meaning, in bytes per hour. ``is_flat``: faster growth
+    than that of no meaning is excluded.
+    """
+    if certain and abs(rate) >= least_rate:
+        return "grows" if rate > 0 else "shrinks"
+    if is_flat:
+        return "flat"
+    return "too_short"
+
+
+def _taken_at_first(baseline: Series, t_s: float, value: float, growth: Trend) -> float:
+    """Bytes that the connections took up to the first point of the hold, without the growth since
+    the baseline.
+    """
+    if not baseline:
+        return value
+    grown_h = (t_s - statistics.median(baseline.t_s)) / 3600
+    return value - statistics.median(baseline.values) - growth.slope * grown_h
+
+
+def _may_be_settling(
+    minutes: int, grown: float, had: float, level: float, values: Sequence[float]
+) -> bool:
+    """Whether growth in fewer minutes than a trend needs may be memory that settles."""
+    if minutes >= FEWEST_POINTS:
+        return False
+    return _is_small(minutes, grown, had, level) or _has_ended(values)
 
 
 def _has_ended(values: Sequence[float]) -> bool:
@@ -539,21 +578,30 @@ def is_settling(drift: Drift) -> bool:
 
 def in_words(drift: Drift) -> str:
     """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB) in 14 s"``, ``"no
-    growth in 14 s: at most 1.2 MB an hour (bound 5.0 MB)"``, ``"unknown in 14 s: -7.0 MB to 9.0 MB
-    an hour (bound 5.0 MB)"``; the time is a part of the hold.
+    growth in 14 s: at most 4.1 kB in that time (bound 19 kB)"``, ``"no growth in 8 h: at most 1.2
+    MB an hour (bound 5.0 MB)"``, ``"unknown in 14 s: -7.0 MB to 9.0 MB an hour (bound 5.0 MB)"``;
+    the time is a part of the hold. That nothing grew says nothing of growth in steps that are
+    rarer than the hold is long, so it is by the hour only where hours were examined.
     """
     if drift.ci95 is None:
         return called(drift)
-    where = f"in {examined(drift.from_s or 0.0, drift.to_s or 0.0)}"
+    from_s = drift.from_s or 0.0
+    to_s = drift.to_s or 0.0
+    where = f"in {examined(from_s, to_s)}"
     if drift.verdict in ("grows", "shrinks"):
         return f"{called(drift)} by {by_the_hour(drift.bytes_per_hour or 0.0, drift.ci95)} {where}"
-    if drift.verdict == "flat":
-        rate = f"at most {format_bytes(drift.within_bytes_per_hour or 0.0)}"
-    else:
+    within = drift.within_bytes_per_hour or 0.0
+    bound = drift.bound_bytes_per_hour or 0.0
+    if drift.verdict != "flat":
         low, high = map(format_bytes, drift.ci95)
-        rate = f"{low} to {high}"
-    bound = format_bytes(drift.bound_bytes_per_hour or 0.0)
-    return f"{called(drift)} {where}: {rate} an hour (bound {bound})"
+        return f"{called(drift)} {where}: {low} to {high} an hour (bound {format_bytes(bound)})"
+    hours = (to_s - from_s) / 3600
+    if hours >= 1:
+        limits = f"at most {format_bytes(within)} an hour (bound {format_bytes(bound)})"
+    else:
+        grown = format_bytes(hours * within)
+        limits = f"at most {grown} in that time (bound {format_bytes(hours * bound)})"
+    return f"{called(drift)} {where}: {limits}"
 
 
 def _is_reported(name: MetricName, by_name: Mapping[MetricName, Drift]) -> bool:
@@ -561,10 +609,21 @@ def _is_reported(name: MetricName, by_name: Mapping[MetricName, Drift]) -> bool:
     rate = by_name[name].bytes_per_hour
     if by_name[name].verdict != "grows" or rate is None:
         return False
+    if name == "server_user" and _only_fills_its_heap(by_name):
+        return False
     if name != "host_total":
         return True
-    parts = [drift for part, drift in by_name.items() if part != name and drift.verdict == "grows"]
-    return sum(drift.bytes_per_hour or 0.0 for drift in parts) < rate / 2
+    rate_of_parts = 0.0
+    for part, drift in by_name.items():
+        if part != name and drift.verdict == "grows":
+            rate_of_parts += drift.bytes_per_hour or 0.0
+    return rate_of_parts < rate / 2
+
+
+def _only_fills_its_heap(by_name: Mapping[MetricName, Drift]) -> bool:
+    """Whether the server's growth is that of a heap in which no more is alive."""
+    live = by_name.get("live_heap")
+    return live is not None and live.verdict in ("flat", "shrinks")
 
 
 def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: float) -> Finding:

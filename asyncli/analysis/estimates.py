@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.core.histogram import Histogram, bounds, summed
+from asyncli.model.records import Tick
 from asyncli.model.run import Hold
 from asyncli.model.units import format_duration
 
@@ -139,8 +140,12 @@ class Stretches(msgspec.Struct):
     table: Any  # numpy, (stretches, buckets)
 
 
-def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
-    """The hold's histogram in stretches of equal length; or the reason for none."""
+def by_stretch(
+    hold: Hold | None, histogram_of: Callable[[Tick], Histogram], event: str
+) -> Stretches | str:
+    """A histogram of the hold in stretches of equal length; or the reason for none. ``event``: what
+    happened to the heartbeats in it ("answered").
+    """
     import numpy as np
 
     if hold is None:
@@ -155,11 +160,10 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
         return f"hold too short ({format_duration(span_s)})"
     parts: list[list[Histogram]] = [[] for _ in range(k)]
     for t_s, tick in ticks:
-        parts[min(k - 1, int((t_s - 0.5 - start_s) / span_s * k))].append(getattr(tick, histogram))
+        parts[min(k - 1, int((t_s - 0.5 - start_s) / span_s * k))].append(histogram_of(tick))
     sums = [summed(part).counts for part in parts]
     keys = sorted(set().union(*sums))
     if not keys:
-        event = "sent" if histogram == "lateness_us" else "answered"
         return f"no heartbeat was {event} in the hold"
     table = np.zeros((k, len(keys)))
     for place, counts in enumerate(sums):

@@ -17,7 +17,7 @@ from asyncli.model.metrics import (
     STATUS_REQUESTS,
 )
 from asyncli.model.records import Phase, Sample
-from asyncli.model.run import Run
+from asyncli.model.run import Run, Ticks
 
 # Counters that cannot be compared across a gap.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
@@ -28,7 +28,9 @@ def of_one_server(run: Run) -> Run:
     changed_s = run.place.server_changed_s
     if changed_s is None:
         return run
-    of_it = ("server.", HOST_USED_BYTES) if run.sides.server else ("server.",)
+    of_it: tuple[str, ...] = ("server.", "runtime.")
+    if run.sides.server:
+        of_it = (*of_it, HOST_USED_BYTES)
     samples = []
     for sample in run.samples:
         if sample.t_s > changed_s:
@@ -59,7 +61,18 @@ def for_cost(run: Run) -> Run:
     if drain is not None:
         spans.append((drain.start_s, math.inf))
     kept = run.within(*spans)
-    return msgspec.structs.replace(kept, ticks=kept.ticks_between(-math.inf, first))
+    ticks = [*run.outside_gaps.ticks_between(-math.inf, first)]
+    ticks += _tick_that_follows(run.outside_gaps, first)
+    return msgspec.structs.replace(kept, ticks=ticks)
+
+
+def _tick_that_follows(run: Run, end_s: float) -> Ticks:
+    """The tick of the second in which the records end, by which the connections of the last sample
+    are known; none where some of them ended in it.
+    """
+    for t_s, tick in run.ticks_between(end_s, end_s + 1.0):
+        return [] if tick.lost else [(t_s, tick)]
+    return []
 
 
 def _ended_s(run: Run) -> float:

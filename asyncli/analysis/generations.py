@@ -17,11 +17,18 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.constants import HALF, MISSED_S
+from asyncli.analysis.constants import FEWEST, HALF, MISSED_S
 from asyncli.findings.server import server_processes_changed, server_reloaded
-from asyncli.model.metrics import SERVER_ENDED, SERVER_JOINED, SERVER_PROCESSES, SERVER_STARTED
+from asyncli.model.metrics import (
+    SERVER_BRIEF,
+    SERVER_ENDED,
+    SERVER_JOINED,
+    SERVER_PROCESSES,
+    SERVER_STARTED,
+)
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -41,7 +48,7 @@ def generations(run: Run) -> list[Generation]:
     processes = run.series(SERVER_PROCESSES)
     # Files of older versions do not tell workers from other processes.
     started = run.series(SERVER_JOINED) or run.series(SERVER_STARTED)
-    follow = _follow_connections(run)
+    follow = has_processes_for_connections(run)
     followers = []
     for (before_s, before), (after_s, after) in pairwise(started.rows()):
         new = after - before
@@ -49,15 +56,20 @@ def generations(run: Run) -> list[Generation]:
             continue
         # The root is no worker, but of a server with one process.
         workers = max(1.0, (processes.at(before_s) or 1.0) - 1.0)
-        for_connections = 0
-        if follow:
-            for_connections = _opened_between(run, before_s, after_s)
+        if new < workers:
+            continue
+        if follow and new <= _opened_between(run, before_s, after_s):
+            continue
         settled_s = after_s + MISSED_S
-        joined = (started.at(settled_s) or 0.0) - before
-        left = (ended.at(settled_s) or 0.0) - (ended.at(before_s) or 0.0)
-        if new >= workers and new > for_connections and joined - left >= workers:
+        joined = _rise(started, before_s, settled_s)
+        left = _rise(ended, before_s, settled_s)
+        if joined - left >= workers:
             followers.append(Generation(before_s, after_s, round(new), round(workers)))
     return followers
+
+
+def _rise(counter: Series, from_s: float, to_s: float) -> float:
+    return (counter.at(to_s) or 0.0) - (counter.at(from_s) or 0.0)
 
 
 def _opened_between(run: Run, before_s: float, after_s: float) -> int:
@@ -66,9 +78,14 @@ def _opened_between(run: Run, before_s: float, after_s: float) -> int:
     return sum(tick.opened for _, tick in ticks)
 
 
-def _follow_connections(run: Run) -> bool:
-    """Whether the server starts processes for its connections."""
-    return max(run.series(SERVER_STARTED).values, default=0.0) >= HALF * max(run.held.values)
+def has_processes_for_connections(run: Run) -> bool:
+    """Whether the number of the server's processes rises with the connections."""
+    processes = run.series(SERVER_PROCESSES)
+    before = processes.last(until_s=run.first_connect_s)
+    if before is None:
+        return False
+    risen = max(processes.between(run.first_connect_s, run.stop_s).values, default=before) - before
+    return risen >= HALF * max(run.held.values)
 
 
 def generation_ends_s(run: Run) -> float:
@@ -87,7 +104,7 @@ def changes(run: Run) -> list[Finding]:
         server_reloaded(generation.at_s, generation.started, generation.workers)
         for generation in new
     ]
-    if not _follow_connections(run):
+    if not has_processes_for_connections(run):
         findings += _others(run, new)
     return findings
 
@@ -101,7 +118,18 @@ def _others(run: Run, new: list[Generation]) -> list[Finding]:
     if not came and not went:
         return []
     instants = sorted({*started, *ended})
-    return [server_processes_changed(came, went, instants[0], instants[-1])]
+    return [
+        server_processes_changed(came, went, instants[0], instants[-1], brief=misses_processes(run))
+    ]
+
+
+def misses_processes(run: Run) -> bool:
+    """Whether processes of the server came and went between two readings: most of those that ended
+    had been seen by one reading only. Then its CPU time is a lower bound.
+    """
+    brief = run.series(SERVER_BRIEF).last() or 0.0
+    ended = run.series(SERVER_ENDED).last() or 0.0
+    return brief >= FEWEST and brief >= HALF * ended
 
 
 def _apart_from(steps: dict[float, int], settled: list[float]) -> int:

@@ -17,6 +17,7 @@ from asyncli.analysis.totals import Totals, in_ms, tested
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses, server, tls
 from asyncli.model.plan import Plan
+from asyncli.model.protocol_table import streams_needed
 from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.model.run import Run
 from asyncli.model.tcp_values import MOST_KINDS
@@ -78,9 +79,14 @@ def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
 
 
 def tls_findings(
-    part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
-    held: int = 0, run_s: float = 0.0,
-) -> Iterator[Finding]:  # fmt: skip
+    part: TlsPart | msgspec.UnsetType,
+    environment: Mapping[str, Any],
+    *,
+    started: str = "",
+    first: float | None = None,
+    held: int = 0,
+    run_s: float = 0.0,
+) -> Iterator[Finding]:
     """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections
     of a soak; ``run_s``: how long the run lasts, or is to last.
     """
@@ -258,6 +264,7 @@ def protocol_findings(
         yield server.event_stream()
     if counts.draining:
         yield server.connections_draining(counts.draining, _first_draining_s(run))
+    yield from _streams_not_allowed(run)
     yield from _not_accepted(run, totals)
     if counts.unasked and totals.whole.answered:
         yield server.answers_unproven(counts.unasked, totals.whole.answered)
@@ -283,6 +290,28 @@ def _first_draining_s(run: Run) -> float:
         if tick.protocol is not None and tick.protocol.draining:
             return t_s
     return run.stop_s
+
+
+def _streams_not_allowed(run: Run) -> Iterator[Finding]:
+    """Connections of HTTP/2 on which no further request would have been served."""
+    counts = [
+        (t_s, tick.protocol.without_streams)
+        for t_s, tick in run.ticks
+        if t_s <= run.stop_s and tick.protocol is not None
+    ]
+    short = [(t_s, count) for t_s, count in counts if count]
+    if not short:
+        return
+    from_s, _ = short[0]
+    last_s, _ = short[-1]
+    heads = run.plan.h2_heartbeat == "head"
+    yield server.streams_not_allowed(
+        max(count for _, count in short),
+        streams_needed(run.plan.streams, heads),
+        heads,
+        from_s,
+        next((t_s for t_s, _ in counts if t_s > last_s), None),
+    )
 
 
 def _not_accepted(run: Run, totals: Totals) -> Iterator[Finding]:

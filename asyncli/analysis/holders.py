@@ -39,6 +39,11 @@ class Holders(msgspec.Struct, frozen=True):
     #: backend.
     behind: tuple[str, ...] = ()
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """All of these programs."""
+        return (*self.in_place, *self.behind)
+
 
 def holders_of(run: Run) -> Holders:
     """Who holds the connections, by the whole run."""

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MINUTE_S
-from asyncli.analysis.cost import Costs, is_measured, known_costs
+from asyncli.analysis.cost import known_costs
+from asyncli.analysis.cost_parts import Costs, is_measured, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
 from asyncli.analysis.estimates import (
     ALPHA,
@@ -24,6 +25,7 @@ from asyncli.analysis.estimates import (
     quantile,
 )
 from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.generations import misses_processes
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
@@ -103,9 +105,13 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     measured = run.outside_gaps
     limits = saturation(run, totals)
     case = Case(
-        run.plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
+        run.plan,
+        totals,
+        saturated=is_saturated(limits),
+        late_ramp=has_late_ramp(limits),
+        complete=run.complete,
         findings=run.findings,
-    )  # fmt: skip
+    )
     judgement = judge(case)
     # An incomplete run is invalid; judge its numbers as if it were complete.
     at_end = judge(msgspec.structs.replace(case, complete=True))
@@ -117,9 +123,9 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     levels = _costs(numbers, known)
     _memory(numbers, run, known.holders)
     _cpu(numbers, run)
-    latency = by_stretch(hold, "latency_us")
+    latency = by_stretch(hold, lambda tick: tick.latency_us, "answered")
     numbers |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
-    lateness = by_stretch(hold, "lateness_us")
+    lateness = by_stretch(hold, lambda tick: tick.lateness_us, "sent")
     numbers["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
     late_ms = _late_ms(hold)
     _losses(numbers, totals, measured)
@@ -130,13 +136,29 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         if known.cost_of(name) is not None and not is_measured(known, name)
     }
     hidden |= {f"drift.{name}" for name, drift in grown.items() if drift.verdict == "too_short"}
+    spoiled = ""
+    if at_end.verdict == "invalid":
+        spoiled = at_end.why
     return MeasuredRun(
-        name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
-        complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
-        facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run, known.holders), levels=levels, files=_files(run), hidden=frozenset(hidden),
+        name=name,
+        path=path,
+        id=run.id,
+        started=run.started,
+        verdict=judgement.verdict,
+        why=judgement.why,
+        complete=run.complete,
+        spoiled=spoiled,
+        held=totals.held,
+        hold_s=hold_s,
+        facts=facts(run.plan, run.environment),
+        numbers=numbers,
+        late_ms=late_ms,
+        kinds=_kinds(run, known.holders),
+        levels=levels,
+        files=_files(run),
+        hidden=frozenset(hidden),
         findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
-    )  # fmt: skip
+    )
 
 
 def _late_ms(hold: Hold | None) -> dict[str, float]:
@@ -158,7 +180,8 @@ def _costs(numbers: dict[str, Measured], known: Costs) -> frozenset[str]:
     def why(name: str) -> str:
         return known.unknown.get(name, "no slope is known")
 
-    for name in _COSTS:
+    # A heap is not missed where the server has none.
+    for name in (*_COSTS, *known_of_heap(known)):
         cost = known.cost_of(name)
         if cost is None:
             numbers[f"cost.{name}"] = why(name)
@@ -179,19 +202,17 @@ def _costs(numbers: dict[str, Measured], known: Costs) -> frozenset[str]:
             server.fixed_bytes, low, high, max(1, server.points - 2)
         )
     levels = {f"cost.{name}" for name, fit in known.fits.items() if fit.cost.of_levels}
-    levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
+    if "cost.server_user" in levels:
+        levels.add("fixed.server_user")
     return frozenset(levels)
 
 
 def _kinds(run: Run, holders: Holders) -> dict[str, str]:
     """The kind of the server's memory in each row: PSS, RSS and USS are not comparable."""
-    # The residual depends on the server's memory if the server is on the sampled host.
-    keys = [
-        "cost.server_user",
-        "fixed.server_user",
-        "memory.server_hold_end",
-        *(["cost.residual"] if run.sides.server else []),
-    ]
+    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end"]
+    if run.sides.server:
+        # With the server on the sampled host, the residual depends on the server's memory.
+        keys.append("cost.residual")
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
     return dict.fromkeys(keys, server_memory(run, holders)[1]) | {
         "drift.server_user": source.replace("_", " + ").upper()
@@ -236,19 +257,19 @@ def _cpu(numbers: dict[str, Measured], run: Run) -> None:
     """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats
     included).
     """
-    ramp, hold = run.phase("ramp"), run.phase("hold")
+    ramp = run.phase("ramp")
+    hold = run.phase("hold")
+    ramp_end_s = run.stop_s
+    if hold is not None:
+        ramp_end_s = hold.start_s
     for key, part, end_s, count, name in (
         ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
-        (
-            "cpu.per_connection",
-            ramp,
-            hold.start_s if hold is not None else run.stop_s,
-            "opened",
-            "ramp",
-        ),
+        ("cpu.per_connection", ramp, ramp_end_s, "opened", "ramp"),
     ):
         if part is None:
             numbers[key] = f"the run did not reach its {name}"
+        elif misses_processes(run):
+            numbers[key] = "processes of the server came and went between two readings"
         else:
             numbers[key] = _per(run, part.start_s, end_s, count, name)
 
@@ -293,12 +314,15 @@ def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
     for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
-        numbers[key] = (
-            Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
-        )
-    failed = sum(whole.failures.values())
-    attempts = (whole.opened + failed) / 1e3
-    numbers["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
+        if hours > 0:
+            numbers[key] = Rate(count, hours)
+        else:
+            numbers[key] = "no connection was held for a whole second"
+    attempts = (whole.opened + whole.failed) / 1e3
+    if attempts > 0:
+        numbers["failed"] = Rate(whole.failed, attempts)
+    else:
+        numbers["failed"] = "nothing was attempted"
 
 
 def connection_hours(run: Run) -> float:
@@ -308,8 +332,11 @@ def connection_hours(run: Run) -> float:
     for t_s, tick in run.ticks:
         if t_s > run.stop_s + 0.5:
             break
-        # A longer step is a gap.
-        seconds += tick.held * (min(t_s - before, MINUTE_S) if before is not None else 1.0)
+        lasted_s = 1.0
+        if before is not None:
+            # A longer step is a gap.
+            lasted_s = min(t_s - before, MINUTE_S)
+        seconds += tick.held * lasted_s
         before = t_s
     return seconds / 3600
 

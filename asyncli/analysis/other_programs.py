@@ -27,12 +27,10 @@ def memory_of_others(run: Run, holders: Holders) -> Series:
     """Memory of processes on the sampled host over time, without those of asyncli, of the server
     and of the ``holders``.
     """
-    ours = (
-        (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES)
-        if run.sides.generator
-        else (metrics.AGENT_USS_BYTES,)
-    )
-    known = [run.series(name) for name in ours]
+    of_asyncli = [metrics.AGENT_USS_BYTES]
+    if run.sides.generator:
+        of_asyncli = [metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES]
+    known = [run.series(name) for name in of_asyncli]
     if run.sides.server:
         known += [
             with_files_at_rest(run, holders)[0],
@@ -67,7 +65,7 @@ def _sure_pace(rest: Series) -> float:
     """Bytes a second of a metric that moves steadily: the end of its 95 % interval closest to zero;
     0 if that holds zero.
     """
-    if len(rest) < FEWEST_POINTS:
+    if len(rest) < FEWEST_POINTS or rest.t_s[-1] <= rest.t_s[0]:
         return 0.0
     points = []
     for start_s, end_s in parts(
@@ -85,4 +83,6 @@ def _sure_pace(rest: Series) -> float:
 
 def _common_pace(before: float, after: float) -> float:
     """The pace closer to zero of two; 0 if their signs differ."""
-    return math.copysign(min(abs(before), abs(after)), after) if before * after > 0 else 0.0
+    if before * after <= 0:
+        return 0.0
+    return math.copysign(min(abs(before), abs(after)), after)

@@ -9,6 +9,7 @@ from typing import get_args
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
+from asyncli.analysis.count_by_values import CountByValues, count_by_values
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.generations import generations
@@ -21,9 +22,10 @@ from asyncli.model.metrics import SERVER_SOCKETS
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, PhaseName
 from asyncli.model.run import Run
+from asyncli.model.topology import CountSource
 
-# A status page that is older than this (s) at the drain, and than two of its usual intervals, is
-# ignored.
+# A status page that is older than this (s) at the drain is compared with what was open when it was
+# read; it is ignored if it is older than two of its usual intervals too, or of the ramp.
 _STALE_S = 3.0
 # In these connections are held, and closed.
 _LAST_PHASES: tuple[PhaseName, ...] = ("hold", "drain")
@@ -31,14 +33,14 @@ _LAST_PHASES: tuple[PhaseName, ...] = ("hold", "drain")
 
 class _AtEnd(msgspec.Struct, frozen=True):
     """Two counts at the last page. Work in flight allows second less first to be from ``least`` to
-    ``most``.
+    ``greatest``.
     """
 
     pair: Pair
     first: int
     second: int
     least: int
-    most: int
+    greatest: int
 
     @property
     def by(self) -> int:
@@ -46,7 +48,7 @@ class _AtEnd(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        return self.least <= self.by <= self.most
+        return self.least <= self.by <= self.greatest
 
 
 class Reconciliation(msgspec.Struct):
@@ -55,12 +57,15 @@ class Reconciliation(msgspec.Struct):
     #: Open at the client at the hold's end; unanswered ones included, since the server may count
     #: them.
     client_held: int | None = None
-    #: Active connections of the server, less our poller's, at the hold's end.
+    #: Active connections of the server, less our poller's, on the last page of the hold; by a row
+    #: of its metrics that was found by its values, less what that counted beside ours.
     server_active: int | None = None
     accepts_delta: int | None = None
     handled_delta: int | None = None
     requests_delta: int | None = None
     agrees: bool | None = None
+    #: Where the server's counts are from, if that is no status page.
+    source: CountSource | msgspec.UnsetType = msgspec.UNSET
     #: Periods in which counts diverged, also if they agreed again later.
     divergences: list[Divergence] = msgspec.field(default_factory=list)
 
@@ -75,48 +80,92 @@ def reconcile(
     ``diagnoses``: of lost connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
-    start_s = run.first_connect_s
-    stop_s = run.stop_s
     context = _context_of(run, totals, diagnoses)
-    if not math.isfinite(start_s):
+    if not math.isfinite(run.first_connect_s):
         return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
     client = Client(run)
-    pages = Pages(without_counters(run))
-    result.divergences = client.behind_asked(start_s, stop_s)
-    if not len(pages) or pages.t_s[0] > start_s:
-        unknown = counts.reconciliation_unknown("no_page", _lacks(run.plan), context.server)
-        return result, [unknown, *_divergence_findings(result.divergences, context)]
-    if not math.isnan(pages.active[0]):
+    context.by_values = count_by_values(run, client)
+    active = None if context.by_values is None else context.by_values.active
+    pages = Pages(without_counters(run), active)
+    result.divergences = client.behind_asked(run.first_connect_s, run.stop_s)
+    if _has_pages(run, pages):
+        findings = _compare(run, totals, client, pages, result, context)
+    else:
+        lacks = _lacks(run.plan)
+        findings = [counts.reconciliation_unknown("no_page", lacks, context.server)]
+    return result, [*findings, *_divergence_findings(result.divergences, context)]
+
+
+def _has_pages(run: Run, pages: Pages) -> bool:
+    """Whether there are pages to compare, and of what counts since the server's start one from
+    before the ramp.
+    """
+    if not len(pages):
+        return False
+    return pages.counts_open_alone or bool(pages.t_s[0] <= run.first_connect_s)
+
+
+def _source(run: Run, context: _Context) -> CountSource | msgspec.UnsetType:
+    """The page, and the metric on it, whose count of connections is compared; unset where a status
+    page counts them, or nothing does.
+    """
+    if context.by_values is not None:
+        return context.by_values.source
+    if run.plan.status_url is not None or run.place.count_source is None:
+        return msgspec.UNSET
+    return run.place.count_source
+
+
+def _compare(
+    run: Run,
+    totals: Totals,
+    client: Client,
+    pages: Pages,
+    result: Reconciliation,
+    context: _Context,
+) -> list[Finding]:
+    """Compare the counts of all pages and at the last one. Sets in ``result`` what the pages say;
+    findings of the counts at the end, and of restarts.
+    """
+    start_s = run.first_connect_s
+    stop_s = run.stop_s
+    if context.by_values is None and pages.t_s[0] <= start_s and not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
+    result.source = _source(run, context)
     pairs = compared(client, pages, start_s, stop_s)
     for pair in pairs:
         result.divergences += pair.divergences()
     result.divergences.sort(key=lambda divergence: divergence.from_s)
-    active = _active_at_end(pages, start_s, stop_s)
+    active = _active_at_end(run, pages)
     if active is not None or pages.t_s[-1] >= stop_s:
         _set_deltas(result, pages)
     restarts = _restarts(pages)
     why = _why_unknown(run, pages, active)
     if why == "page_of_new_processes":
-        before_s = pages.restarted_s[0]
-        result.divergences = [
-            divergence for divergence in result.divergences if divergence.from_s < before_s
-        ]
+        result.divergences = _begun_before(result.divergences, pages.restarted_s[0])
     if why is not None or active is None:
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
-        return result, [unknown, *restarts, *_divergence_findings(result.divergences, context)]
+        return [unknown, *restarts]
     result.server_active = _int_or_none(active)
+    at_end = _counts_at_end(pairs, client, totals, active, stop_s)
+    at_end_findings = _findings_at_end(run, at_end, result, context, restarted=bool(restarts))
+    return [*at_end_findings, *restarts]
+
+
+def _begun_before(divergences: Sequence[Divergence], before_s: float) -> list[Divergence]:
+    return [divergence for divergence in divergences if divergence.from_s < before_s]
+
+
+def _counts_at_end(
+    pairs: Sequence[CountPair], client: Client, totals: Totals, active: float, stop_s: float
+) -> list[_AtEnd]:
+    """The pairs at the last page of which both counts are known."""
     at_end = []
     for pair in pairs:
         count = _at_end(pair, client, totals, active, stop_s)
         if count is not None:
             at_end.append(count)
-    at_end_findings = _findings_at_end(run, at_end, result, context, restarted=bool(restarts))
-    return result, [
-        *at_end_findings,
-        *restarts,
-        *_divergence_findings(result.divergences, context),
-    ]
+    return at_end
 
 
 def _set_deltas(result: Reconciliation, pages: Pages) -> None:
@@ -142,20 +191,22 @@ def _findings_at_end(
     restarted: bool,
 ) -> list[Finding]:
     """Findings of the counts at the last page; sets whether they agree."""
-    accepted_more = any(count.pair == "accepts" and count.by > count.most for count in at_end)
+    accepted_more = any(count.pair == "accepts" and count.by > count.greatest for count in at_end)
     context.others = context.others_hold or accepted_more
     open_since: dict[str, Since] = {}
     for divergence in result.divergences:
         if not divergence.closed:
             since = Since(from_s=divergence.from_s, most=divergence.most, at_s=divergence.at_s)
             open_since[divergence.pair] = since
-    disagreements = []
+    findings = []
     for count in at_end:
-        if not count.agrees:
-            disagreements.append(_disagreement(count, open_since.get(count.pair), context))
-    result.agrees = not disagreements
-    agreements = _agreement_findings(at_end, context, restarted=restarted, ended=_has_ended(run))
-    return [*disagreements, *agreements]
+        if count.pair == "held" and context.by_values is not None:
+            findings.append(_counted_by_values(count, context.by_values))
+        elif not count.agrees:
+            findings.append(_disagreement(count, open_since.get(count.pair), context))
+    result.agrees = all(count.agrees for count in at_end)
+    findings += _agreement_findings(at_end, context, restarted=restarted, ended=_has_ended(run))
+    return findings
 
 
 def _has_ended(run: Run) -> bool:
@@ -170,35 +221,43 @@ def _has_ended(run: Run) -> bool:
 def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Context:
     return _Context(
         lost=totals.whole.lost,
-        failed=sum(totals.whole.failures.values()),
+        failed=totals.whole.failed,
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
-        killed=sum(
-            diagnosis.count
-            for diagnosis in diagnoses
-            if diagnosis.code == "worker_crash" and diagnosis.certain
-        ),
+        killed=sum(map(_lost_with_worker, diagnoses)),
         server=run.place.server_name,
         others_hold=_others_hold_sockets(run),
     )
 
 
+def _lost_with_worker(diagnosis: Diagnosis) -> int:
+    """How many connections were certainly lost with a killed worker of the server."""
+    if diagnosis.code != "worker_crash" or not diagnosis.certain:
+        return 0
+    return diagnosis.count
+
+
 def _lacks(plan: Plan) -> list[str]:
     """What a plan needs for a page from before the first connect, and lacks."""
     lacks = []
-    if not plan.status_url:
+    if not plan.status_url and plan.server_metrics:
+        lacks.append("metrics_map")
+    elif not plan.status_url:
         lacks.append("status_url")
     if not plan.baseline_s:
         lacks.append("baseline")
     return lacks
 
 
-def _active_at_end(pages: Pages, start_s: float, stop_s: float) -> float | None:
+def _active_at_end(run: Run, pages: Pages) -> float | None:
     """The server's active connections on the last page that is not stale. A later page may be of
-    the drain.
+    the drain, and one that is older may be of the ramp.
     """
-    recent_s = max(start_s, stop_s - max(_STALE_S, 2 * pages.step_s))
-    recent = (pages.answered_s <= stop_s) & (pages.t_s >= recent_s)
+    hold = run.phase("hold")
+    all_open_s = run.stop_s if hold is None else hold.start_s
+    of_rare_pages_s = max(all_open_s, run.stop_s - 2 * pages.step_s)
+    recent_s = max(run.first_connect_s, min(run.stop_s - _STALE_S, of_rare_pages_s))
+    recent = (pages.answered_s <= run.stop_s) & (pages.t_s >= recent_s)
     if not recent.any():
         return None
     return float(pages.active[recent][-1])
@@ -227,11 +286,11 @@ def _page_of_new_processes(run: Run, pages: Pages) -> bool:
     nothing of the earlier ones, as HAProxy's. nginx's page counts for all in shared memory, and
     goes on.
     """
-    return any(
-        abs(restarted_s - generation.at_s) <= MISSED_S
-        for restarted_s in pages.restarted_s
-        for generation in generations(run)
-    )
+    for generation in generations(run):
+        for restarted_s in pages.restarted_s:
+            if abs(restarted_s - generation.at_s) <= MISSED_S:
+                return True
+    return False
 
 
 def _int_or_none(count: float) -> int | None:
@@ -245,8 +304,8 @@ def _at_end(
     first = float(pair.first[-1])
     second = float(pair.second[-1])
     least = float(pair.least[-1])
-    greatest = float(pair.most[-1])
-    if pair.pair == "held":
+    greatest = float(pair.greatest[-1])
+    if pair.pair == "held" and pair.t_s[-1] >= stop - _STALE_S:
         first = totals.open
         second = active
         # Opens and losses near the drain may come before or after the page.
@@ -259,6 +318,17 @@ def _at_end(
     return _AtEnd(pair.pair, round(first), round(second), math.floor(least), math.ceil(greatest))
 
 
+def _counted_by_values(count: _AtEnd, by_values: CountByValues) -> Finding:
+    return counts.counted_by_values(
+        by_values.source.metric,
+        by_values.source.url,
+        round(by_values.before),
+        count.first,
+        count.second,
+        count.agrees,
+    )
+
+
 def _disagreement(count: _AtEnd, since: Since | None, context: _Context) -> Finding:
     match count.pair:
         case "held":
@@ -266,7 +336,9 @@ def _disagreement(count: _AtEnd, since: Since | None, context: _Context) -> Find
                 count.first, count.second, since, context.addresses, context.beyond(count.by)
             )
         case "accepts":
-            silent = context.silent if -count.by <= context.silent else 0
+            silent = 0
+            if -count.by <= context.silent:
+                silent = context.silent
             return counts.reconcile_accepts(
                 count.first, count.second, since, context.addresses, silent, context.server
             )
@@ -298,19 +370,21 @@ class _Context(msgspec.Struct):
     already: int = 0
     #: The server's name; "": unknown.
     server: str = ""
+    #: The row that counts the server's connections, where no rule names one.
+    by_values: CountByValues | None = None
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain
         ``excess``; else (0, 0).
         """
-        # A few are our poller's, or were opened while a worker was replaced.
-        enough = max(FEWEST, round(WORTH_TELLING * excess))
-        known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
         if excess <= 0:
             return 0, 0
-        for killed, already in known:
+        # A few are our poller's, or were opened while a worker was replaced.
+        few = max(FEWEST, round(WORTH_TELLING * excess))
+        explanations = ((self.killed, 0), (0, self.already), (self.killed, self.already))
+        for killed, already in explanations:
             stale = killed + already
-            if stale and abs(stale - excess) <= enough:
+            if stale and abs(stale - excess) <= few:
                 return killed, already
         return 0, 0
 
@@ -357,13 +431,20 @@ def _agreement_findings(
     for count in at_end:
         if not count.by or not count.agrees:
             continue
-        beyond = count.by if count.pair == "held" else 0
+        # What the server holds beyond ours.
+        beyond = 0
+        if count.pair == "held":
+            beyond = count.by
         killed, before = context.stale(beyond)
         if killed or before:
             findings.append(counts.reconcile_stale(count.by, killed, before))
             continue
-        flight = abs(count.least if count.by < 0 else count.most)
-        already = context.already if beyond > 0 else 0
+        flight = abs(count.greatest)
+        if count.by < 0:
+            flight = abs(count.least)
+        already = 0
+        if beyond > 0:
+            already = context.already
         apart.append({"pair": count.pair, "by": count.by, "flight": flight, "before": already})
     if apart:
         findings.append(counts.reconcile_in_flight(apart, ended, restarted))
@@ -412,7 +493,11 @@ def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -
 
 
 def _is_reported(divergence: Divergence, context: _Context) -> bool:
-    """Whether the counts agreed again, or more lacked of the plan than losses explain."""
+    """Whether the counts agreed again, or more lacked of the plan than losses explain. What was
+    found by its values follows the connections but for a few, and has a finding of its own.
+    """
+    if divergence.pair == "held" and context.by_values is not None:
+        return False
     if divergence.closed:
         return True
     return divergence.pair == "asked" and -divergence.most > context.lost + context.failed

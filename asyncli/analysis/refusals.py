@@ -1,9 +1,10 @@
-"""Who refused connects: the server's host, where no socket listened, or something on the way. Pure.
+"""Who refused or dropped connects: the server's sockets, or something on the way. Pure.
 
 A reset that answers a connect does not say who sent it: a packet filter sends the same. The kernel
 of the server's host sends it only if no socket listens there; a full listen queue drops connects,
 or resets them after it granted them (tcp_abort_on_overflow). So the sockets decide, where the host
-is sampled: :mod:`asyncli.collect.listeners`.
+is sampled: :mod:`asyncli.collect.listeners`. So do they of connects without an answer: the kernel
+counts for each listening socket what it dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import bisect
 
 import msgspec
 
-from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_OPENED
+from asyncli.model.metrics import (
+    SERVER_LISTENERS,
+    SERVER_LISTENERS_DROPPED,
+    SERVER_LISTENERS_OPENED,
+)
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
@@ -63,6 +68,24 @@ def did_listen(run: Run, from_s: float, to_s: float) -> bool | None:
     if not opened or opened.values[0] != opened.values[-1]:
         return None
     return True
+
+
+def dropped_by_listeners(run: Run) -> Series | None:
+    """How many connects the server's listening sockets had dropped, until the drain; None where
+    that is not known, as where sockets were closed, with what they counted.
+    """
+    until_s = run.stop_s + 1.0
+    dropped = run.series(SERVER_LISTENERS_DROPPED).between(0.0, until_s)
+    if len(dropped) < 2:
+        return None
+    for name in (SERVER_LISTENERS, SERVER_LISTENERS_OPENED):
+        counts = run.series(name).between(0.0, until_s).values
+        if not counts or min(counts) != max(counts):
+            return None
+    # Of several addresses some may have no socket.
+    if not any(run.series(SERVER_LISTENERS).values) or len(run.place.destinations) > 1:
+        return None
+    return dropped
 
 
 def _around(readings: Series, from_s: float, to_s: float) -> Series:

@@ -30,6 +30,8 @@ CONFIDENCE = 0.95
 FEWEST_POINTS = 3
 #: A parabola, and a plane, have three parameters.
 FEWEST_POINTS_OF_A_PLANE = FEWEST_POINTS + 1
+#: Two lines that meet, with two points on either side and one at the knot.
+FEWEST_POINTS_OF_A_KINK = FEWEST_POINTS + 2
 #: Correlation times of the wander as shares of the points' time span, from well below the distance
 #: of twenty points to the whole span; and a random walk over it.
 TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
@@ -40,7 +42,8 @@ WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 # walk have more, because some forty points hardly distinguish a walk from its neighbours. By
 # bench/coverage.py: with one each, 70 to 88 of 100 intervals contained the truth under a random
 # walk; with these weights 82 to 91, and intervals under white noise are a fifth wider.
-_PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
+_PRIOR_WHITE = 12.0
+_PRIOR_WALK = 6.0
 # Variance of the step from the baseline to the first connections, in the same unit: none; several
 # usual steps; hundreds of them, as measured with nginx (0.1 MB beside noise of some kB) and asyncli
 # (5 MB beside 30 kB).
@@ -97,11 +100,28 @@ class FittedLine(msgspec.Struct):
         return self.intercept + self.slope * n
 
     def half_at(self, n: float) -> float:
-        values = [
-            (part.weight, part.intercept + part.slope * n, _variance_at(part, n))
-            for part in self.parts
-        ]
-        return _half_width(self.at(n), values, self.freedom)
+        """Half the width of the line's 95 % interval at ``n`` connections."""
+        mixture = []
+        for part in self.parts:
+            value = part.intercept + part.slope * n
+            mixture.append((part.weight, value, _variance_at(part, n)))
+        return _half_width(self.at(n), mixture, self.freedom)
+
+
+class _UnitScale(NamedTuple):
+    """Numbers shifted by their mean and divided by their range: of order one, to keep digits."""
+
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, numbers: Any) -> _UnitScale:
+        import numpy as np
+
+        return cls(float(numbers.mean()), float(np.ptp(numbers)))
+
+    def scaled(self, numbers: Any) -> Any:
+        return (numbers - self.mean) / self.spread
 
 
 def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine | None:
@@ -121,51 +141,82 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
     value = np.array([point.value for point in points])
-    spread_n, spread = float(np.ptp(n)), float(np.ptp(value))
-    if spread_n <= 0:
+    of_n = _UnitScale.of(n)
+    of_value = _UnitScale.of(value)
+    freedom = m - 2
+    if of_n.spread <= 0:
         return None
-    if spread <= 0:
-        return _exact(0.0, float(value[0]), None, m - 2, ahead)
-    # Shifted and scaled to order one, to keep digits.
-    n0, y0 = float(n.mean()), float(value.mean())
-    x, y = (n - n0) / spread_n, (value - y0) / spread
-    design = np.column_stack([np.ones(m), x])
+    if of_value.spread <= 0:
+        return _exact(0.0, float(value[0]), None, freedom, ahead)
+    y = of_value.scaled(value)
+    design = np.column_stack([np.ones(m), of_n.scaled(n)])
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
-        slope = float(plain[1]) * spread / spread_n
-        return _exact(slope, float(plain[0]) * spread + y0 - slope * n0, 1.0, m - 2, ahead)
+        slope = float(plain[1]) * of_value.spread / of_n.spread
+        intercept = float(plain[0]) * of_value.spread + of_value.mean - slope * of_n.mean
+        return _exact(slope, intercept, 1.0, freedom, ahead)
 
     fitted = _generalised(points, ahead, design, y)
-    noise = fitted.noise
-    weight = fitted.weight
-
-    # Back to bytes and connections: slope = b * spread / spread_n, and the intercept is the line's
-    # value at n = 0.
-    to_bytes = np.array([[spread, -n0 * spread / spread_n], [0.0, spread / spread_n]])
-    means = fitted.coefficients @ to_bytes.T + np.array([y0, 0.0])
-    spreads = to_bytes @ fitted.covariance @ to_bytes.T
-    parts = [
-        Part(float(w), float(a), float(b), float(c[0, 0]), float(c[0, 1]), float(c[1, 1]))
-        for w, (a, b), c in zip(weight, means, spreads, strict=True)
-        if w > 1e-9
-    ]
-    slope = float(means[:, 1] @ weight)
-    intercept = float(means[:, 0] @ weight)
-    half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
-    # The first kinds of noise are without a step to the first connections.
-    apart = float(weight[: noise.together].sum()) < 1 - CONFIDENCE
-    on_it = points[:-1] if apart else points
-    found = FittedLine(
-        slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart
+    parts, slope, intercept = _in_bytes(fitted, of_n, of_value)
+    half = _half_width(
+        slope, [(part.weight, part.slope, part.var_slope) for part in parts], freedom
     )
+    if not all(map(math.isfinite, (slope, intercept, half))):
+        return None
+    # The first kinds of noise are without a step to the first connections.
+    apart = float(fitted.weight[: fitted.noise.together].sum()) < 1 - CONFIDENCE
+    on_line = points[:-1] if apart else points
+    r2 = _explained(on_line, slope, intercept)
+    line = FittedLine(slope, intercept, half, r2, freedom, parts, apart)
     if ahead is not None:
-        place = np.array([1.0, (ahead.n - n0) / spread_n])
-        middles, variances = noise.ahead(place, fitted.coefficients, fitted.inverse)
-        values = [y0 + spread * middles, spread**2 * variances * fitted.variance]
-        kinds = list(zip(weight.tolist(), *(column.tolist() for column in values), strict=True))
-        middle = sum(share * mean for share, mean, _ in kinds)
-        found.predicted = (middle, _half_width(middle, kinds, m - 2))
-    return found if all(map(math.isfinite, (slope, intercept, half))) else None
+        line.predicted = _predicted(fitted, ahead, of_n, of_value)
+    return line
+
+
+def _in_bytes(
+    fitted: _Fitted, of_n: _UnitScale, of_value: _UnitScale
+) -> tuple[list[Part], float, float]:
+    """The line under each kind of noise in bytes and connections, and the mean slope and intercept:
+    slope = b * spread / spread of N, and the intercept is the line's value at N = 0.
+    """
+    import numpy as np
+
+    spread = of_value.spread
+    to_bytes = np.array([[spread, -of_n.mean * spread / of_n.spread], [0.0, spread / of_n.spread]])
+    means = fitted.coefficients @ to_bytes.T + np.array([of_value.mean, 0.0])
+    covariances = to_bytes @ fitted.covariance @ to_bytes.T
+    parts = []
+    for weight, (intercept, slope), covariance in zip(
+        fitted.weight, means, covariances, strict=True
+    ):
+        # Lighter ones change no digit.
+        if weight <= 1e-9:
+            continue
+        part = Part(
+            weight=float(weight),
+            intercept=float(intercept),
+            slope=float(slope),
+            var_intercept=float(covariance[0, 0]),
+            covariance=float(covariance[0, 1]),
+            var_slope=float(covariance[1, 1]),
+        )
+        parts.append(part)
+    return parts, float(means[:, 1] @ fitted.weight), float(means[:, 0] @ fitted.weight)
+
+
+def _predicted(
+    fitted: _Fitted, ahead: Point, of_n: _UnitScale, of_value: _UnitScale
+) -> tuple[float, float]:
+    """The value of the point ahead (bytes), and half of its 95 % interval."""
+    import numpy as np
+
+    place = np.array([1.0, of_n.scaled(ahead.n)])
+    middles, variances = fitted.noise.ahead(place, fitted.coefficients, fitted.inverse)
+    means = of_value.mean + of_value.spread * middles
+    variances = of_value.spread**2 * variances * fitted.variance
+    mixture = _mixture(fitted.weight, means, variances)
+    middle = sum(weight * mean for weight, mean, _ in mixture)
+    return middle, _half_width(middle, mixture, fitted.freedom)
 
 
 class Parabola(NamedTuple):
@@ -193,14 +244,130 @@ def parabola(points: Sequence[Point]) -> Parabola | None:
         return None
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
-    spread_n = float(np.ptp(n))
-    if spread_n <= 0:
+    of_n = _UnitScale.of(n)
+    if of_n.spread <= 0:
         return None
-    x = (n - float(n.mean())) / spread_n
-    at_most = np.array([0.0, 1.0, 2 * float(x.max())]) / spread_n
-    by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))]) / spread_n
-    known = _estimates(points, [x, x**2], [at_most, by_difference])
-    return None if known is None else Parabola(*known[0], *known[1])
+    x = of_n.scaled(n)
+    at_most = np.array([0.0, 1.0, 2 * float(x.max())]) / of_n.spread
+    by_difference = np.array([0.0, 0.0, 2 * float(np.ptp(x))]) / of_n.spread
+    estimates = _estimates(points, [x, x**2], [at_most, by_difference])
+    if estimates is None:
+        return None
+    slope, difference = estimates
+    return Parabola(*slope, *difference)
+
+
+class Kink(NamedTuple):
+    """Two straight lines that meet: the slope of the last one, and half of its 95 % interval.
+
+    ``difference``: that slope less the slope of the first line, and half of its 95 % interval for
+    as many comparisons as places were tried (Bonferroni). ``stretch``: the connections of the last
+    line.
+    """
+
+    slope_at_most: float
+    half: float
+    difference: float
+    half_of_difference: float
+    stretch: float
+
+
+def kink(points: Sequence[Point]) -> Kink | None:
+    """How the slope changes at one number of connections, by two lines that meet there, under the
+    same kinds of noise as one line.
+
+    Where they meet is unknown: each point and the middle between two is tried that leaves two
+    points on either side, and each has its weight by the restricted likelihood, as the kinds of
+    noise have. None for too few points.
+
+    The bend is one column more beside those of the line. What the line explains of it, and of the
+    metric, is taken off both (Frisch and Waugh 1933, Econometrica 1), so that each knot under each
+    kind of noise takes a division.
+    """
+    import numpy as np
+
+    m = len(points)
+    if m < FEWEST_POINTS_OF_A_KINK or not _are_finite(points):
+        return None
+    n = np.array([point.n for point in points])
+    value = np.array([point.value for point in points])
+    of_n = _UnitScale.of(n)
+    of_value = _UnitScale.of(value)
+    if of_n.spread <= 0 or of_value.spread <= 0:
+        return None
+    x = of_n.scaled(n)
+    y = of_value.scaled(value)
+    knots = _knots(np.sort(x))
+    if not len(knots):
+        return None
+    freedom = m - 3
+    bends = np.maximum(0.0, x[:, None] - knots)
+    noise = _whiten(points, None, np.column_stack([np.ones(m), x, bends, y]))
+    line = noise.columns[:, :, :2]
+    others = noise.columns[:, :, 2:]
+    across = np.swapaxes(line, 1, 2)
+    inverse = np.linalg.inv(across @ line)
+    explained = inverse @ (across @ others)
+    off = others - line @ explained
+    # (kind, knot)
+    bend = off[:, :, :-1]
+    metric = off[:, :, -1:]
+    own = np.maximum((bend**2).sum(axis=1), ROUNDING**2)
+    by_bend = (bend * metric).sum(axis=1) / own
+    squares = ((metric - bend * by_bend[:, None, :]) ** 2).sum(axis=1)
+    squares = np.maximum(squares, m * ROUNDING**2)
+    log_det = 2 * np.log(noise.own).sum(axis=1) - np.log(np.linalg.det(inverse))
+    log_weight = noise.log_prior[:, None] - 0.5 * (
+        log_det[:, None] + np.log(own) + freedom * np.log(squares)
+    )
+    weight = _weights(log_weight)
+    variance = squares / freedom
+    # The bend's column has a slope of its own, which the line's coefficient takes off.
+    lever = 1 - explained[:, 1, :-1]
+    slope = explained[:, 1, -1:] + by_bend * lever
+    of_slope = variance * (inverse[:, 1, 1][:, None] + lever**2 / own)
+    unit = of_value.spread / of_n.spread
+    of_many = 1 - (1 - CONFIDENCE) / len(knots)
+    ends = [
+        *_mixed(weight, unit * slope, unit**2 * of_slope, freedom, CONFIDENCE),
+        *_mixed(weight, unit * by_bend, unit**2 * variance / own, freedom, of_many),
+        of_n.spread * float((float(x.max()) - knots) @ weight.sum(axis=0)),
+    ]
+    if not all(map(math.isfinite, ends)):
+        return None
+    return Kink(*ends)
+
+
+def _knots(x: Any) -> Any:
+    """The places in ``x``, in order, and between these, with two points or more on either side."""
+    import numpy as np
+
+    places = np.unique(np.concatenate([x, (x[1:] + x[:-1]) / 2]))
+    before = np.searchsorted(x, places, side="right")
+    after = len(x) - np.searchsorted(x, places, side="left")
+    return places[(before >= 2) & (after >= 2) & (places > x[0]) & (places < x[-1])]
+
+
+def _mixed(
+    weight: Any, means: Any, variances: Any, freedom: int, confidence: float
+) -> tuple[float, float]:
+    """The mean of a mixture, and half of its interval."""
+    middle = float((weight * means).sum())
+    mixture = _mixture(weight.ravel(), means.ravel(), variances.ravel())
+    return middle, _half_width(middle, mixture, freedom, confidence)
+
+
+def _mixture(weight: Any, means: Any, variances: Any) -> list[tuple[float, float, float]]:
+    """(weight, mean, variance) of each kind."""
+    return list(zip(weight.tolist(), means.tolist(), variances.tolist(), strict=True))
+
+
+def _weights(log_weight: Any) -> Any:
+    """Weights that add up to one."""
+    import numpy as np
+
+    weight = np.exp(log_weight - log_weight.max())
+    return weight / weight.sum()
 
 
 class WithTime(NamedTuple):
@@ -224,9 +391,9 @@ class WithTime(NamedTuple):
         return abs(self.per_s) > self.half_of_per_s
 
 
-def regress_with_time(points: Sequence[Point]) -> WithTime | None:
+def regress_with_time(points: Sequence[Point], *, first_use: bool = False) -> WithTime | None:
     """What rises with the connections, and what with time, by points at rest: connections and time
-    do not rise together there.
+    do not rise together there. ``first_use``: the first connection may have taken memory once.
 
     None for too few points, or if they do rise together.
     """
@@ -237,14 +404,22 @@ def regress_with_time(points: Sequence[Point]) -> WithTime | None:
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
     t_s = np.array([point.t_s for point in points])
-    spread_n, spread_s = float(np.ptp(n)), float(np.ptp(t_s))
-    if spread_n <= 0 or spread_s <= 0:
+    of_n = _UnitScale.of(n)
+    of_time = _UnitScale.of(t_s)
+    if of_n.spread <= 0 or of_time.spread <= 0:
         return None
-    columns = [(n - float(n.mean())) / spread_n, (t_s - float(t_s.mean())) / spread_s]
-    of_n = np.array([0.0, 1.0 / spread_n, 0.0])
-    of_time = np.array([0.0, 0.0, 1.0 / spread_s])
-    known = _estimates(points, columns, [of_n, of_time])
-    return None if known is None else WithTime(*known[0], *known[1])
+    columns = [of_n.scaled(n), of_time.scaled(t_s)]
+    by_n = [0.0, 1.0 / of_n.spread, 0.0]
+    by_time = [0.0, 0.0, 1.0 / of_time.spread]
+    if first_use:
+        columns.append((n > 0).astype(float))
+        by_n.append(0.0)
+        by_time.append(0.0)
+    estimates = _estimates(points, columns, [np.array(by_n), np.array(by_time)])
+    if estimates is None:
+        return None
+    slope, growth = estimates
+    return WithTime(*slope, *growth)
 
 
 def _estimates(
@@ -258,23 +433,26 @@ def _estimates(
     import numpy as np
 
     value = np.array([point.value for point in points])
-    spread = float(np.ptp(value))
-    if spread <= 0:
+    scale = _UnitScale.of(value)
+    if scale.spread <= 0:
         return None
-    y = (value - float(value.mean())) / spread
+    y = scale.scaled(value)
     design = np.column_stack([np.ones(len(points)), *columns])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         return None
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
-        return [(float(spread * contrast @ plain), 0.0) for contrast in contrasts]
+        return [(float(scale.spread * contrast @ plain), 0.0) for contrast in contrasts]
     try:
         fitted = _generalised(points, None, design, y)
     except np.linalg.LinAlgError:
         # Under some kind of noise.
         return None
-    known = [fitted.of(spread * contrast) for contrast in contrasts]
-    return known if all(math.isfinite(number) for pair in known for number in pair) else None
+    estimates = [fitted.of(scale.spread * contrast) for contrast in contrasts]
+    for middle, half in estimates:
+        if not math.isfinite(middle) or not math.isfinite(half):
+            return None
+    return estimates
 
 
 class _Fitted(NamedTuple):
@@ -301,7 +479,7 @@ class _Fitted(NamedTuple):
         means = self.coefficients @ contrast
         variances = np.einsum("i,kij,j->k", contrast, self.covariance, contrast)
         middle = float(means @ self.weight)
-        mixture = list(zip(self.weight.tolist(), means.tolist(), variances.tolist(), strict=True))
+        mixture = _mixture(self.weight, means, variances)
         return middle, _half_width(middle, mixture, self.freedom)
 
 
@@ -312,17 +490,19 @@ def _generalised(points: Sequence[Point], ahead: Point | None, design: Any, y: A
     m, columns = design.shape
     freedom = m - columns
     noise = _whiten(points, ahead, np.column_stack([design, y]))
-    white_x, white_y = noise.columns[:, :, :-1], noise.columns[:, :, -1]
-    information = np.swapaxes(white_x, 1, 2) @ white_x
+    white_x = noise.columns[:, :, :-1]
+    white_y = noise.columns[:, :, -1]
+    across = np.swapaxes(white_x, 1, 2)
+    information = across @ white_x
     inverse = np.linalg.inv(information)
-    coefficients = (inverse @ (np.swapaxes(white_x, 1, 2) @ white_y[:, :, None]))[:, :, 0]
-    rest = ((white_y - (white_x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
+    coefficients = (inverse @ (across @ white_y[:, :, None]))[:, :, 0]
+    off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
+    squares = (off**2).sum(axis=1)
     log_det = 2 * np.log(noise.own).sum(axis=1)
     log_det_information = np.log(np.linalg.det(information))
-    log_weight = noise.log_prior - 0.5 * (log_det + log_det_information + freedom * np.log(rest))
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    variance = rest / freedom
+    log_likelihood = -0.5 * (log_det + log_det_information + freedom * np.log(squares))
+    weight = _weights(noise.log_prior + log_likelihood)
+    variance = squares / freedom
     covariance = inverse * variance[:, None, None]
     return _Fitted(noise, weight, coefficients, covariance, inverse, variance, freedom)
 
@@ -358,12 +538,14 @@ class _Whitened(NamedTuple):
         """
         import numpy as np
 
-        white_x, white_y = self.columns[:, :, :-1], self.columns[:, :, -1]
+        white_x = self.columns[:, :, :-1]
+        white_y = self.columns[:, :, -1]
         off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
         middles = coefficients @ place + (self.onward * off).sum(axis=1)
         lever = place - (self.onward[:, None, :] @ white_x)[:, 0, :]
         of_line = np.einsum("ki,kij,kj->k", lever, inverse, lever)
-        return middles, np.maximum(0.0, self.variance - (self.onward**2).sum(axis=1)) + of_line
+        of_point = np.maximum(0.0, self.variance - (self.onward**2).sum(axis=1))
+        return middles, of_point + of_line
 
 
 def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whitened:
@@ -374,19 +556,20 @@ def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whit
 
     m = len(points)
     timed = [*points, points[-1] if ahead is None else ahead]
-    when, of, over = np.array(
-        [(point.t_s, max(1, point.samples), point.span_s) for point in timed]
-    ).T
-    noises, log_prior = _noises(when, of, over, m)
+    t_s = np.array([point.t_s for point in timed])
+    samples = np.array([float(max(1, point.samples)) for point in timed])
+    span_s = np.array([point.span_s for point in timed])
+    noises, log_prior = _noises(t_s, samples, span_s, m)
     try:
         root = np.linalg.cholesky(noises[:, :m, :m])
     except np.linalg.LinAlgError:
         # Bins that overlap in time (N fell and rose again) have no such covariance; instants always
         # have one.
-        noises, log_prior = _noises(when, of, np.zeros(m + 1), m)
+        noises, log_prior = _noises(t_s, samples, np.zeros(m + 1), m)
         root = np.linalg.cholesky(noises[:, :m, :m])
     white = np.linalg.solve(root, np.broadcast_to(columns, (len(noises), *columns.shape)))
-    onward, variance = np.linalg.solve(root, noises[:, :m, m:])[:, :, 0], noises[:, m, m]
+    onward = np.linalg.solve(root, noises[:, :m, m:])[:, :, 0]
+    variance = noises[:, m, m]
     own = np.diagonal(root, axis1=1, axis2=2)
     if not points[-1].baseline:
         return _Whitened(white, own, log_prior, len(own), onward, variance)
@@ -416,7 +599,9 @@ def _explained(points: Sequence[Point], slope: float, intercept: float) -> float
     middle = sum(point.value for point in points) / max(1, len(points))
     off = sum((point.value - intercept - slope * point.n) ** 2 for point in points)
     whole = sum((point.value - middle) ** 2 for point in points)
-    return max(0.0, 1.0 - off / whole) if whole > 0 else None
+    if whole > 0:
+        return max(0.0, 1.0 - off / whole)
+    return None
 
 
 def _exact(
@@ -446,7 +631,8 @@ def _noises(t_s: Any, samples: Any, span_s: Any, fitted: int) -> tuple[Any, Any]
     gap = np.maximum(0.0, apart - (span_s[:, None] + span_s[None, :]) / 2)
     # White noise averages out in a median, wander does not.
     white = np.diag(float(np.median(samples[:fitted])) / samples)
-    found, prior = [white], [_PRIOR_WHITE]
+    noises = [white]
+    prior = [_PRIOR_WHITE]
     # The wander's step over the usual distance of points has variance one, so that a share of white
     # noise means the same for all.
     step = whole / max(1, fitted - 1)
@@ -457,17 +643,24 @@ def _noises(t_s: Any, samples: Any, span_s: Any, fitted: int) -> tuple[Any, Any]
         wander = shrink[:, None] * shrink[None, :] * np.exp(-gap / time)
         np.fill_diagonal(wander, 2 * (1 - shrink) / length)
         wander /= 2 * -math.expm1(-step / time)
-        found += [wander + of_white * white + 1e-9 * np.eye(m) for of_white in WHITE]
-        prior += [_PRIOR_WALK if share == WALK else 1.0] * len(WHITE)
-    return np.array(found), np.log(np.array(prior))
+        noises += [wander + of_white * white + 1e-9 * np.eye(m) for of_white in WHITE]
+        of_wander = _PRIOR_WALK if share == WALK else 1.0
+        prior += [of_wander] * len(WHITE)
+    return np.array(noises), np.log(np.array(prior))
 
 
 def _variance_at(part: Part, n: float) -> float:
     return max(0.0, part.var_intercept + 2 * n * part.covariance + n * n * part.var_slope)
 
 
-def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], freedom: int) -> float:
-    """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance).
+def _half_width(
+    middle: float,
+    parts: Sequence[tuple[float, float, float]],
+    freedom: int,
+    confidence: float = CONFIDENCE,
+) -> float:
+    """The distance from ``middle`` that contains the share ``confidence`` of the mixture of
+    (weight, mean, variance).
     """
     import numpy as np
 
@@ -476,23 +669,29 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     if not parts:
         return 0.0
     weight, mean, variance = (np.array(column) for column in zip(*parts, strict=True))
-    deviation = np.sqrt(variance)
-    weight, mean, deviation = weight[deviation > 0], mean[deviation > 0], deviation[deviation > 0]
-    if not len(weight):
+    varies = variance > 0
+    if not varies.any():
         return 0.0
-    weight = weight / weight.sum()
+    mean = mean[varies]
+    deviation = np.sqrt(variance[varies])
+    weight = weight[varies] / weight[varies].sum()
 
     def inside(half: float) -> float:
         high = stdtr(freedom, (middle + half - mean) / deviation)
         low = stdtr(freedom, (middle - half - mean) / deviation)
         return float((weight * (high - low)).sum())
 
-    low, high = 0.0, float(np.max(deviation + np.abs(mean - middle)))
-    while inside(high) < CONFIDENCE:
-        low, high = high, 2 * high
+    low = 0.0
+    high = float(np.max(deviation + np.abs(mean - middle)))
+    while inside(high) < confidence:
+        low = high
+        high = 2 * high
     for _ in range(60):
         if high - low <= 1e-6 * high:
             break
         half = (low + high) / 2
-        low, high = (half, high) if inside(half) < CONFIDENCE else (low, half)
+        if inside(half) < confidence:
+            low = half
+        else:
+            high = half
     return high

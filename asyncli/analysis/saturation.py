@@ -8,6 +8,7 @@ so on the verdict: the run is invalid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
@@ -88,7 +89,9 @@ def _rate_of_ticks(run: Run) -> float | None:
     """The rate up to the last second that the ramp filled; None with too few seconds."""
     ramp = run.phase("ramp")
     start = run.first_connect_s
-    end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
+    end = math.inf
+    if ramp is not None and ramp.end_s is not None:
+        end = ramp.end_s
     opening = [
         (t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5
     ]
@@ -133,16 +136,21 @@ def _waited_in(ramp: Tick) -> generator.PartOfConnect:
     """The part of a connect that took longest; the first part that no connection completed, if
     there is one.
     """
-    times: dict[generator.PartOfConnect, float | None] = {
-        "tcp": (ramp.tls.tcp_us if ramp.tls else ramp.connect_us).quantile(0.9)
-    }
+    times_us: dict[generator.PartOfConnect, float | None] = {}
     if ramp.tls:
-        times["tls"] = ramp.tls.handshake_us.quantile(0.9)
+        times_us["tcp"] = ramp.tls.tcp_us.quantile(0.9)
+        times_us["tls"] = ramp.tls.handshake_us.quantile(0.9)
+    else:
+        times_us["tcp"] = ramp.connect_us.quantile(0.9)
     if ramp.protocol:
-        times["protocol"] = ramp.protocol.handshake_us.quantile(0.9)
-        # Without TLS only the whole connect and the protocol's part are known.
-        times["tcp"] = times["tcp"] if ramp.tls else (times["tcp"] or 0.0) / 2
-    return max(times, key=lambda part: float("inf") if times[part] is None else times[part] or 0.0)
+        times_us["protocol"] = ramp.protocol.handshake_us.quantile(0.9)
+        if not ramp.tls:
+            # Only the whole connect and the protocol's part are known.
+            times_us["tcp"] = (times_us["tcp"] or 0.0) / 2
+    for part, time_us in times_us.items():
+        if time_us is None:
+            return part
+    return max(times_us, key=lambda part: times_us[part] or 0.0)
 
 
 def _stopped(run: Run) -> Finding | None:

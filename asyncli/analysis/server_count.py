@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,15 +22,20 @@ from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
+# Causes of failed connects that the server may have accepted all the same.
+_GIVEN_UP = ("connect_timeout", "tls_timeout", "handshake_timeout")
+
 
 class OtherClients(msgspec.Struct, frozen=True):
     """``count``: the server's connections over time, those of all clients. ``before``: of others
-    before our first connect; ``during``: of others at the hold's start (medians).
+    before our first connect; ``during``: of others at the hold's start (medians). ``by_page``: by
+    its status page alone, which may count something else.
     """
 
     count: Series
     before: float
     during: float
+    by_page: bool
 
 
 def server_count(run: Run) -> Series:
@@ -108,9 +114,14 @@ def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
             in_hold.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S).values
             or in_hold.values[:1]
         )
-    return (statistics.median(earlier) if earlier else 0.0), (
-        statistics.median(later) if later else 0.0
-    )
+    return _median(earlier), _median(later)
+
+
+def _median(values: Sequence[float]) -> float:
+    """0 without a value."""
+    if not values:
+        return 0.0
+    return statistics.median(values)
 
 
 def _page(run: Run) -> Series:
@@ -121,32 +132,35 @@ def _page(run: Run) -> Series:
 
 def other_clients_of(run: Run) -> OtherClients | None:
     """The server's count where other clients hold more of its connections than ours could explain;
-    else None. Ours are those that are held, and those that were lost here, which the server may
-    still have.
+    else None. Ours are those that are held, those whose handshake is not done, which it may have
+    accepted, and those that were lost or given up here, which it may still have.
     """
     count = server_count(run)
-    held = run.held
-    bound = max(FEWEST, WORTH_TELLING * max(held.values))
-    of_others = Series(count.t_s, [value - (held.at(t_s) or 0.0) for t_s, value in count.rows()])
+    bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
+    of_others = _less(count, run.held)
     before, during = _before_and_during(of_others, run)
     if max(before, during) <= bound:
         return None
-    lost = _lost_so_far(run)
-    unexplained = Series(
-        count.t_s, [value - (lost.at(t_s) or 0.0) for t_s, value in of_others.rows()]
-    )
+    unexplained = _less(of_others, _begun_and_not_held(run))
     if max(_before_and_during(unexplained, run)) <= bound:
         return None
-    return OtherClients(count, before, max(0.0, during))
+    by_page = not any(run.series(metrics.SERVER_SOCKETS).values)
+    return OtherClients(count, before, max(0.0, during), by_page)
 
 
-def _lost_so_far(run: Run) -> Series:
-    """How many connections were lost at each tick, since the start."""
-    lost = 0
+def _less(count: Series, part: Series) -> Series:
+    return Series(count.t_s, [value - (part.at(t_s) or 0.0) for t_s, value in count.rows()])
+
+
+def _begun_and_not_held(run: Run) -> Series:
+    """How many connects were pending at each tick, and how many had been lost or given up since the
+    start: a connect that is given up after a time may have been accepted.
+    """
+    ended = 0
     counts = []
     for _, tick in run.ticks:
-        lost += tick.lost
-        counts.append(float(lost))
+        ended += tick.lost + sum(tick.failures.get(cause, 0) for cause in _GIVEN_UP)
+        counts.append(float(ended + tick.connecting))
     return Series([t_s for t_s, _ in run.ticks], counts)
 
 
@@ -155,4 +169,7 @@ def other_clients_found(run: Run) -> list[Finding]:
     others = other_clients_of(run)
     if others is None:
         return []
-    return [other_clients(round(others.before), round(others.during), round(max(run.held.values)))]
+    held = round(max(run.held.values))
+    before = round(others.before)
+    during = round(others.during)
+    return [other_clients(before, during, held, by_page=others.by_page)]

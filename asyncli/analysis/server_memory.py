@@ -17,9 +17,11 @@ from asyncli.model.samples import Series
 
 #: The metrics that :func:`held_before` reads, with the value of one that was not read.
 _OTHERWISE = {
-    metrics.STATUS_ACCEPTS: math.inf, metrics.STATUS_CONNECTS: 0.0, metrics.SERVER_DESCRIPTORS_TABLE: math.inf,
+    metrics.STATUS_ACCEPTS: math.inf,
+    metrics.STATUS_CONNECTS: 0.0,
+    metrics.SERVER_DESCRIPTORS_TABLE: math.inf,
     metrics.SERVER_DESCRIPTORS_CLOSED: 0.0,
-}  # fmt: skip
+}
 BEFORE = tuple(_OTHERWISE)
 
 

@@ -10,6 +10,7 @@ from asyncli.analysis.holders import Holders, holders_of
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.slope import minus
+from asyncli.findings import host
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.model import metrics
 from asyncli.model.metrics import (
@@ -92,15 +93,45 @@ def cpus_taken(run: Run) -> list[Finding]:
     then = used.cores(*span)
     before = used.cores(-math.inf, start)
     assert then is not None
-    return [
-        host_busy(
-            round(cpus),
-            *then,
-            None if before is None else before[1] >= MOST_OF_OTHERS * cpus,
-            span,
-            len(taken),
-        )
-    ]
+    was_so_before = None
+    if before is not None:
+        was_so_before = before[1] >= MOST_OF_OTHERS * cpus
+    return [host_busy(round(cpus), *then, was_so_before, span, len(taken))]
+
+
+def throttled_share(run: Run) -> float:
+    """The share of periods with work to do in which the server's control group had used up its
+    quota of CPU; 0 without a quota.
+    """
+    throttled, periods = _throttled(run)
+    if periods <= 0:
+        return 0.0
+    return throttled / periods
+
+
+def server_throttled(run: Run) -> list[Finding]:
+    throttled, periods = _throttled(run)
+    cpus = run.series(metrics.SERVER_GROUP_CPUS).last()
+    if cpus is None or throttled < max(FEWEST, WORTH_TELLING * periods):
+        return []
+    server = run.place.server_label or "the server"
+    return [host.server_throttled(server, cpus, round(throttled), round(periods))]
+
+
+def _throttled(run: Run) -> tuple[float, float]:
+    """In how many periods of the quota it was used up, of how many, from the first connect to the
+    drain.
+    """
+    counts = []
+    for name in (metrics.SERVER_GROUP_THROTTLED, metrics.SERVER_GROUP_PERIODS):
+        counter = run.series(name)
+        before = counter.last(until_s=run.first_connect_s)
+        after = counter.last(until_s=run.stop_s)
+        if before is None or after is None:
+            return 0.0, 0.0
+        counts.append(after - before)
+    throttled, periods = counts
+    return throttled, periods
 
 
 def count_of_sockets(plan: Plan) -> str:
@@ -255,29 +286,28 @@ def _heard(tick: Tick) -> int:
 
 def is_proxy(run: Run, holders: Holders, until_s: float) -> bool | None:
     """Whether the server took two descriptors for each connection until ``until_s``, one of them to
-    its backend; None where they are unknown.
+    its backend, by the descriptors of all its processes; None where they are unknown.
 
-    Another load generator's sockets come and go with ours as well, but the server's fullest process
-    then has more than its share of one for each connection only if its workers share unevenly.
+    Another load generator's sockets come and go with ours as well.
     """
     if holders.behind:
         # The backend is on this host, and was seen.
         return True
     start = run.first_connect_s
-    used = run.series(metrics.SERVER_DESCRIPTORS)
+    used = run.series(metrics.SERVER_DESCRIPTORS_OPEN)
     processes = run.series(metrics.SERVER_PROCESSES)
     before = used.last(until_s=start)
     begun = processes.last(until_s=start)
     since = used.between(start, until_s)
     if before is None or not since.values or begun is None:
         return None
-    # A process for each connection has few descriptors.
+    # A process for each connection has descriptors of its own.
     if begun != processes.last(until_s=until_s):
         return None
     held = run.held.at(since.t_s[-1]) or 0.0
     if held < FEWEST:
         return None
-    return (since.values[-1] - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * held
+    return since.values[-1] - before >= 2 * NEARLY_ALL * held
 
 
 def other_sockets(run: Run) -> list[Finding]:

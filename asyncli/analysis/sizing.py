@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.ceiling import Ceiling
-from asyncli.analysis.cost import Costs, is_measured
+from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
 
 PartName = Literal["server_user", "behind", "kernel"]
@@ -91,6 +91,7 @@ def size(
     """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of
     ``host_bytes`` each.
     """
+    costs = costs.with_heap_at_goal()
     parts = _parts(costs, connections)
     total = _Sum.of(parts, costs, connections)
     hosts, bounds = _hosts(total, host_bytes)
@@ -98,25 +99,37 @@ def size(
     if costs.residual is None:
         # A cache or a database may work for the server: the parts are the least that it takes.
         rest_unknown = costs.unknown.get("residual", "it was not measured")
-        hosts, bounds = None if bounds is None else bounds[0], None
+        hosts, bounds = _fewest(bounds), None
     share = math.ceil(connections / hosts) if hosts else connections
-    return Sizing(
+    sizing = Sizing(
         connections=connections,
         measured=measured,
         factor=connections / measured if measured else math.inf,
         parts=parts,
-        total_bytes=None if total is None or rest_unknown else total.at(connections),
-        ci95=None
-        if total is None or rest_unknown
-        else (total.low(connections), total.high(connections)),
+        total_bytes=None,
+        ci95=None,
         host_bytes=host_bytes,
         hosts=hosts,
         hosts_ci95=bounds,
         limits=_limits(forecast.ceilings, share),
-        at_most_bytes=_at_most(parts, costs, connections) if total is None else None,
-        at_least_bytes=total.low(connections) if total is not None and rest_unknown else None,
         rest_unknown=rest_unknown,
     )
+    if total is None:
+        at_most = _at_most(parts, costs, connections)
+        return msgspec.structs.replace(sizing, at_most_bytes=at_most)
+    low = total.low(connections)
+    if rest_unknown:
+        return msgspec.structs.replace(sizing, at_least_bytes=low)
+    return msgspec.structs.replace(
+        sizing, total_bytes=total.at(connections), ci95=(low, total.high(connections))
+    )
+
+
+def _fewest(bounds: tuple[int, int] | None) -> int | None:
+    if bounds is None:
+        return None
+    fewest, _ = bounds
+    return fewest
 
 
 def _parts(costs: Costs, connections: int) -> tuple[SizedPart, ...]:

@@ -13,8 +13,18 @@ import sys
 import numpy as np
 
 _UNUSED = (
-    "char", "ctypeslib", "f2py", "fft", "ma", "polynomial", "random", "rec", "strings", "testing", "typing",
-)  # fmt: skip
+    "char",
+    "ctypeslib",
+    "f2py",
+    "fft",
+    "ma",
+    "polynomial",
+    "random",
+    "rec",
+    "strings",
+    "testing",
+    "typing",
+)
 
 
 def _import_lazily(name: str) -> None:

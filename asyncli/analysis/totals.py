@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 import msgspec
@@ -11,7 +10,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.model.metrics import SERVER_SOCKETS, SERVER_SOCKETS_WAITING
 from asyncli.model.plan import Plan
-from asyncli.model.records import NOTHING_LISTENS, PhaseName, Tick
+from asyncli.model.records import NOTHING_LISTENS, Gap, PhaseName, Tick
 from asyncli.model.run import Run
 
 
@@ -117,9 +116,7 @@ def fold(run: Run) -> Totals:
     in_gaps: list[Tick] = []
     at_drain = 0
     for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
-        if any(
-            gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps
-        ):
+        if any(_is_within(gap, t_s) for gap in run.gaps):
             in_gaps.append(tick)
         else:
             parts.setdefault(name, []).append((t_s, tick))
@@ -145,18 +142,23 @@ def fold(run: Run) -> Totals:
     return totals
 
 
+def _is_within(gap: Gap, t_s: float) -> bool:
+    """Whether a tick at ``t_s`` counts what happened in the gap."""
+    if gap.end_s is None:
+        return gap.start_s < t_s
+    return gap.start_s < t_s <= gap.end_s
+
+
 def _acceptance(run: Run) -> Acceptance:
     accepted, waiting = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_WAITING)
     ours = accepted.between(run.first_connect_s, run.stop_s).values
     last = waiting.last(until_s=run.stop_s, since_s=run.first_connect_s) or 0.0
     if not (any(ours) or last):
         return Acceptance()
-    # At one instant some may have just come.
-    least = (
-        last
-        if run.hold is None
-        else min(waiting.between(run.hold.start_s, run.stop_s).values, default=last)
-    )
+    least = last
+    if run.hold is not None:
+        # At one instant some may have just come.
+        least = min(waiting.between(run.hold.start_s, run.stop_s).values, default=last)
     return Acceptance(True, any(ours), round(least))
 
 
@@ -205,7 +207,8 @@ def _is_redirect(status: int) -> bool:
 
 
 def errors(whole: Tick, limited: Collection[str] = ()) -> dict[int, int]:
-    """Error answers (400 or more) by status, without the statuses that a key of ``limited`` names.
+    """Error answers (400 or more) by status, without the statuses that a key of ``limited``
+    names.
     """
     named = {key.rpartition(".")[2] for key in limited if ".by_status." in key}
     return {
@@ -221,4 +224,10 @@ def _cpu(tick: Tick) -> float:
 
 def in_ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
     """Quantiles of a histogram of microseconds, in ms; None without a record."""
-    return [None if value is None else value / 1e3 for value in histogram.quantiles(quantiles)]
+    values_ms: list[float | None] = []
+    for value_us in histogram.quantiles(quantiles):
+        if value_us is None:
+            values_ms.append(None)
+        else:
+            values_ms.append(value_us / 1e3)
+    return values_ms

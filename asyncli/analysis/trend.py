@@ -81,7 +81,10 @@ def _reach(tail: Callable[[float], float], most: float) -> float:
         return high
     while high - low > 0.5:
         middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle) > 1 - CONFIDENCE else (low, middle)
+        if tail(middle) > 1 - CONFIDENCE:
+            low = middle
+        else:
+            high = middle
     return high
 
 
@@ -106,7 +109,10 @@ def _as_a_walk(xs: Any, ys: Any) -> tuple[float, float, float]:
         float(t[-1] - t[0]),
     )
     half = float(stdtrit(len(steps) - 1, 0.5 + CONFIDENCE / 2)) * error
-    p_value = 2 * float(stdtr(len(steps) - 1, -abs(rise) / error)) if error else float(not rise)
+    # Without noise a rise is certain.
+    p_value = float(not rise)
+    if error:
+        p_value = 2 * float(stdtr(len(steps) - 1, -abs(rise) / error))
     return (rise - half) / length, (rise + half) / length, p_value
 
 

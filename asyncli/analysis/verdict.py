@@ -42,7 +42,11 @@ class Case(msgspec.Struct, frozen=True):
     failed there may be its own fault. ``complete``: the run file has its end; ``written``: a
     process still writes it (None: unknown); ``end_s``: when its records end. ``limited``: keys with
     a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
-    connections that were lost because this machine was suspended. ``unheard``: held and silent.
+    connections that were lost because this machine was suspended. ``unheard``: connections that
+    were silent at the end (None: all were heard).
+
+    A run is *stopped* by its first Ctrl-C or SIGTERM, which drains and reports, *cut* by the
+    second, and *aborted* by a crossed limit. ``whole``: the sum of all ticks.
     """
 
     plan: Plan
@@ -72,6 +76,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def lost_by_asyncli(self) -> int:
+        """Those whose worker ended or hung: "generator" is asyncli's own part of a run."""
         if "generator_lost" not in self.whole.deaths:
             return 0
         return self.whole.deaths["generator_lost"].count
@@ -82,7 +87,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def failed_connects(self) -> int:
-        return sum(self.whole.failures.values())
+        return self.whole.failed
 
     @property
     def was_cut(self) -> bool:
@@ -169,12 +174,13 @@ def answers_prove_nothing(case: Case) -> Judgement | None:
     return Judgement("untested", case.with_stop(finding.evidence))
 
 
-# Invalid: asyncli is the reason. Memory per connection depends on none of this.
+# Invalid: asyncli is the reason. The costs that the report has are right even then: memory per
+# connection depends on none of this.
 
 
 def asyncli_was_at_fault(case: Case) -> Judgement | None:
-    """It lost connections itself, even none that it held yet, unless a limit allows it; or it was
-    the limit.
+    """It lost connections itself, unless a limit allows it; or it was the limit. A worker that was
+    lost before it held a connection counts too.
     """
     reasons = []
     if "generator_lost" in case.whole.deaths and not case.has_limit_on(LOST_BY_ASYNCLI):
@@ -212,7 +218,8 @@ def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
 
 def the_server_failed(case: Case) -> Judgement | None:
     """A connection or a held stream was lost, fewer were held than asked for, an answer was an
-    error, or a limit was crossed. A limit on one of these replaces its part.
+    error, a limit was crossed, or the server was stopped at the end. A limit on one of these
+    replaces its part.
     """
     wrong = _answered_with_errors(case.whole, case.limited)
     reasons = []
@@ -223,16 +230,22 @@ def the_server_failed(case: Case) -> Judgement | None:
     lost_streams = _lost_streams(case.whole)
     if lost_streams and not case.has_limit_on(STREAMS):
         reasons.append(verdicts.streams_lost(lost_streams))
-    reasons += wrong
+    reasons += [*_server_stopped(case), *wrong]
     if not reasons and not case.crossed:
         return None
     why = case.with_early_stop("; ".join((*reasons, *case.crossed)))
     return Judgement("failed", why, by_limits=not reasons)
 
 
+def _server_stopped(case: Case) -> list[str]:
+    if case.unheard is None or not case.unheard.server_stopped:
+        return []
+    return [verdicts.server_stopped(case.unheard.ago_s)]
+
+
 def _held_too_few(case: Case, *, has_reason: bool) -> bool:
-    """Whether too few were held at the end of a run that came to it. ``has_reason``: an abort has a
-    reason of its own.
+    """Whether too few were held at the end of a run that reached its end. ``has_reason``: there is
+    another reason to fail, which an aborted run is told by.
     """
     if case.held >= case.asked or case.has_limit_on(HELD):
         return False
@@ -245,6 +258,7 @@ def _held_too_few(case: Case, *, has_reason: bool) -> bool:
 
 
 def records_do_not_add_up(case: Case) -> Judgement | None:
+    """Some connections that were opened are in no later count; None missing: all are."""
     if case.totals.missing is None:
         return None
     return Judgement("invalid", verdicts.RECORDS_DO_NOT_ADD_UP)
@@ -273,7 +287,8 @@ def passed(case: Case) -> Judgement:
     if case.unheard is None:
         why = f"{held}, and {_losses_of_a_pass(case)}"
     else:
-        # With --first-beat sleep, or if they listen, some may have been silent from the start.
+        # Connections without a first heartbeat (--first-beat sleep, or listeners) may have been
+        # silent from the start.
         unheard = case.unheard
         silent = verdicts.held_in_silence(unheard.count, unheard.ago_s, listens=case.plan.listens)
         why = f"{held}, {silent}, and {_losses_of_a_pass(case)}"

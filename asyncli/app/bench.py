@@ -24,7 +24,7 @@ from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.engine.generator import Generator
-from asyncli.engine.probe import TlsFacts, probe
+from asyncli.engine.probe import probe
 from asyncli.engine.shard import (
     Failed,
     LoadShard,
@@ -35,6 +35,7 @@ from asyncli.engine.shard import (
     build_load_shard,
 )
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
+from asyncli.engine.tls_facts import TlsFacts
 from asyncli.environment import probe_host, read_environment
 from asyncli.findings.bench import requests_unaccounted
 from asyncli.findings.generator import (
@@ -147,6 +148,8 @@ class Bench:
         self._samples = [Sample(sample.t_s - lead_s, sample.values) for sample in self._samples]
         environment = read_environment(limits, spread)
         environment["server"] = collector.server.document(self._label)
+        if collector.server.metrics:
+            environment["server"]["metrics"] = msgspec.to_builtins(collector.server.metrics)
         if self._tls is not None:
             environment["tls"] = msgspec.to_builtins(self._tls)
         run = self._result(started, environment, shard)

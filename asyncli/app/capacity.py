@@ -28,14 +28,22 @@ from asyncli.analysis.capacity import (
     Search,
     Tried,
     Verdict,
-    bracket,
     moved_limit,
-    next_count,
     prediction,
     served_before,
-    verdict,
 )  # fmt: skip
 from asyncli.analysis.forecast import Forecast
+from asyncli.analysis.pace import (
+    Attempt,
+    PaceTest,
+    at_first_pace,
+    connect_rate,
+    next_attempt,
+    pace_test,
+    paced_bracket,
+    paced_verdict,
+    slower_ramp_s,
+)
 from asyncli.app.check import check
 from asyncli.app.decisive_step import decisive_step
 from asyncli.app.results import read_results
@@ -59,19 +67,25 @@ from asyncli.findings.probes import needs_root, probe_refused
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.consistency import flag_of, plan_templates
 from asyncli.model.errors import AsyncliError, EngineError, PeerError, StoreError
+from asyncli.model.masks import masked_url
 from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan, shown_plan
-from asyncli.model.private_values import masked_url
 from asyncli.model.records import Check, Environment, Finding
 from asyncli.model.topology import place_of
-from asyncli.model.units import format_count, format_duration
+from asyncli.model.units import format_count, format_duration, format_rate, pace_of
 from asyncli.preflight import checks_to_findings, refuse
 from asyncli.report.capacity_report import SCHEMA, Capacity, step_line
-from asyncli.report.capacity_step import Step, step_of, with_lifetime_limit, with_own_limit
+from asyncli.report.capacity_step import (
+    Step,
+    doubts_of_largest_held,
+    step_of,
+    with_lifetime_limit,
+    with_own_limit,
+)
 from asyncli.report.livestate import LiveObserver
 
 if TYPE_CHECKING:
-    from asyncli.engine.probe import TlsFacts
+    from asyncli.engine.tls_facts import TlsFacts
 
 #: Checks of what ends connections at any count. Other limits of the server are what the search
 #: looks for.
@@ -147,15 +161,15 @@ class CapacitySearch:
             return
         rest = await Rest.now(self.plan, local=is_local)
         while True:
-            count = next_count(self.search, self._tried)
-            if count is None:
+            attempt = next_attempt(self.search, self._tried)
+            if attempt is None:
                 return
             if self.steps and not await self._server_rests(rest):
                 return
             if self._stopping:
                 return
             try:
-                await self._step(count, rest)
+                await self._step(attempt, rest)
             except AsyncliError as error:
                 if not self.steps:
                     raise
@@ -197,10 +211,11 @@ class CapacitySearch:
     def result(self) -> Capacity:
         """The result so far."""
         tried = self._tried
-        known = bracket(tried)
-        word, why = verdict(
+        known = paced_bracket(self.search, tried)
+        word, why = paced_verdict(
             self.search, tried, gone=self._absence, broken=self._broken, stopped=self._stopping
         )
+        pace = pace_test(self.search, tried)
         steps = self.steps
         if word == "failed":
             steps = with_lifetime_limit(steps)
@@ -216,22 +231,29 @@ class CapacitySearch:
             bracket=known,
             rule=RULE,
             limits=list(self.plan.fail_if),
-            gave_way=self._bottlenecks(word, steps, known),
+            gave_way=self._bottlenecks(word, steps, known, pace),
             forecast=self._prediction(known),
             steps=steps,
-            findings=[*self._findings, *self._doubts(tried, known)],
+            findings=[
+                *self._findings,
+                *self._doubts(at_first_pace(tried), known, pace),
+                *doubts_of_largest_held(steps),
+            ],
             search=self.search,
             plan=shown_plan(self.plan),
             environment=self._environment,
+            pace=pace,
         )
 
     def _reason(self, word: Verdict, why: str) -> str:
         """Why the search has this verdict. ``why``: by its steps alone."""
         if self.no_listener is not None:
             return self.no_listener.evidence
+        if word == "untested" and self.steps:
+            return self.steps[-1].why
         if word not in ("held", "found"):
             return why
-        before = served_before(self._tried, self.plan.protocol)
+        before = served_before(at_first_pace(self._tried), self.plan.protocol)
         if not before:
             return why
         if not why:
@@ -239,10 +261,13 @@ class CapacitySearch:
         return f"{why}; {not_a_fresh_broker(before)}"
 
     def _bottlenecks(
-        self, word: Verdict, steps: Sequence[Step], known: Bracket
+        self, word: Verdict, steps: Sequence[Step], known: Bracket, pace: PaceTest | None
     ) -> list[Bottleneck]:
         """Those of the decisive step, or the check of this host that bounds the search."""
-        step = decisive_step(word, steps, known)
+        if pace is not None and pace.limits == "connects_in_a_time":
+            return [connect_rate(pace, steps[-1].gave_way[0])]
+        first_pace = [step for step in steps if not step.slower_ramp]
+        step = decisive_step(word, first_pace, known)
         if step is not None and step.gave_way:
             return step.gave_way
         if word != "invalid":
@@ -250,19 +275,31 @@ class CapacitySearch:
         words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
         return [Bottleneck("host", "preflight", words.evidence, words.remedy)]
 
-    def _doubts(self, tried: Sequence[Tried], known: Bracket) -> Iterator[Finding]:
-        """Findings on how the search ended, and on steps that depend on earlier ones."""
+    def _doubts(
+        self, tried: Sequence[Tried], known: Bracket, pace: PaceTest | None
+    ) -> Iterator[Finding]:
+        """Findings on how the search ended, and on steps that depend on earlier ones. ``tried``: at
+        the first pace.
+        """
         if self._absence == "ended":
             yield server_gone(self._gone)
         elif self._absence == "silent":
             yield server_silent(self._gone)
+        elif self._absence == "refusing":
+            refused = self.steps[-1]
+            yield limit_moved(refused.asked, 0, max(step.served for step in tried), self._gone)
         flag = same_in_each_step(self.plan)
         if flag and len(tried) > 1:
             yield same_clients(flag)
+        if pace is not None and pace.limits == "connects_in_a_time":
+            return
+        if pace is not None and pace.limits == "moved":
+            yield limit_moved(pace.asked, pace.served, pace.asked)
+            return
         moved = moved_limit(tried)
         if moved is not None:
-            refused, served_more = moved
-            yield limit_moved(refused.asked, refused.served, served_more.served)
+            first_refused, served_more = moved
+            yield limit_moved(first_refused.asked, first_refused.served, served_more.served)
             return
         before = served_before(tried, self.plan.protocol)
         if before:
@@ -310,18 +347,22 @@ class CapacitySearch:
                 self._findings.append(self.no_listener)
         return is_local
 
-    async def _step(self, count: int, rest: Rest) -> None:
+    async def _step(self, attempt: Attempt, rest: Rest) -> None:
         number = len(self.steps) + 1
-        plan = self._plan_of_step(number, count)
+        count = attempt.asked
+        plan = self._plan_of_step(number, attempt)
         path = self.folder / f"{number:02}-{count}.db"
         before_s = plan.baseline_s + plan.schedule.end_s
         lasts_s = round(before_s + (plan.hold_s or 0.0) + plan.residue_s)
         connections = f"{format_count(count)} connections"
+        if attempt.slower:
+            connections += f", opened more slowly ({format_rate(plan.asked_per_s)})"
         self._say(f"step {number}: {connections}, {format_duration(lasts_s)} if all are held")
         await self._soak_step(plan, path)
         results = await asyncio.to_thread(read_results, path)
         analyses = await asyncio.to_thread(lambda: results.analyses)
         step = step_of(results.records, analyses, results.summary, path.name)
+        step.slower_ramp = attempt.slower
         if not step.tested and self.steps and step.outcome == "failed":
             # The server has gone, so the step says nothing about this count.
             step.outcome = "stopped"
@@ -334,22 +375,26 @@ class CapacitySearch:
         self._say(step_line(self.steps[-1]))
 
     def _end_unanswered(self, step: Step, rest: Rest) -> None:
-        """End the search because nothing answered in ``step``. Connects that something refused do
-        not show that the server ended.
+        """End the search because nothing answered in ``step``. A server that refuses every
+        connection is neither silent nor gone.
         """
         why = f"nothing answered in the step of {format_count(step.asked)}"
         first = step.gave_way[0]
-        if first.code != "refused":
-            self._end(why, listens=rest.listens())
+        if first.refuses and rest.listens():
+            self._gone = first.evidence
+            self._absence = "refusing"
             return
-        has_ended = first.side == "server"
+        has_ended = first.code == "refused" and first.side == "server"
         self._end(f"{why}: {first.evidence}", listens=not has_ended and rest.listens())
 
-    def _plan_of_step(self, number: int, count: int) -> Plan:
+    def _plan_of_step(self, number: int, attempt: Attempt) -> Plan:
+        count = attempt.asked
         # Forced: the preflight would refuse the very counts that the search looks for. The field
         # {random} is made from the seed: clients of each step have identities of their own.
         seed = (self.plan.seed + number - 1) & _LARGEST_SEED
         plan = msgspec.structs.replace(sized(self.plan, count), force=True, seed=seed)
+        if attempt.slower:
+            plan = _with_slower_ramp(plan)
         aged_s = max((step.ended_s for step in self.steps), default=0.0)
         if count > FEW or not aged_s:
             return plan
@@ -368,6 +413,14 @@ class CapacitySearch:
             if self._stopping:
                 soak.stop()
             await soak.run()
+
+
+def _with_slower_ramp(plan: Plan) -> Plan:
+    """``plan`` with its connects spread evenly over more time."""
+    count = plan.connections
+    ramp_s = slower_ramp_s(count / plan.asked_per_s, plan.hold_s or 0.0)
+    batch, interval_s = pace_of(count / ramp_s)
+    return msgspec.structs.replace(plan, batch=batch, interval_s=interval_s)
 
 
 class _StepForecast(NamedTuple):

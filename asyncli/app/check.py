@@ -14,8 +14,9 @@ from asyncli.collect.listening import nothing_listens
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_reader import StatusReader
-from asyncli.engine.probe import TlsFacts, probe
+from asyncli.engine.probe import probe
 from asyncli.engine.spread import Spread
+from asyncli.engine.tls_facts import TlsFacts
 from asyncli.environment import probe_host
 from asyncli.findings.probes import server_processes_unknown
 from asyncli.model.data_file import read_data
@@ -27,7 +28,7 @@ from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
-from asyncli.preflight.rate_checks import handshake_rate
+from asyncli.preflight.rate_checks import HANDSHAKE_RATE, handshake_rate
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -111,6 +112,19 @@ async def examine(
     return Examined(spread, checks, [*of_cluster, *of_probe], server, tls, steps)
 
 
+async def examine_again(
+    before: Examined, plan: Plan, sampler: Sampler, cluster: Cluster | None
+) -> Examined:
+    """What :func:`examine` says of another server than ``before``, without another connection: what
+    that one showed stays.
+    """
+    after = await examine(plan, before.spread, sampler, cluster, None, connects=False)
+    of_connection = [check for check in before.checks if check.code == HANDSHAKE_RATE]
+    return after._replace(
+        checks=[*after.checks, *of_connection], tls=before.tls, steps=before.steps
+    )
+
+
 class _Server(NamedTuple):
     """What is known of the server before the first connect.
 
@@ -126,14 +140,28 @@ class _Server(NamedTuple):
 async def _read_server(plan: Plan, sampler: Sampler) -> _Server:
     if not isinstance(sampler, Collector):
         far, configured, status_url = sampler.read_far()
+        counted_by = _counted_by(sampler.server)
+        configured = msgspec.structs.replace(configured, counted_by=counted_by)
         return _Server(msgspec.structs.replace(plan, status_url=status_url), configured, far)
     configured = Configured()
     if sampler.local:
         configured = await _read_configured(plan, sampler.server)
     configured = msgspec.structs.replace(
-        configured, frontends=sampler.frontends, all_frontends=sampler.all_frontends
+        configured,
+        frontends=sampler.frontends,
+        backends=sampler.backends,
+        all_frontends=sampler.all_frontends,
+        counted_by=_counted_by(sampler.server),
     )
     return _Server(plan, configured)
+
+
+def _counted_by(server: ServerFacts) -> str:
+    """The metric of the server's own page that counts connections; "" if none does."""
+    for source in server.metrics:
+        if source.active_by:
+            return source.active_by
+    return ""
 
 
 async def _read_configured(plan: Plan, server: ServerFacts) -> Configured:
@@ -208,6 +236,9 @@ async def check(
             # A server that does not run has no processes to know.
             unknown = server_processes_unknown.code
             findings = [missing, *(finding for finding in findings if finding.code != unknown)]
+        several = sampler.several_servers()
+        if several is not None:
+            findings.append(several)
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

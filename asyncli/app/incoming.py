@@ -104,7 +104,7 @@ class Incoming:
         self.silent.ticked()
         self._silent_turns = 0
         self.opened += tick.opened
-        self.failures += sum(tick.failures.values())
+        self.failures += tick.failed
         self._refused += tick.failures.get("refused", 0)
         self._recorder.tick(self._progress.t0_s + tick.second - self._progress.zero_s, tick)
         for number in tick.dropped.keys() - self._dropped:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.incoming import Incoming
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
@@ -34,7 +37,9 @@ _DRAIN_SLACK_S = 10.0
 
 
 class Phases:
-    """The phases of one soak. ``started_wall_s``: when the run started (s since 1970)."""
+    """The phases of one soak. ``started_wall_s``: when the run started (s since 1970).
+    ``before_connects``: called at the end of the baseline.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,8 @@ class Phases:
         sampler: Sampler,
         resumption: Resumption | None,
         started_wall_s: float,
+        before_connects: Callable[[], Awaitable[None]],
+        collections: ForcedCollections,
     ) -> None:
         self._progress = progress
         self._recorder = recorder
@@ -56,6 +63,8 @@ class Phases:
         self._sampler = sampler
         self._resumption = resumption
         self._started_wall_s = started_wall_s
+        self._before_connects = before_connects
+        self._collections = collections
 
     async def run(self) -> None:
         """Run the phases from the baseline, already entered, to the residue.
@@ -71,11 +80,15 @@ class Phases:
                 return
         else:
             await self._wait(progress.plan.baseline_s)
+            await self._collections.before_connects()
+            await self._before_connects()
             await self._sample()
             await self._ramp()
             self._begin_hold()
         await self._hold()
         await self._sample()
+        if progress.is_in("hold"):
+            await self._collections.take()
         if progress.failed:
             # A run without a drain can be resumed.
             return
@@ -86,6 +99,7 @@ class Phases:
         await self._sample()
         if not self._incoming.nothing_connected:
             await self._wait(progress.plan.residue_s, even_if_stopped=True)
+            await self._collections.take()
         await self._sample()
         self._leave(progress.now_s())
 
@@ -101,7 +115,13 @@ class Phases:
         if progress.stopped.is_set():
             # Stopped in the baseline: open nothing.
             self._generator.drain()
-        await self._wait_for_ramp()
+        collecting = asyncio.create_task(self._collections.at_plateaus(progress.t0_s))
+        try:
+            await self._wait_for_ramp()
+        finally:
+            collecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await collecting
 
     def _begin_hold(self) -> None:
         if self._incoming.nothing_connected:

@@ -13,11 +13,12 @@ from asyncli.model.metrics import greatest
 from asyncli.model.plan import Plan, plan_document
 from asyncli.model.private_values import secret_texts
 from asyncli.model.quotation import Quotation
-from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, RunEvent, Sample, Tick
 from asyncli.store.private_file import write_private
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:
+    from asyncli.report.cost_so_far import CostSoFar
     from asyncli.report.livestate import LiveObserver
 
 # An error may quote everything that it could not display.
@@ -29,10 +30,15 @@ class NoObserver:
     notebook's output.
     """
 
+    #: Whether it shows the cost so far, which is computed for it.
+    shows_cost = False
+
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
+    def event(self, event: RunEvent) -> None: ...
+    def cost(self, so_far: CostSoFar) -> None: ...
     def planned(self, plan: Plan) -> None:
         """The plan, once the length of a hold that ends by the wall clock is known."""
 
@@ -122,9 +128,13 @@ class Recorder:
         counts.streams_lost = quoted(counts.streams_lost)
 
     def _check_writer(self, writer: RunWriter) -> None:
-        """Show findings about the run file. A file that was moved or deleted ends the run."""
+        """Show findings about the run file, and what others recorded in it. A file that was moved
+        or deleted ends the run.
+        """
         for finding in writer.news():
             self.show_finding(finding)
+        for event in writer.new_events():
+            self._show_event(event)
         if writer.lost:
             self._progress.stopped.set()
 
@@ -138,6 +148,9 @@ class Recorder:
     def show_finding(self, finding: Finding) -> None:
         """Show a finding without recording it."""
         self.show(lambda observer: observer.finding(finding))
+
+    def _show_event(self, event: RunEvent) -> None:
+        self.show(lambda observer: observer.event(event))
 
     def show(self, call: Callable[[Observer], None]) -> None:
         for observer in list(self._observers):

@@ -14,6 +14,7 @@ from asyncli.app.incoming import generator_loss
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
+from asyncli.environment import clock_at
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
 from asyncli.model.data_file import described
@@ -33,7 +34,8 @@ _LEASES_EXPIRE_S = 25.0
 
 
 class Resumption:
-    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold.
+    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached
+    the hold.
     """
 
     def __init__(self, before: Interrupted) -> None:
@@ -87,7 +89,8 @@ class Resumption:
     # -- the run file, and the gap in it
 
     def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
-        """Continue the run file: its held connections are lost by the generator, and a gap begins.
+        """Continue the run file: its held connections are lost by the generator, and a gap
+        begins.
         """
         before = self.before
         now = datetime.datetime.now(datetime.UTC).isoformat()
@@ -95,7 +98,8 @@ class Resumption:
         writer = RunWriter.resume(
             path, before.run.environment, recorded=before.recorded, restart=not self.in_hold
         )
-        writer.environment({"resumed": resumed_at})
+        # Of this session: an instant on the clock of the killed one may be on another boot's.
+        writer.environment({"resumed": resumed_at, "clock": clock_at(progress.zero_s)})
         # An earlier asyncli recorded the secrets too.
         document = plan_document(progress.plan)
         writer.plan(document)

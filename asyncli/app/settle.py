@@ -40,7 +40,10 @@ class Rest:
         self._places: set[tuple[str, int]] = set()
         if local and plan.agent is None:
             for target in plan.targets:
-                self._places.add(("", target.port) if target.port else (target.host, 0))
+                if target.port:
+                    self._places.add(("", target.port))
+                else:
+                    self._places.add((target.host, 0))
         self._sockets = count_of_sockets(plan)
         self._local = local
         self._link = None if plan.agent is None else AgentClient(plan)
@@ -94,10 +97,13 @@ class Rest:
         """Why the server is not at rest. ``still_open``: connections; None: it does not answer."""
         waited = f"{REST_S:.0f} s after the drain"
         if not listens:
-            places = sorted(
-                f"unix:{path}" if path else f"port {port}" for path, port in self._places
-            )
-            return f"nothing listens on {', '.join(places)}, {waited}"
+            places = []
+            for path, port in self._places:
+                if path:
+                    places.append(f"unix:{path}")
+                else:
+                    places.append(f"port {port}")
+            return f"nothing listens on {', '.join(sorted(places))}, {waited}"
         if still_open is None:
             return f"the server's status page does not answer, {waited}"
         count = format_count(still_open - self._before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,7 +16,9 @@ import msgspec
 
 from asyncli import preflight
 from asyncli.analysis.handshakes import certificate_ends, planned_s
-from asyncli.app.check import Examined, examine, make_sampler, plan_spread
+from asyncli.app.check import Examined, examine, examine_again, make_sampler, plan_spread
+from asyncli.app.cost_meter import CostMeter, is_worth_showing
+from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
 from asyncli.app.progress import STOPPABLE, Progress
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from asyncli.app.check import Sampler
     from asyncli.cluster.generator import ClusterGenerator
     from asyncli.cluster.link import Cluster
-    from asyncli.engine.probe import TlsFacts
+    from asyncli.engine.tls_facts import TlsFacts
     from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")
@@ -63,6 +66,8 @@ class Soak:
     observer. ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the
     connections. ``wait_for_server_s``: how long to wait for a server on this host to listen.
     ``findings``: earlier findings about the plan. ``tls``: the server's TLS, if probed before.
+    ``collect_by``: a command that asks the server for a collection of its heap, "" for what the
+    plan says.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Soak:
         wait_for_server_s: float = 0.0,
         findings: Iterable[Finding] = (),
         tls: TlsFacts | None = None,
+        collect_by: str = "",
     ) -> None:
         self.out = out
         #: Measuring has started, or nothing listens.
@@ -89,6 +95,7 @@ class Soak:
         self._wait_for_server_s = wait_for_server_s
         self._findings = list(findings)
         self._tls = tls
+        self._collect_by = collect_by
         self._progress = Progress(plan, out)
         observers = [observer for observer in (observer, guard) if observer is not None]
         self._recorder = Recorder(observers, self._progress)
@@ -100,6 +107,10 @@ class Soak:
             self._resumption.set_clock(self._progress)
         self._generator: Any = None
         self._data: Data | None = None
+        self._meter = CostMeter(out)
+        self._shows_cost = is_worth_showing(plan) and any(
+            observer.shows_cost for observer in observers
+        )
 
     @classmethod
     def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **options: Any) -> Self:
@@ -120,6 +131,8 @@ class Soak:
         Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start.
         """
         try:
+            if self._shows_cost:
+                self._meter.start()
             self._data = await asyncio.to_thread(read_data, self._progress.plan)
             if self._resumption is not None:
                 self._resumption.require_same(self._data)
@@ -130,6 +143,7 @@ class Soak:
             finally:
                 await sampler.close()
         finally:
+            self._meter.close()
             if self._cluster is not None:
                 await self._cluster.close()
         return self.out
@@ -155,7 +169,7 @@ class Soak:
             if is_local and self._resumption is None and not plan.force:
                 missing = nothing_listens(places, waited_s, "the run did not start")
             if missing is None:
-                await self._measure(examined.spread, sampler)
+                await self._measure(examined, sampler)
             else:
                 self.started = True
                 self._recorder.finding(missing)
@@ -172,19 +186,28 @@ class Soak:
                 "leave it where it is until the end"
             )
 
-    async def _measure(self, spread: Spread, sampler: Sampler) -> None:
+    async def _measure(self, examined: Examined, sampler: Sampler) -> None:
         """Start the generator and the samplers, run the phases, and stop everything."""
         progress = self._progress
-        shard = self._build_shard(spread)
+        shard = self._build_shard(examined.spread)
         generator = self._make_generator(shard)
         self._generator = generator
         incoming = Incoming(
             progress,
             self._recorder,
-            spread.destinations,
+            examined.spread.destinations,
             resume=self._command,
             on_host_finding=self._record_cluster,
             on_sample=self._record_sample,
+        )
+        collections = ForcedCollections(
+            progress.plan,
+            self._collect_by,
+            examined.server,
+            progress,
+            read_all=sampler.sample_now,
+            on_sample=self._record_own_sample,
+            on_finding=self._recorder.finding,
         )
         phases = Phases(
             progress,
@@ -195,10 +218,15 @@ class Soak:
             sampler=sampler,
             resumption=self._resumption,
             started_wall_s=self._started_wall_s,
+            before_connects=partial(self._settle_server, examined, sampler),
+            collections=collections,
         )
         tasks: list[asyncio.Task[None]] = []
         try:
             await generator.start()
+            if self._shows_cost:
+                # Its memory must not rise while that of others is measured.
+                await asyncio.to_thread(self._meter.wait)
             self._record_cluster()
             reading = incoming.listen(generator.messages())
             tasks.append(_begin(reading, "the reader of ticks", incoming))
@@ -291,6 +319,25 @@ class Soak:
             for finding in certificate_ends(certificate, planned_s(plan, time.time())):
                 self._recorder.show_finding(finding)
 
+    async def _settle_server(self, examined: Examined, sampler: Sampler) -> None:
+        """Record the server that the connections will have: where a process that was ``examined``
+        has ended, the others are the server, with their configuration and its limits.
+        """
+        writer = self._recorder.writer
+        assert writer is not None
+        if await sampler.settle_server():
+            plan = self._progress.plan
+            after = await examine_again(examined, plan, sampler, self._cluster)
+            label = None if self._target is None else self._target.label
+            writer.environment({"server": after.server.record(label)})
+            writer.checks(after.checks)
+            changed = [check for check in after.checks if check not in examined.checks]
+            for finding in preflight.checks_to_findings(changed):
+                self._recorder.finding(finding)
+        several = sampler.several_servers()
+        if several is not None:
+            self._recorder.finding(several)
+
     # -- the run file
 
     def _open_run_file(self, limits: Limits, examined: Examined, sampler: Sampler) -> RunWriter:
@@ -321,6 +368,9 @@ class Soak:
         """Close the run file. The secrets beside it are kept for a run that can be resumed."""
         if sampler.agent is not None:
             writer.environment({"agent": sampler.agent})
+        if sampler.server.metrics and self._resumption is None:
+            label = None if self._target is None else self._target.label
+            writer.environment({"server": sampler.server.record(label)})
         await asyncio.to_thread(writer.close, is_complete)
         if is_complete:
             delete_private(self.out)
@@ -345,6 +395,7 @@ class Soak:
         options = SamplerOptions(
             clock=self._progress.now_s,
             generator_pids=self._generator_pids,
+            helper_pids=lambda: self._meter.pids,
             on_sample=self._record_own_sample,
             on_finding=self._recorder.finding,
         )
@@ -384,6 +435,16 @@ class Soak:
         if self._resumption is not None:
             self._resumption.continue_counters(sample.values)
         self._recorder.sample(sample)
+        self._show_cost()
+
+    def _show_cost(self) -> None:
+        """Show the cost so far if it is known, and have it computed again if that is due: right
+        after a sample, so that the next one is taken when its memory is free again.
+        """
+        progress = self._progress
+        so_far = self._meter.turn(progress.now_s(), is_held=progress.is_in("ramp", "hold"))
+        if so_far is not None:
+            self._recorder.show(lambda observer: observer.cost(so_far))
 
     @property
     def _command(self) -> str:

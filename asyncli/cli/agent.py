@@ -17,7 +17,7 @@ from asyncli import __version__
 from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import OUTPUT_GONE
 from asyncli.cli.signals import Signals, stop_signals
-from asyncli.model.consistency import require_tls
+from asyncli.model.consistency import require_pages, require_tls
 from asyncli.model.errors import HostError, PlanError
 from asyncli.model.plan import KEYS, Plan
 from asyncli.model.secret_variables import TOKEN_VARIABLE
@@ -220,6 +220,7 @@ def _plan(values: dict[str, Any]) -> Plan:
         if not page.socket:
             fields["urls"] = (page.url,)
     require_tls(fields, flags)
+    require_pages(fields, flags)
     return Plan(**fields)
 
 

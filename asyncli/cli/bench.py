@@ -10,8 +10,8 @@ import click
 from asyncli.cli import options
 from asyncli.model.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.model.exit_status import INTERRUPTED, exit_status
+from asyncli.model.masks import masked_url
 from asyncli.model.plan import HEADER_FILE, Layer
-from asyncli.model.private_values import masked_url
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})

@@ -30,6 +30,7 @@ _LEFT_OUT = (
     "hold",
     "plateaus",
     "plateau_rest",
+    "collect",
     "fail_if",
     "abort",
     "plan_file",
@@ -78,8 +79,9 @@ _LEFT_OUT = (
 )
 @click.option(
     "--fail-if", metavar="LIMIT", multiple=True,
-    help="A limit on any number of a step's JSON; repeatable. It replaces the default limit on that number. Defaults: lost > 0, "
-    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s; and no answer may be an error, unless a limit is on its status.",
+    help="A limit on any number of a step's JSON; repeatable. It replaces the default limit on "
+         "that number. Defaults: lost > 0, connections.failed > 0, heartbeats.latency_ms.p99 > "
+         "1s; and no answer may be an error, unless a limit is on its status.",
 )  # fmt: skip
 @plan_options(without=_LEFT_OUT)
 @click.option(
@@ -111,7 +113,8 @@ def command(
     Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles
     until one is not held; then the gap is halved. The first Ctrl-C drains and reports, the second
     stops at once. Exit status: 0 with an answer, 3 if nothing answered, 4 if this host was the
-    limit, 99 if not even one connection is held or the search ended early.
+    limit, 99 if not even one connection is held, the search ended early, or the server limits
+    connects in a time.
     """
     require_memory(page=html_file is not None)
     first = parsed("--start", parse_connections, start)

@@ -56,6 +56,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
             Console(highlight=False),
             tls=tls,
             steps=examined.steps,
+            server=examined.server.document(),
         )
     if refusals(examined.checks):
         return REFUSED

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import pkgutil
 import re
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,6 +16,10 @@ from asyncli.cli.outputs import printing
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import LISTED
 
+# Of the lists of names, in characters.
+_INDENT = 2
+_GAP = 2
+
 
 @click.command(name="explain")
 @click.argument("words", nargs=-1, metavar="[TERM]")
@@ -22,17 +27,18 @@ def command(words: Sequence[str]) -> int:
     """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the
     plan. Without TERM, list them.
 
-    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the
-    preflight is explained by the paragraph that names it. Case, plural and numbers do not matter:
-    "at 2,000" is "at N".
+    The terms are those of docs/reference/terms.md: its sections, and the words in bold. A limit of
+    the preflight is explained by the paragraph that names it. Case, plural and numbers do not
+    matter: "at 2,000" is "at N".
     """
     term = " ".join(words)
     known = terms() | {"exit": LISTED, "exit status": LISTED}
     finding_codes, diagnoses = codes()
     with printing():
         if not term:
-            _print_names("Terms", known)
-            _print_names("Findings", finding_codes)
+            _print_names("Terms", list(known))
+            _print_names("Findings", [code for code in finding_codes if "{" not in code])
+            _print_forms()
             _print_names("Causes and diagnoses", diagnoses)
             return 0
         texts = _texts(term, {_form(name): text for name, text in known.items()})
@@ -44,9 +50,56 @@ def command(words: Sequence[str]) -> int:
     return 0
 
 
-def _print_names(kind: str, names: Iterable[str]) -> None:
-    line = f"{kind}: {', '.join(names)}."
-    print(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False))
+def _print_names(kind: str, names: Sequence[str]) -> None:
+    """The names in as many columns as fit, read downwards."""
+    columns = _columns(names, _terminal_width() - _INDENT)
+    print(f"{kind}:")
+    for row in range(len(columns[0])):
+        cells = []
+        for column in columns:
+            if row < len(column):
+                cells.append(column[row].ljust(_width(column)))
+        print(f"{'':{_INDENT}}{''.join(cells)}".rstrip())
+    print()
+
+
+def _columns(names: Sequence[str], width: int) -> list[Sequence[str]]:
+    """The names as columns of equal lengths but for the last, as many as fit in ``width``."""
+    for rows in range(1, len(names)):
+        columns = [names[first : first + rows] for first in range(0, len(names), rows)]
+        if sum(map(_width, columns)) - _GAP <= width:
+            return columns
+    return [names]
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column)) + _GAP
+
+
+def _print_forms() -> None:
+    """The findings with a word in their code, and what this may be."""
+    from asyncli import findings
+
+    print("Findings with a word in their code:")
+    for entry in sorted(findings.CATALOGUE, key=lambda entry: entry.code):
+        if "{" not in entry.code:
+            continue
+        pattern = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), entry.code)
+        print(
+            textwrap.fill(
+                f"{pattern}: {entry.values}",
+                _terminal_width(),
+                initial_indent=" " * _INDENT,
+                subsequent_indent=" " * 2 * _INDENT,
+                break_on_hyphens=False,
+            )
+        )
+    print()
+
+
+def _terminal_width() -> int:
+    """The width of the terminal, or that of the variable COLUMNS; 100 without either."""
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def _texts(term: str, by_form: Mapping[str, str]) -> list[str]:
@@ -158,12 +211,12 @@ def _form(term: str) -> str:
 
 
 def terms() -> dict[str, str]:
-    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs
-    that have it in bold.
+    """Terms and what docs/reference/terms.md says of each: the section of that title, and the
+    paragraphs that have it in bold.
     """
     from asyncli.lab.resources import document
 
-    method = document("method.md").read_text(encoding="utf-8")
+    method = document("reference/terms.md").read_text(encoding="utf-8")
     _, *parts = re.split(r"^## (.+)$", method, flags=re.MULTILINE)
     sections = [text.strip() for text in parts[1::2]]
     texts = dict(zip(parts[::2], sections, strict=True))

@@ -11,7 +11,7 @@ import click
 from asyncli.cli.options import parsed, seconds_of
 from asyncli.lab import NAMES
 from asyncli.model.errors import PlanError
-from asyncli.model.units import parse_count
+from asyncli.model.units import parse_count, parse_memory
 
 if TYPE_CHECKING:
     from asyncli.lab.base import LabServer
@@ -23,8 +23,10 @@ _HELP = f"""Start a local server, print its address, and run it until Ctrl-C.
 NAME is
 {_NAMES}
 
-All but builtin and asyncio must be installed. The other textbook models need a C compiler, gorilla and gobwas need Go. The
-system's own configuration is neither read nor changed.
+All but builtin and asyncio must be installed. The other textbook models need a C compiler,
+go-http, gorilla and gobwas need Go, jvm needs a JDK and Maven. The system's own configuration is
+neither read nor changed. Where the server reports its own metrics (caddy, envoy, node-http,
+go-http, gorilla, gobwas, jvm; node-ws with prom-client), the URL of that page is printed too.
 """
 
 
@@ -34,8 +36,8 @@ system's own configuration is neither read nor changed.
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: 100k for nginx, nchan and builtin, 9k for haproxy-proxy, 256 for apache-prefork, 16 "
-    "for the textbook models, else 10k]",
+    help="How many it must hold.  [default: 100k for nginx, nchan and builtin, 9k for "
+    "haproxy-proxy, 256 for apache-prefork, 16 for the textbook models, else 10k]",
 )
 @click.option(
     "-k",
@@ -50,12 +52,15 @@ system's own configuration is neither read nor changed.
     default="0",
     metavar="PORT",
     show_default=True,
-    help="Port, 0: any. The status page has the next one.",
+    help="Port, 0: any. The page of status or of metrics has the next one.",
 )
 @click.option("--tls", is_flag=True, help="Use TLS, with a new certificate, if the server can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, if the server can.")
 @click.option(
     "--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can."
+)
+@click.option(
+    "--heap", metavar="SIZE", help="Most memory of the heap, if the server has one (jvm: 256M)."
 )
 def command(
     name: str,
@@ -65,10 +70,13 @@ def command(
     tls: bool,
     http2: bool,
     ws_deflate: bool,
+    heap: str | None,
 ) -> int:
     options: dict[str, Any] = {}
     if connections is not None:
         options["connections"] = parsed("--connections", parse_count, connections)
+    if heap is not None:
+        options["heap_bytes"] = int(parsed("--heap", lambda text: parse_memory(str(text)), heap))
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
@@ -97,6 +105,8 @@ async def _serve(name: str, options: dict[str, Any]) -> None:
             click.echo(f"  also    {server.url.replace(server.scheme, server.also, 1)}")
         if server.status_url is not None:
             click.echo(f"  status  {server.status_url}")
+        if server.metrics_url is not None:
+            click.echo(f"  metrics {server.metrics_url}")
         if server.authority is not None:
             click.echo(f"  ca      {server.authority}")
         command_line = ["asyncli soak", f"-c {server.connections}", *_flags(server), server.url]
@@ -108,6 +118,8 @@ def _flags(server: LabServer) -> Iterator[str]:
     """The flags of a soak of this server. A value may contain shell characters."""
     if server.status_url is not None:
         yield f"--status-url {shlex.quote(server.status_url)}"
+    if server.metrics_url is not None:
+        yield f"--server-metrics {shlex.quote(server.metrics_url)}"
     if server.authority is not None:
         yield f"--ca {shlex.quote(str(server.authority))}"
     for key, value in server.plan_keys.items():

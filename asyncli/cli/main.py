@@ -20,8 +20,9 @@ from asyncli.cli.outputs import discard_broken_output, is_broken_pipe, unprinted
 from asyncli.cli.signals import Signals
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.model.blas import use_one_thread
-from asyncli.model.errors import AsyncliError, HostError
+from asyncli.model.errors import AsyncliError, HostError, PlanError, StoreError
 from asyncli.model.exit_status import INTERRUPTED, LISTED, REFUSED
+from asyncli.model.masks import without_queries
 from asyncli.model.secret_variables import keep_secrets
 from asyncli.model.text import printable
 
@@ -34,13 +35,14 @@ COMMANDS = {
         "Print the report of a run file, finished or still being written.",
     ),
     "watch": ("asyncli.cli.watch", "Show a running soak, from another terminal."),
+    "mark": ("asyncli.cli.mark", "Note in a running soak what happens now, such as a deploy."),
     "compare": (
         "asyncli.cli.compare",
         "Compare runs: the differences, their intervals, and which are real.",
     ),
     "size": (
         "asyncli.cli.size",
-        "Size a fleet by a run: memory, hosts and first limits for so many connections.",
+        "Size a fleet by a run: memory, hosts and first known limits for so many connections.",
     ),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
@@ -152,9 +154,9 @@ def run(arguments: Sequence[str]) -> int:
         if words and words[0] in COMMANDS:
             command = f"asyncli {words[0]}"
         message = error.format_message().replace(". (Did", " (Did").rstrip(".")
-        return _complain(f"{message}; see '{command} --help'", REFUSED)
+        return _complain(without_queries(f"{message}; see '{command} --help'", words), REFUSED)
     except AsyncliError as error:
-        return _complain(str(error), error.exit_status)
+        return _complain(_line_of(error, words), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except MemoryError:
@@ -167,6 +169,13 @@ def run(arguments: Sequence[str]) -> int:
         if status is None:
             raise
         return status
+
+
+def _line_of(error: AsyncliError, words: list[str]) -> str:
+    """The line of an error: without the queries of the command line, where it quotes that."""
+    if isinstance(error, (PlanError, StoreError)):
+        return without_queries(str(error), words)
+    return str(error)
 
 
 def _status_without_output(error: OSError | SystemExit) -> int | None:

@@ -54,13 +54,34 @@ _SERVER_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--status-url",
         metavar="URL",
-        help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second; a login or unix:/path may be in it.",
+        help=(
+            f"The server's status page ({', '.join(STATUS_PAGES)}), read each second; a login or "
+            "unix:/path may be in it."
+        ),
     ),
     click.option(
         "--status-header",
         metavar="HEADER",
         multiple=True,
-        help="A header for the status page; repeatable.",
+        help="A header for the status page and the metrics pages; repeatable.",
+    ),
+    click.option(
+        "--server-metrics",
+        metavar="URL",
+        multiple=True,
+        help=(
+            "A page of the server's own metrics (Prometheus, expvar, NATS), or a broker's $SYS "
+            "(mqtt://HOST), for memory and counts; repeatable."
+        ),
+    ),
+    click.option(
+        "--metrics-map",
+        metavar="WHAT=NAME",
+        multiple=True,
+        help=(
+            "The metric of such a page that counts active, accepts, requests, live or heap: "
+            'active=ws_open{pool="a"}; repeatable.'
+        ),
     ),
     click.option(
         "--server-pid",
@@ -164,49 +185,188 @@ _HEADER_OPTIONS: tuple[Option, ...] = (
     ),
 )
 _PLAN_OPTIONS: tuple[Option, ...] = (
-    click.option("-k", "--keepalive", metavar="TIME", help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]"),
+    click.option(
+        "-k",
+        "--keepalive",
+        metavar="TIME",
+        help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]",
+    ),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time between batches.  [default: 10ms]"),
-    click.option("--ramp", metavar="N/TIME", help="Batch and interval together: 100/s, or 10/10ms."),
-    click.option("--hold", metavar="TIME", help="How long to hold: a time, 'forever', or 'until 07:00'.  [default: 60s]"),
-    click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
-    click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),
+    click.option(
+        "--ramp", metavar="N/TIME", help="Batch and interval together: 100/s, or 10/10ms."
+    ),
+    click.option(
+        "--hold",
+        metavar="TIME",
+        help="How long to hold: a time, 'forever', or 'until 07:00'.  [default: 60s]",
+    ),
+    click.option(
+        "--baseline",
+        metavar="TIME",
+        help="How long to measure before the first connect.  [default: 5s]",
+    ),
+    click.option(
+        "--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"
+    ),
     click.option("--plateaus", metavar="K", help="Ramp in K equal steps with a rest after each."),
-    click.option("--plateau-rest", metavar="TIME", help="How long each rest lasts.  [default: 10s]"),
-    click.option("--workers", metavar="N", help="Worker processes.  [default: by the descriptor limit and the CPUs]"),
-    click.option("--timeout", metavar="TIME", help="Time limit of a heartbeat; then its connection is lost.  [default: 10s]"),
+    click.option(
+        "--plateau-rest", metavar="TIME", help="How long each rest lasts.  [default: 10s]"
+    ),
+    click.option(
+        "--collect",
+        metavar="HOW",
+        help=(
+            "Ask the server's runtime for a collection at each plateau's end: auto (Node, Java), a "
+            "URL, or a command with {pid}."
+        ),
+    ),
+    click.option(
+        "--workers",
+        metavar="N",
+        help="Worker processes.  [default: by the descriptor limit and the CPUs]",
+    ),
+    click.option(
+        "--timeout",
+        metavar="TIME",
+        help="Time limit of a heartbeat; then its connection is lost.  [default: 10s]",
+    ),
     *_CONNECT_OPTIONS,
     *_SERVER_OPTIONS,
-    click.option("--agent", metavar="URL", help="Sample the server with 'asyncli agent' on its host: http://HOST:9165."),
-    click.option("--agent-token-file", metavar="FILE", help="A file with the agent's token.  [default: $ASYNCLI_AGENT_TOKEN]"),
-    click.option("--agent-ca", metavar="FILE", help="CA certificates to verify the agent with (PEM).  [default: the system's]"),
+    click.option(
+        "--agent",
+        metavar="URL",
+        help="Sample the server with 'asyncli agent' on its host: http://HOST:9165.",
+    ),
+    click.option(
+        "--agent-token-file",
+        metavar="FILE",
+        help="A file with the agent's token.  [default: $ASYNCLI_AGENT_TOKEN]",
+    ),
+    click.option(
+        "--agent-ca",
+        metavar="FILE",
+        help="CA certificates to verify the agent with (PEM).  [default: the system's]",
+    ),
     *_TLS_OPTIONS,
-    click.option("--method", metavar="HEAD|GET|OPTIONS", help="HTTP method of the heartbeats.  [default: HEAD]"),
+    click.option(
+        "--method",
+        metavar="HEAD|GET|OPTIONS",
+        help="HTTP method of the heartbeats.  [default: HEAD]",
+    ),
     *_HEADER_OPTIONS,
-    click.option("--data", metavar="FILE.csv", help="CSV with one row per connection; {column} is replaced like {n}."),
-    click.option("--protocol", metavar="sse|stream", help="Over http(s)://, hold server-sent events or any endless response."),
-    click.option("--ws-message", metavar="TEXT", help="Heartbeats send this text, await its echo (WebSocket).  [default: pings]"),
-    click.option("--ws-deflate", is_flag=True, default=None, help="Offer permessage-deflate (WebSocket)."),
-    click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: by prior knowledge to http://, by ALPN to https://."),
-    click.option("--h2-heartbeat", metavar="ping|head", help="Heartbeats are PINGs or HEADs (HTTP/2).  [default: ping]"),
-    click.option("--h2-table", is_flag=True, default=None, help="Use HPACK's dynamic table, as browsers do (HTTP/2)."),
-    click.option("--streams", metavar="K", help="Hold K open responses on each connection (HTTP/2).  [default: none]"),
-    click.option("--send", metavar="BYTES", help=r"A heartbeat over tcp:// or tls://, as 'PING\r\n'.  [default: none]"),
-    click.option("--expect", metavar="ANSWER", help="Answer to --send: bytes, '/REGEX/' for a line, 'N bytes'.  [default: any]"),
-    click.option("--greeting", metavar="ANSWER", help="What the server sends first, as in --expect.  [default: nothing]"),
-    click.option("--silence", metavar="TIME", help="A listener is lost after TIME without data.  [default: 90s, tcp: forever]"),
-    click.option("--mqtt-version", metavar="3.1.1|5", help="Protocol version (MQTT).  [default: 3.1.1]"),
-    click.option("--mqtt-id", metavar="TEMPLATE", help="MQTT client ID; {n} as above.  [default: asyncli-{random}-{n:06d}]"),
-    click.option("--mqtt-login-file", metavar="FILE", help="A file with user:password on one line (MQTT)."),
-    click.option("--subscribe", metavar="TOPIC[@QOS]", multiple=True, help="An MQTT topic, as 'sensors/#@1'; repeatable."),
-    click.option("--first-beat", metavar="now|sleep", help="First heartbeat at once, or after a sleep.  [default: now]"),
-    click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
-    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, such as 'lost > 0.1%'; repeatable."),
-    click.option("--abort", is_flag=True, default=None, help="Stop once a --fail-if limit on a count or a maximum is crossed."),
-    click.option("--seed", metavar="N", help="Seed of the jitter: the same seed gives the same schedule."),
-    click.option("--force", is_flag=True, default=None, help="Start even if the preflight refuses."),
-    click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan file, or a built-in plan: smoke, 100k, overnight."),
-)  # fmt: skip
+    click.option(
+        "--data",
+        metavar="FILE.csv",
+        help="CSV with one row per connection; {column} is replaced like {n}.",
+    ),
+    click.option(
+        "--protocol",
+        metavar="sse|stream",
+        help="Over http(s)://, hold server-sent events or any endless response.",
+    ),
+    click.option(
+        "--ws-message",
+        metavar="TEXT",
+        help="Heartbeats send this text, await its echo (WebSocket).  [default: pings]",
+    ),
+    click.option(
+        "--ws-deflate", is_flag=True, default=None, help="Offer permessage-deflate (WebSocket)."
+    ),
+    click.option(
+        "--http2",
+        is_flag=True,
+        default=None,
+        help="Speak HTTP/2: by prior knowledge to http://, by ALPN to https://.",
+    ),
+    click.option(
+        "--h2-heartbeat",
+        metavar="ping|head",
+        help="Heartbeats are PINGs or HEADs (HTTP/2).  [default: ping]",
+    ),
+    click.option(
+        "--h2-table",
+        is_flag=True,
+        default=None,
+        help="Use HPACK's dynamic table, as browsers do (HTTP/2).",
+    ),
+    click.option(
+        "--streams",
+        metavar="K",
+        help="Hold K open responses on each connection (HTTP/2).  [default: none]",
+    ),
+    click.option(
+        "--send",
+        metavar="BYTES",
+        help=r"A heartbeat over tcp:// or tls://, as 'PING\r\n'.  [default: none]",
+    ),
+    click.option(
+        "--expect",
+        metavar="ANSWER",
+        help="Answer to --send: bytes, '/REGEX/' for a line, 'N bytes'.  [default: any]",
+    ),
+    click.option(
+        "--greeting",
+        metavar="ANSWER",
+        help="What the server sends first, as in --expect.  [default: nothing]",
+    ),
+    click.option(
+        "--silence",
+        metavar="TIME",
+        help="A listener is lost after TIME without data.  [default: 90s, tcp: forever]",
+    ),
+    click.option(
+        "--mqtt-version", metavar="3.1.1|5", help="Protocol version (MQTT).  [default: 3.1.1]"
+    ),
+    click.option(
+        "--mqtt-id",
+        metavar="TEMPLATE",
+        help="MQTT client ID; {n} as above.  [default: asyncli-{random}-{n:06d}]",
+    ),
+    click.option(
+        "--mqtt-login-file", metavar="FILE", help="A file with user:password on one line (MQTT)."
+    ),
+    click.option(
+        "--subscribe",
+        metavar="TOPIC[@QOS]",
+        multiple=True,
+        help="An MQTT topic, as 'sensors/#@1'; repeatable.",
+    ),
+    click.option(
+        "--first-beat",
+        metavar="now|sleep",
+        help="First heartbeat at once, or after a sleep.  [default: now]",
+    ),
+    click.option(
+        "--reopen/--no-reopen",
+        default=None,
+        help="Replace lost connections, or only count them.  [default: reopen]",
+    ),
+    click.option(
+        "--fail-if",
+        metavar="LIMIT",
+        multiple=True,
+        help="Fail if LIMIT is true, such as 'lost > 0.1%'; repeatable.",
+    ),
+    click.option(
+        "--abort",
+        is_flag=True,
+        default=None,
+        help="Stop once a --fail-if limit on a count or a maximum is crossed.",
+    ),
+    click.option(
+        "--seed", metavar="N", help="Seed of the jitter: the same seed gives the same schedule."
+    ),
+    click.option(
+        "--force", is_flag=True, default=None, help="Start even if the preflight refuses."
+    ),
+    click.option(
+        "--plan",
+        "plan_file",
+        metavar="FILE.toml",
+        help="A plan file, or a built-in plan: smoke, 100k, overnight.",
+    ),
+)
 
 
 def _with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
@@ -267,15 +427,40 @@ def seconds_of(flag: str, text: str | None) -> float:
 
 
 _OUTPUT_OPTIONS: tuple[Option, ...] = (
-    click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]"),
-    click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output."),
-    click.option("--html", "html_file", metavar="FILE", help="Write the report as one offline HTML page; '-' likewise."),
-    click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise."),
+    click.option(
+        "--out",
+        metavar="RUN.db",
+        help="The run file; never overwritten.  [default: asyncli-<time>.db here]",
+    ),
+    click.option(
+        "--json",
+        "json_file",
+        metavar="FILE",
+        help="Write the summary as JSON; '-' for standard output.",
+    ),
+    click.option(
+        "--html",
+        "html_file",
+        metavar="FILE",
+        help="Write the report as one offline HTML page; '-' likewise.",
+    ),
+    click.option(
+        "--junit",
+        "junit_file",
+        metavar="FILE",
+        help="Write the verdict and the limits as JUnit XML; '-' likewise.",
+    ),
     click.option("--log-json", is_flag=True, help="Print each event of the run as a line of JSON."),
-    click.option("--on-finish", metavar="COMMAND", help="Run COMMAND at the end, with $ASYNCLI_VERDICT and JSON on its input."),
-    click.option("-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."),
+    click.option(
+        "--on-finish",
+        metavar="COMMAND",
+        help="Run COMMAND at the end, with $ASYNCLI_VERDICT and JSON on its input.",
+    ),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
+    ),
     click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict."),
-)  # fmt: skip
+)
 
 
 #: The flags of :class:`~asyncli.cli.outputs.Outputs`.
@@ -290,12 +475,25 @@ def outputs_of(values: dict[str, Any]) -> Outputs:
 #: The flags that name the hosts that open the connections; they are not part of a plan.
 CLUSTER = ("cluster", "cluster_ca", "cluster_cert", "cluster_key", "cluster_hosts")
 _CLUSTER_OPTIONS: tuple[Option, ...] = (
-    click.option("--cluster", metavar="ADDRESS", help="Connect from a Dask cluster's hosts: tcp://HOST:8786 or tls://."),
-    click.option("--cluster-ca", metavar="FILE", help="CA certificates to verify a tls:// cluster with (PEM)."),
+    click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Connect from a Dask cluster's hosts: tcp://HOST:8786 or tls://.",
+    ),
+    click.option(
+        "--cluster-ca",
+        metavar="FILE",
+        help="CA certificates to verify a tls:// cluster with (PEM).",
+    ),
     click.option("--cluster-cert", metavar="FILE", help="Client certificate for a tls:// cluster."),
     click.option("--cluster-key", metavar="FILE", help="Key of that certificate."),
-    click.option("--cluster-hosts", type=click.IntRange(min=1), metavar="N", help="Wait a minute for N hosts, else refuse."),
-)  # fmt: skip
+    click.option(
+        "--cluster-hosts",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Wait a minute for N hosts, else refuse.",
+    ),
+)
 
 
 cluster_options = _with_options(_CLUSTER_OPTIONS)

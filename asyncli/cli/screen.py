@@ -21,6 +21,7 @@ class Screen(LiveObserver):
     def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool = False) -> None:
         super().__init__(plan)
         self._console = console
+        self.shows_cost = not quiet
         if quiet:
             self._view = NullView()
         elif log_json:

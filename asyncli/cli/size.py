@@ -38,7 +38,7 @@ def command(
     run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None
 ) -> int:
     """Size a fleet by a run: memory of so many connections on the server, how many hosts, and the
-    first limits on each.
+    first known limits on each.
 
     By the parts that the run measured, also of one that is invalid for other reasons. The exit
     status is 0 whatever is known.

@@ -9,11 +9,11 @@ import msgspec
 
 from asyncli.app.report_memory import require_memory
 from asyncli.cli import options
-from asyncli.model.consistency import flag_of
+from asyncli.model.consistency import flag_of, require_collect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, load_plan, plan_document
 from asyncli.model.secret_variables import HEADERS_VARIABLE, TOKEN_VARIABLE, secret
-from asyncli.model.values import headers_in
+from asyncli.model.values import headers_in, is_page
 
 if TYPE_CHECKING:
     from asyncli.model.plan import Plan
@@ -46,6 +46,7 @@ def command(
     require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
     before = None
+    command_of_collect = take_collect_command(values)
     if resume is None:
         plan = options.plan_from(values, urls)
     else:
@@ -55,7 +56,25 @@ def command(
     from asyncli.cli.soak_terminal import run_soak
 
     cluster = options.cluster_of(hosts)
-    return run_soak(plan, to, resume=before, cluster=cluster, wait_for_server_s=wait_s)
+    if command_of_collect != "":
+        require_collect({**msgspec.structs.asdict(plan), "collect": command_of_collect})
+    return run_soak(
+        plan,
+        to,
+        resume=before,
+        cluster=cluster,
+        wait_for_server_s=wait_s,
+        collect_by=command_of_collect,
+    )
+
+
+def take_collect_command(values: dict[str, Any]) -> str:
+    """Take the command out of ``--collect``: a plan has none. "" without one."""
+    collect = values["collect"]
+    if collect is None or collect in ("auto", "none") or is_page(collect):
+        return ""
+    values["collect"] = None
+    return str(collect)
 
 
 #: Plan flags that --resume takes: how to find the server, which a reboot may change.
@@ -70,6 +89,7 @@ _PRIVATE = (
     "ws_message",
     "status_url",
     "status_header",
+    "server_metrics",
     "client_cert",
     "client_key",
     "agent_token_file",
@@ -112,8 +132,8 @@ def _resume_plan(
     plan = _with_private_values(before, again, new_agent="agent" in named)
     if not named:
         return plan, before
-    changed = options.plan_from(named, plan.urls)
-    changes = {key: getattr(changed, key) for key in _replaced(named)}
+    changed = msgspec.structs.asdict(options.plan_from(named, plan.urls))
+    changes = {key: changed[key] for key in _replaced(named)}
     return msgspec.structs.replace(plan, **changes), before
 
 

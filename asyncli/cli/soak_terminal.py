@@ -40,7 +40,7 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options
     """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
     the plan at.
 
-    ``options``: ``resume``, ``cluster`` and ``wait_for_server_s`` of
+    ``options``: ``resume``, ``cluster``, ``wait_for_server_s`` and ``collect_by`` of
     :class:`~asyncli.app.soak.Soak`.
     """
     path = Path(to.out) if to.out is not None else free_name()
@@ -123,8 +123,13 @@ async def _soak(
 
 
 def _aimed_at(plan: Plan, lab: LabServer) -> Plan:
+    pages = () if lab.metrics_url is None else (lab.metrics_url,)
     aimed = msgspec.structs.replace(
-        plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid
+        plan,
+        urls=(lab.url,),
+        status_url=lab.status_url,
+        server_metrics=pages,
+        server_pid=lab.pid,
     )
     if lab.authority is None or plan.insecure:
         return aimed

@@ -16,7 +16,8 @@ from asyncli.model.exit_status import NOT_GOING_ON
 from asyncli.model.units import format_duration
 
 if TYPE_CHECKING:
-    from asyncli.model.records import Finding
+    from asyncli.app.cost_meter import CostMeter
+    from asyncli.model.records import Finding, RunEvent
     from asyncli.report.live import JsonView, PlainView
     from asyncli.report.livescreen import LiveView
     from asyncli.report.livestate import LiveFold, LiveState
@@ -52,9 +53,11 @@ def command(run: str, once: bool, log_json: bool) -> int:
 
 
 def _show_once(path: Path, log_json: bool) -> int:
+    from asyncli.report.cost_so_far import cost_so_far
     from asyncli.report.live import json_line, plain_line, status
     from asyncli.report.livestate import LiveFold
     from asyncli.store.follow import Follower
+    from asyncli.store.reader import read_run
 
     follower = Follower(path)
     news = follower.news()
@@ -73,6 +76,8 @@ def _show_once(path: Path, log_json: bool) -> int:
         why_ended = _why_ended(follower, news)
     if why_ended:
         fold.end()
+    if fold.state().phase in ("ramp", "hold"):
+        fold.cost(cost_so_far(read_run(path)))
     state = fold.state()
     if log_json:
         fields = {**status(state), "trouble": why_ended or None}
@@ -115,15 +120,17 @@ def _show_until_end(
     follower: Follower, news: News, note: Callable[[str], None], *, log_json: bool
 ) -> tuple[News, str]:
     """Show a run until it ends; return its last records and why it does not continue."""
+    from asyncli.app.cost_meter import CostMeter
     from asyncli.report.livescreen import LiveView
     from asyncli.report.livestate import LiveFold
 
     fold = LiveFold(news.plan)
     noted_s = 0.0
-    with _view(news, log_json=log_json) as view:
-        after_finding = None if isinstance(view, LiveView) else view.write_findings
+    with _view(news, log_json=log_json) as view, CostMeter(follower.path) as meter:
+        after_news = None if isinstance(view, LiveView) else view.write_news
         while True:
-            _fold_news(fold, news, after_finding)
+            _fold_news(fold, news, after_news)
+            _fold_cost(fold, meter)
             why_ended = _why_ended(follower, news)
             if why_ended and (news.complete or not follower.is_open):
                 fold.end()
@@ -135,6 +142,13 @@ def _show_until_end(
                 note(why_ended)
             time.sleep(1.0)
             news = follower.news()
+
+
+def _fold_cost(fold: LiveFold, meter: CostMeter) -> None:
+    """Fold the cost so far if it is known, and have it computed again if that is due."""
+    so_far = meter.turn(time.monotonic(), is_held=fold.state().phase in ("ramp", "hold"))
+    if so_far is not None:
+        fold.cost(so_far)
 
 
 def _view(news: News, *, log_json: bool) -> JsonView | LiveView | PlainView:
@@ -204,28 +218,35 @@ def _why_ended(follower: Follower, news: News) -> str:
 
 
 def _fold_news(
-    fold: LiveFold, news: News, after_finding: Callable[[LiveState], None] | None = None
+    fold: LiveFold, news: News, after_news: Callable[[LiveState], None] | None = None
 ) -> None:
-    """Fold new records in time order, and call ``after_finding`` after each finding."""
+    """Fold new records in time order, and call ``after_news`` after each finding and event."""
 
     def fold_finding(t_s: float, finding: Finding) -> None:
         fold.finding(finding, t_s)
-        if after_finding is not None:
-            after_finding(fold.state())
+        if after_news is not None:
+            after_news(fold.state())
+
+    def fold_event(event: RunEvent) -> None:
+        fold.event(event)
+        if after_news is not None:
+            after_news(fold.state())
 
     # (time, order among records of that time, fold)
-    events: list[tuple[float, int, Callable[[], None]]] = []
+    records: list[tuple[float, int, Callable[[], None]]] = []
     for phase in news.phases:
         begun = msgspec.structs.replace(phase, end_s=None)
-        events.append((phase.start_s, 0, partial(fold.phase, begun)))
+        records.append((phase.start_s, 0, partial(fold.phase, begun)))
         if phase.end_s is not None:
-            events.append((phase.end_s, 4, partial(fold.phase, phase)))
+            records.append((phase.end_s, 4, partial(fold.phase, phase)))
     for t_s, tick in news.ticks:
-        events.append((t_s, 1, partial(fold.tick, t_s, tick)))
+        records.append((t_s, 1, partial(fold.tick, t_s, tick)))
     for sample in news.samples:
-        events.append((sample.t_s, 2, partial(fold.sample, sample)))
+        records.append((sample.t_s, 2, partial(fold.sample, sample)))
     for t_s, finding in news.findings:
-        events.append((t_s, 3, partial(fold_finding, t_s, finding)))
+        records.append((t_s, 3, partial(fold_finding, t_s, finding)))
+    for event in news.events:
+        records.append((event.at_s, 3, partial(fold_event, event)))
     fold.planned(news.plan)
-    for _, _, fold_event in sorted(events, key=lambda event: event[:2]):
-        fold_event()
+    for _, _, fold_record in sorted(records, key=lambda record: record[:2]):
+        fold_record()

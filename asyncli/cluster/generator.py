@@ -124,7 +124,8 @@ class ClusterGenerator:
                 return
 
     def document(self) -> list[dict[str, Any]]:
-        """Each host, its share and its clock for the run file; hosts that joined later come last.
+        """Each host, its share and its clock for the run file; hosts that joined later come
+        last.
         """
         placed = {member.name for member in self._fleet.members}
         documents = [self._fleet.document(member) for member in self._fleet.members]
@@ -292,14 +293,15 @@ class ClusterGenerator:
                 task.cancel()
         self._schedule_close(host)
         self._idle += host.workers
-        takers = "" if self._draining else self._reopen()
+        takers = ""
+        if not self._draining:
+            takers = self._reopen()
         if self._idle and not self._draining:
             self._merging.mark_unopened()
-        then = (
-            f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {takers}"
-            if takers
-            else ""
-        )
+        then = ""
+        if takers:
+            share = self._fleet.share(host.workers)
+            then = f"; its share of {share:,} is {self._reopened}: {takers}"
         self._record_finding(host_lost(host.name, why, held, then))
         if not self._living():
             self._all_lost(f"the last one, {host.name}, {why}", for_good)
@@ -316,8 +318,10 @@ class ClusterGenerator:
             if self._no_host_since_s - host.lost_s < LOST_S
         ]
         apart_s = max(heard) - min(heard)
-        at_once = len(heard) > 1 and apart_s < SILENCE_S
-        self._record_finding(hosts_all_lost(why, apart_s if at_once else None, NO_HOST_S))
+        within_s = None
+        if len(heard) > 1 and apart_s < SILENCE_S:
+            within_s = apart_s
+        self._record_finding(hosts_all_lost(why, within_s, NO_HOST_S))
 
     def _give_up(self, why: str) -> None:
         if self._t0 is not None:
@@ -367,10 +371,10 @@ class ClusterGenerator:
                 self._record_finding(share_taken(self._fleet.share(idle), self._reopened, now))
                 continue
             try:
-                found = await self._find({host.member.seen.place for host in self._living()})
+                members = await self._find({host.member.seen.place for host in self._living()})
             except Exception:  # a cluster in trouble raises anything: try again later
                 continue
-            for member in found:
+            for member in members:
                 with contextlib.suppress(Exception):
                     await self._add_host(member)
                     # A host that is soon lost again must not hammer the server.

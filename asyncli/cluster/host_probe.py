@@ -68,7 +68,8 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
         if asked.sources:
             asked = msgspec.structs.replace(
                 asked,
-                sources=tuple(one for one in asked.sources if _is_local(one)) or asked.sources[:1],
+                sources=tuple(source for source in asked.sources if _is_local(source))
+                or asked.sources[:1],
             )
         spread = await spread_over(limits, asked)
         if asked.tls is not None:

@@ -45,7 +45,10 @@ try:
     from distributed import Client, Security
     from distributed.versions import VersionMismatchWarning
 except ImportError as missing:  # the extra "dask" is not installed
-    _error = f"a cluster needs Dask's distributed, which cannot be loaded here ({missing}); pip install 'asyncli[dask]'"
+    _error = (
+        f"a cluster needs Dask's distributed, which cannot be loaded here ({missing}); pip "
+        "install 'asyncli[dask]'"
+    )
     raise HostError(_error) from None
 
 # A scheduler answers in milliseconds; one behind a slow link in a second.
@@ -56,8 +59,16 @@ _CLOSE_S = 5.0
 _HOSTS_WAIT_S = 60.0
 # Errors of a connect to a port with another listener: which end closes first is chance.
 _SOMETHING_LISTENS = (
-    "reset", "closed", "eof occurred", "broken pipe", "not dask's", "not idle", "wrong version number", "certificate", "alert",
-)  # fmt: skip
+    "reset",
+    "closed",
+    "eof occurred",
+    "broken pipe",
+    "not dask's",
+    "not idle",
+    "wrong version number",
+    "certificate",
+    "alert",
+)
 
 
 def _scheme_of(address: str) -> str:
@@ -277,10 +288,10 @@ class Cluster:
             async with asyncio.timeout(_CONNECT_S + 3.0):
                 await self._client
         except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
-            # HTTP text, read as one of Dask's lengths, exceeds any memory.
-            reason = (
-                "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
-            )
+            reason = _reason(error)
+            if isinstance(error, MemoryError):
+                # HTTP text, read as one of Dask's lengths, exceeds any memory.
+                reason = "an answer that is not Dask's"
             raise ClusterError(connect_error(self.address, reason)) from None
 
     async def _gather(self, plan: Plan, on_wait: Callable[[str], None]) -> list[Member]:
@@ -300,14 +311,16 @@ class Cluster:
                 joined = ", ".join(member.name for member in members)
                 if last:
                     raise ClusterError(
-                        f"--cluster-hosts: {len(members)} of {least} hosts joined within {_HOSTS_WAIT_S:.0f} s ({joined}); "
-                        "see the Dask workers' logs on the others, or ask for fewer"
+                        f"--cluster-hosts: {len(members)} of {least} hosts joined within "
+                        f"{_HOSTS_WAIT_S:.0f} s ({joined}); see the Dask workers' logs on the "
+                        "others, or ask for fewer"
                     )
                 why = f"{len(members)} joined ({joined})"
             if why != announced:
                 announced = why
                 on_wait(
-                    f"waiting up to {_HOSTS_WAIT_S:.0f} s for {format_many(least, 'client host')}: {why}"
+                    f"waiting up to {_HOSTS_WAIT_S:.0f} s for "
+                    f"{format_many(least, 'client host')}: {why}"
                 )
             await asyncio.sleep(1.0)
 
@@ -317,7 +330,8 @@ class Cluster:
                 addresses = sorted(await self._client.nthreads())
         except (OSError, RuntimeError) as error:
             raise ClusterError(
-                f"the scheduler at {self.address} does not list its workers ({_reason(error)}); see its log"
+                f"the scheduler at {self.address} does not list its workers ({_reason(error)}); "
+                "see its log"
             ) from None
         if not addresses:
             raise ClusterError(
@@ -350,7 +364,10 @@ class Cluster:
             return read_probe(answer)
         reason = _reason(answer)
         if "No module named 'asyncli" in reason:
-            return f"has no asyncli, or an older one; install asyncli[dask] {__version__} there, in the Python that runs it"
+            return (
+                f"has no asyncli, or an older one; install asyncli[dask] {__version__} there, in "
+                "the Python that runs it"
+            )
         return f"cannot be probed ({reason}); see its log"
 
     async def _find_new_hosts(self, known: set[str]) -> list[Member]:
@@ -394,11 +411,9 @@ class Cluster:
                 future.release()
                 if not isinstance(error, Exception):
                     raise
-                why = (
-                    f"nothing within {_ANSWER_S:.0f} s"
-                    if isinstance(error, TimeoutError)
-                    else _reason(error)
-                )
+                why = _reason(error)
+                if isinstance(error, TimeoutError):
+                    why = f"nothing within {_ANSWER_S:.0f} s"
                 raise ClusterError(
                     f"no actor can be started on {member.name} ({member.address}): {why}"
                 ) from None
@@ -427,11 +442,11 @@ def connect_error(address: str, reason: str) -> str:
     if not any(words in reason.lower() for words in _SOMETHING_LISTENS):
         return f"no Dask scheduler answers at {address} ({reason}); start one: dask scheduler"
     if address.startswith("tls"):
-        what = "rejects our certificate, has an untrusted one, or speaks no TLS"
+        problem = "rejects our certificate, has an untrusted one, or speaks no TLS"
         remedy = "give certificates of the authority that it was started with, or write tcp://"
     else:
-        what, remedy = "it is no Dask scheduler without TLS", "if it speaks TLS, write tls://"
-    return f"something listens at {address}, but {what} ({reason}); {remedy}"
+        problem, remedy = "it is no Dask scheduler without TLS", "if it speaks TLS, write tls://"
+    return f"something listens at {address}, but {problem} ({reason}); {remedy}"
 
 
 def _reason(error: BaseException) -> str:
@@ -441,9 +456,11 @@ def _reason(error: BaseException) -> str:
     while seen is not None:
         words = " ".join(str(seen).split()) or words
         seen = seen.__cause__ or seen.__context__
-    return (
-        words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
-    )[:200]
+    if not words and isinstance(error, TimeoutError):
+        return "no answer in time"
+    if not words:
+        words = type(error).__name__
+    return words[:200]
 
 
 def _user_name() -> str:

@@ -1,4 +1,5 @@
-"""Assigns the plan's connections to hosts, by what each can hold. Pure: it gets the hosts' probes.
+"""Assigns the plan's connections to hosts, by what each can hold. Pure: it gets the hosts'
+probes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Placement(msgspec.Struct, frozen=True):
     def take_over(
         self, numbers: Sequence[int], free: Mapping[str, Room]
     ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        """Which hosts with ``free`` room open a lost host's share, and which numbers have no room.
+        """Which hosts with ``free`` room open a lost host's share, and which numbers have
+        no room.
         """
         return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
 

@@ -97,12 +97,12 @@ class RemoteHost:
 
     def begin(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
         """Start the tasks that carry orders and messages; ``on_end`` is called when one ends."""
-        for what, name in (
+        for task_of, name in (
             (self._read_messages, "reader"),
             (self._send_orders, "orders"),
             (self._watch_clock, "clock"),
         ):
-            task = asyncio.create_task(what(), name=f"the {name} of {self.name}")
+            task = asyncio.create_task(task_of(), name=f"the {name} of {self.name}")
             task.add_done_callback(on_end)
             self.tasks.append(task)
 
@@ -183,8 +183,8 @@ class Usage:
             return None
         self._heard.clear()
         whole: Counter[str] = Counter()
-        for one in ({GENERATOR_CPU_S: self._spent_s}, *self._last.values()):
-            whole.update(one)
+        for counts in ({GENERATOR_CPU_S: self._spent_s}, *self._last.values()):
+            whole.update(counts)
         return dict(whole)
 
     def lose(self, host: str) -> None:

@@ -60,6 +60,47 @@ class Group(NamedTuple):
         return (self.folder / name).read_text(encoding="ascii")
 
 
+class CpuQuota(NamedTuple):
+    """The cores that a group may use on average, and the periods with work to do, in all and those
+    in which the quota was used up.
+    """
+
+    cpus: float
+    periods: int
+    throttled: int
+
+
+def cpu_quota(group: Group) -> CpuQuota | None:
+    """The tightest quota of a cgroup of the cpu controller and of those above it; None without one.
+
+    See admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst.
+    """
+    quotas = []
+    for folder in (group.folder, *group.folder.parents):
+        try:
+            cpus = _quota_cpus(folder, second=group.second)
+            stat = (folder / "cpu.stat").read_text(encoding="ascii")
+        except OSError:
+            # The root of the hierarchy and the folders above have no such files.
+            break
+        if cpus is not None:
+            periods = counted(stat, "nr_periods")
+            quotas.append(CpuQuota(cpus, periods, counted(stat, "nr_throttled")))
+    return min(quotas, default=None)
+
+
+def _quota_cpus(folder: Path, *, second: bool) -> float | None:
+    """None: no quota. Raises OSError."""
+    if second:
+        quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+    else:
+        quota = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+        period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+    if not quota.isdigit() or not period.isdigit() or not int(period):
+        return None
+    return int(quota) / int(period)
+
+
 class TaskRoom(NamedTuple):
     """How many tasks (threads of all processes) may be, and how many are."""
 

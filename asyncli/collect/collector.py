@@ -1,5 +1,5 @@
 """The collector of one host: samples the server, the kernel and asyncli once a second. It sends
-nothing but status polls.
+nothing but polls of its pages.
 """
 
 from __future__ import annotations
@@ -9,11 +9,18 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
+
+from asyncli.collect.broker_reader import BrokerReader
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
+from asyncli.collect.kernel_log import KernelLog
 from asyncli.collect.listeners import Listeners
-from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
+from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server, programs_of
+from asyncli.collect.metric_values import mapped_product
+from asyncli.collect.metrics_reader import MetricsPages, MetricsReader, PageReader
+from asyncli.collect.nginx_workers import NginxWorkers
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
@@ -30,9 +37,11 @@ from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
+from asyncli.findings.server import several_servers
 from asyncli.model.errors import HostError
 from asyncli.model.metrics import (
     KERNEL_TCP_INUSE,
+    SERVER_BRIEF,
     SERVER_ENDED,
     SERVER_JOINED,
     SERVER_SOCKETS,
@@ -41,9 +50,12 @@ from asyncli.model.metrics import (
     SERVER_SOCKETS_WAITING,
     SERVER_STARTED,
 )
+from asyncli.model.metrics_map import mapped_metric
 from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
-from asyncli.model.products import Frontend
+from asyncli.model.products import Backend, Frontend
+from asyncli.model.records import Finding
+from asyncli.model.status_place import is_broker
 
 # The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each
 # (bench/README.md).
@@ -73,22 +85,29 @@ class Collector(Sampler):
         if plan.status_url is not None:
             self._status = StatusReader(plan.status_url, plan.tls_options, plan.status_headers)
             self._polls["status"] = self._page
+        self._metrics = MetricsPages(
+            _metrics_readers(plan), has_status_page=plan.status_url is not None
+        )
+        self._polls.update(self._metrics.polls)
         self._tree: ServerTree | None = None
         self._found_by = ""
+        self._kernel_log: KernelLog | None = None
         # The connections at the server's ports when they were last counted.
         self._connections: int | None = None
 
     async def open(self, *, hold: bool = True) -> None:
-        """Read the status page once and find the server's processes; ``hold``: used only by an
-        agent's collector.
+        """Read the server's pages once and find its processes; ``hold``: used only by an agent's
+        collector.
 
-        Raises :class:`PeerError` for an unknown status page, :class:`HostError` for a named process
+        Raises :class:`PeerError` for an unknown page, :class:`HostError` for a named process
         that does not exist. A server that is not found is a finding.
         """
         if self._status is not None:
             await self._status.read()
+        await self._metrics.open()
         found = await asyncio.to_thread(self._find)
         self.server = await asyncio.to_thread(describe, found, self._header)
+        self.end()
         if found.pids:
             self._report(self.server.not_asked)
         else:
@@ -100,41 +119,80 @@ class Collector(Sampler):
         self._probes = await asyncio.to_thread(self._standard_probes, found)
         self.begin()
 
+    async def settle_server(self) -> bool:
+        """Whether other processes are the server than those that :meth:`open` found: one that ended
+        before the first connect is not it. Then :attr:`server` is read again.
+        """
+        if self._tree is None:
+            return False
+        living = await asyncio.to_thread(self._tree.living_roots)
+        if not living or living == self.server.pids:
+            return False
+        self._tree.roots = living
+        await self.refresh_server()
+        return self.server.pids == living
+
+    def several_servers(self) -> Finding | None:
+        """That several programs are the server, each of which may get connections."""
+        programs = programs_of(self.server.pids)
+        if len(programs) < 2:
+            return None
+        return several_servers(self.server.name or "", programs)
+
     async def refresh_server(self) -> None:
         """Read :attr:`server` again: it may have been restarted or reconfigured."""
         if self._tree is None:
             return
-        found = Found(self._tree.roots, self._found_by, apart=self.server.apart)
+        living = await asyncio.to_thread(self._tree.living_roots)
+        found = Found(living, self._found_by, apart=self.server.apart)
         facts = await asyncio.to_thread(describe, found, self._header)
         if facts.name is None:
             return
         if facts.not_asked != self.server.not_asked:
             self._report(facts.not_asked)
         self.server = facts
+        self.end()
 
     def end(self) -> None:
-        """Used only by an agent's collector."""
+        """Take into :attr:`server` what the pages of metrics have shown so far."""
+        self.server = msgspec.structs.replace(self.server, metrics=self._metrics.sources)
 
     async def close(self) -> None:
         await super().close()
+        if self._kernel_log is not None:
+            self._kernel_log.close()
         if self._status is not None:
             await self._status.close()
+        await self._metrics.close()
 
     # What is read.
 
     @property
     def frontends(self) -> dict[str, Frontend]:
         """HAProxy's frontends by its last status page."""
-        return {} if self._status is None else self._status.frontends
+        if self._status is None:
+            return {}
+        return self._status.frontends
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """HAProxy's backends by its last status page."""
+        if self._status is None:
+            return {}
+        return self._status.backends
 
     @property
     def all_frontends(self) -> Frontend | None:
-        """All of them together, by its page for people."""
-        return None if self._status is None else self._status.all_frontends
+        """All frontends together, by its page for people."""
+        if self._status is None:
+            return None
+        return self._status.all_frontends
 
     @property
     def _header(self) -> str:
-        return "" if self._status is None else self._status.server_header
+        if self._status is None:
+            return ""
+        return self._status.server_header
 
     async def _page(self, _: bool) -> ProbeReading:
         assert self._status is not None
@@ -144,8 +202,9 @@ class Collector(Sampler):
         return find_server(self._plan, local=self.local, ours=self._ours())
 
     def _ours(self) -> set[int]:
-        """This process, its ancestors, and the generator."""
-        return {*(stat.pid for stat in ancestors(os.getpid())), *self._generator_pids()}
+        """This process, its ancestors, the generator and asyncli's other processes."""
+        own = {stat.pid for stat in ancestors(os.getpid())}
+        return own.union(self._generator_pids(), self._helper_pids())
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}
@@ -166,8 +225,17 @@ class Collector(Sampler):
         tree = self._tree = ServerTree(found.pids, self._relocate)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
+        workers = NginxWorkers()
+        self._kernel_log = KernelLog(lambda: server.pids)
+
+        def scan() -> ProbeReading:
+            reading = _with_restarts(server.scan(), tree)
+            reading.values.update(workers.read(server.living))
+            return reading
+
         probes |= {
-            "server": lambda: _with_restarts(server.scan(), tree),
+            "server": scan,
+            "kernel_log": self._kernel_log.read,
             "room": Headroom(lambda: server.pids).read,
         }
         limits = ServerLimits(lambda: server.living)
@@ -195,7 +263,9 @@ class Collector(Sampler):
     @property
     def _roots(self) -> Sequence[int]:
         """The server's root processes, as far as they are known."""
-        return () if self._tree is None else self._tree.roots
+        if self._tree is None:
+            return ()
+        return self._tree.roots
 
     def _sockets(self, ports: Sequence[int], elsewhere: Sequence[int]) -> ProbeReading:
         """The server's ends of all clients' connections, also at its ports ``elsewhere``; 0 if it
@@ -205,7 +275,7 @@ class Collector(Sampler):
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
             return ProbeReading()
-        sockets = server_sockets(ports)
+        sockets = server_sockets(ports, elsewhere)
         self._connections = sockets.accepted
         values = {
             SERVER_SOCKETS: float(sockets.accepted),
@@ -213,7 +283,7 @@ class Collector(Sampler):
             SERVER_SOCKETS_UNACKNOWLEDGED: float(sockets.unacknowledged),
         }
         if elsewhere:
-            values[SERVER_SOCKETS_ELSEWHERE] = float(server_sockets(elsewhere).accepted)
+            values[SERVER_SOCKETS_ELSEWHERE] = float(sockets.elsewhere)
         return ProbeReading(values)
 
     def _relocate(self) -> Sequence[int]:
@@ -226,6 +296,24 @@ class Collector(Sampler):
             return self._find().pids
         except HostError:
             return ()
+
+
+def _metrics_readers(plan: Plan) -> list[PageReader]:
+    named = [mapped_metric(text) for text in plan.metrics_map]
+    names_active = any(metric.meaning == "active" for metric in named)
+    searches = plan.status_url is None and not names_active
+    readers: list[PageReader] = []
+    for url in plan.server_metrics:
+        reads_broker = is_broker(url)
+        mapped = mapped_product(named, counts_scrape=reads_broker)
+        if reads_broker:
+            readers.append(BrokerReader(url, plan.tls_options, mapped))
+            continue
+        reader = MetricsReader(
+            url, plan.tls_options, plan.status_headers, mapped, searches=searches
+        )
+        readers.append(reader)
+    return readers
 
 
 def own_probes(
@@ -259,6 +347,7 @@ def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
     reading.values[SERVER_ENDED] = float(tree.ended)
     reading.values[SERVER_STARTED] = float(tree.started)
     reading.values[SERVER_JOINED] = float(tree.joined)
+    reading.values[SERVER_BRIEF] = float(tree.brief)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))
     if tree.orphaned:

@@ -1,4 +1,4 @@
-"""The server's headroom: descriptors of its fullest process, memory of its cgroup.
+"""The server's headroom: descriptors of its fullest process, memory and CPU of its cgroup.
 
 Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size
 of /proc/PID/fd is their number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from asyncli.collect.cgroups import Group, memory_group
+from asyncli.collect.cgroups import Group, controlled_group, cpu_quota, memory_group
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
 from asyncli.model import metrics
@@ -29,6 +29,14 @@ _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 # A smaller table tells nothing: one of a shell begins with this size.
 _LEAST_TABLE = 256
 _TABLE = re.compile(r"^FDSize:\s+(\d+)", re.MULTILINE)
+
+
+def descriptors_limit(pid: int, proc: Path = PROC) -> int:
+    """A process's limit of descriptors (RLIMIT_NOFILE); 0: unlimited. Raises OSError."""
+    match = _OPEN_FILES.search(read_text(f"{proc}/{pid}/limits"))
+    if match is None:
+        return 0
+    return int(match[1])
 
 
 class Headroom:
@@ -43,17 +51,27 @@ class Headroom:
         self._proc = proc
         self._group: Group | None = None
         self._group_read = False
+        # The control group of the cpu controller.
+        self._cpu_group: Group | None = None
+        self._cpu_group_read = False
         # By process, when it was first seen: its limit (0: none), open descriptors, and the size of
         # its table (0: unread).
         self._seen: dict[int, tuple[int, int, int]] = {}
 
     def read(self) -> ProbeReading:
         """Descriptors in all and of the fullest process (the lowest limit if uncountable), those
-        closed before, and memory of the cgroup.
+        closed before, memory of the cgroup, and its quota of CPU.
         """
         every = list(self._pids())
         pids = every[:_MOST_PROCESSES]
-        return ProbeReading({**self._open(every), **self._descriptors(pids), **self._memory(pids)})
+        return ProbeReading(
+            {
+                **self._open(every),
+                **self._descriptors(pids),
+                **self._memory(pids),
+                **self._cpu(pids),
+            }
+        )
 
     def _open(self, pids: list[int]) -> dict[str, float]:
         """The descriptors of all processes; nothing where the kernel does not count them."""
@@ -71,7 +89,8 @@ class Headroom:
             with contextlib.suppress(OSError):
                 number = os.stat(f"{self._proc}/{pid}/fd").st_size
                 if pid not in self._seen:
-                    self._seen[pid] = (self._limit(pid), number, self._table(pid))
+                    limit = descriptors_limit(pid, self._proc)
+                    self._seen[pid] = (limit, number, self._table(pid))
                 limit, _, _ = self._seen[pid]
                 if number and limit:
                     fullest = max(fullest, (number / limit, number, limit))
@@ -101,13 +120,6 @@ class Headroom:
             metrics.SERVER_DESCRIPTORS_TABLE: float(total),
         }
 
-    def _limit(self, pid: int) -> int:
-        """A process's limit of descriptors; 0: unlimited. Raises OSError."""
-        match = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
-        if match is None:
-            return 0
-        return int(match[1])
-
     def _table(self, pid: int) -> int:
         with contextlib.suppress(OSError):
             match = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
@@ -131,6 +143,27 @@ class Headroom:
                 values[metrics.SERVER_GROUP_BYTES] = float(self._group.held_bytes)
             return values
         return {}
+
+    def _cpu(self, pids: list[int]) -> dict[str, float]:
+        """The quota of CPU of the first process's control group."""
+        if not self._cpu_group_read and pids:
+            self._cpu_group_read = True
+            with contextlib.suppress(OSError, ValueError):
+                cgroup = read_text(f"{self._proc}/{pids[0]}/cgroup")
+                mounts = read_text(f"{self._proc}/self/mountinfo")
+                self._cpu_group = controlled_group("cpu", cgroup, mounts)
+        if self._cpu_group is None:
+            return {}
+        quota = None
+        with contextlib.suppress(ValueError):
+            quota = cpu_quota(self._cpu_group)
+        if quota is None:
+            return {}
+        return {
+            metrics.SERVER_GROUP_CPUS: quota.cpus,
+            metrics.SERVER_GROUP_PERIODS: float(quota.periods),
+            metrics.SERVER_GROUP_THROTTLED: float(quota.throttled),
+        }
 
     def _tightest(self, pids: list[int]) -> Group | None:
         """The cgroup with the tightest limit, else the first one; None without cgroups."""

@@ -81,7 +81,8 @@ def _peer(path: str) -> set[int]:
 
 
 def addresses_of(target: Target) -> frozenset[str]:
-    """The addresses of its host as text; empty if the name does not resolve. May ask a name server.
+    """The addresses of its host as text; empty if the name does not resolve. May ask a name
+    server.
     """
     try:
         addresses = [address for _, address in look_up(target)]

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli.model.certificates import reason_of
+from asyncli.model.errors import PeerError, UntrustedPeerError
 from asyncli.model.text import oneline
 
 if TYPE_CHECKING:
@@ -106,6 +107,28 @@ class KeptConnection:
 
     async def _connected(self, *_: Any) -> None:
         self.connects += 1
+
+
+async def ask_page(
+    connection: KeptConnection,
+    url: str,
+    within_s: float,
+    error_of: Callable[[str, str], PeerError],
+    unreached: str,
+) -> HttpAnswer:
+    """A page of the server. Raises what ``error_of`` makes of a failure and its remedy;
+    ``unreached``: that of a server that does not answer.
+    """
+    import aiohttp
+
+    try:
+        return await connection.ask("GET", url, within_s=within_s)
+    except TimeoutError:
+        raise error_of(f"no answer in {within_s:g} s", unreached) from None
+    except aiohttp.ClientSSLError as error:
+        raise UntrustedPeerError(*error_of(*untrusted(error, "--ca")).args) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise error_of(f"cannot be read ({reason(error)})", unreached) from None
 
 
 def reason(error: BaseException) -> str:

@@ -28,10 +28,23 @@ SLAB_LINKS = Path("/sys/kernel/slab")
 #: Security blobs are of an LSM with its own cache. Before Linux 5.15 UNIX had stream sockets as
 #: well. Time-wait and request sockets are left out: they are no established connections.
 SOCKET_CACHES = (
-    "TCP", "TCPv6", "UNIX-STREAM", "UNIX", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
-    "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
-    "tcp_bind_bucket", "tcp_bind2_bucket",
-)  # fmt: skip
+    "TCP",
+    "TCPv6",
+    "UNIX-STREAM",
+    "UNIX",
+    "sock_inode_cache",
+    "filp",
+    "dentry",
+    "eventpoll_epi",
+    "eventpoll_pwq",
+    "ep_head",
+    "lsm_inode_cache",
+    "lsm_file_cache",
+    "selinux_inode_security",
+    "selinux_file_security",
+    "tcp_bind_bucket",
+    "tcp_bind2_bucket",
+)
 #: Each inode has one of these, a socket's as well as a file's: other programs' files come and go.
 _OF_INODES = frozenset({"dentry", "lsm_inode_cache", "selinux_inode_security"})
 #: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) creates one and a
@@ -44,12 +57,30 @@ _ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eve
 
 #: Counters of refused, dropped, reset and late connections, and of needless retransmissions. All
 #: 140 would dominate the run file.
-TCP_COUNTERS = frozenset({
-    "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
-    "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
-    "TCPMemoryPressures", "TCPTimeouts", "TCPSynRetrans", "TCPRetransFail", "TCPRcvQDrop", "TCPZeroWindowDrop",
-    "PruneCalled", "TCPChallengeACK", "TCPDSACKRecv",
-})  # fmt: skip
+TCP_COUNTERS = frozenset(
+    {
+        "ListenOverflows",
+        "ListenDrops",
+        "TCPBacklogDrop",
+        "TCPReqQFullDrop",
+        "TCPReqQFullDoCookies",
+        "SyncookiesSent",
+        "TCPTimeWaitOverflow",
+        "TCPAbortOnMemory",
+        "TCPAbortOnTimeout",
+        "TCPAbortOnData",
+        "TCPAbortOnClose",
+        "TCPMemoryPressures",
+        "TCPTimeouts",
+        "TCPSynRetrans",
+        "TCPRetransFail",
+        "TCPRcvQDrop",
+        "TCPZeroWindowDrop",
+        "PruneCalled",
+        "TCPChallengeACK",
+        "TCPDSACKRecv",
+    }
+)
 _SLAB_NAME = re.compile(r"^(?!slabinfo|#)(\S+) ", re.MULTILINE)
 _WAITING_PAGES = re.compile(r"^ +count: +(\d+)$", re.MULTILINE)
 _OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
@@ -270,6 +301,8 @@ def parse_meminfo(text: str) -> dict[str, float]:
         ("slab", "Slab"),
         ("pagetable", "PageTables"),
         ("shmem", "Shmem"),
+        ("committed", "Committed_AS"),
+        ("commit_limit", "CommitLimit"),
     ):
         if name in kib:
             values[f"host.{metric}_bytes"] = kib[name]
@@ -352,6 +385,9 @@ class MemoryReader:
     def read(self) -> ProbeReading:
         slabs = self.read_slabs()
         values = parse_meminfo(read_text(self._proc / "meminfo")) | slabs.values
+        if not self._is_commit_limited():
+            values.pop(metrics.HOST_COMMITTED_BYTES, None)
+            values.pop(metrics.HOST_COMMIT_LIMIT_BYTES, None)
         try:
             values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(
                 read_text(self._proc / "zoneinfo")
@@ -361,6 +397,12 @@ class MemoryReader:
             pass  # a hardened kernel or a container's /proc: used memory is then meminfo's alone
         values[metrics.HOST_USED_BYTES] -= values.get(metrics.KERNEL_SLAB_FREE_BYTES, 0.0)
         return ProbeReading(values, slabs.findings)
+
+    def _is_commit_limited(self) -> bool:
+        """Whether the kernel grants no more memory than its limit, used or not (proc(5))."""
+        with contextlib.suppress(OSError):
+            return read_text(self._proc / "sys/vm/overcommit_memory").strip() == "2"
+        return False
 
     def read_slabs(self) -> ProbeReading:
         """/proc/slabinfo, with exact counts where the kernel has them; a finding without root, who

@@ -6,13 +6,17 @@ listened all the while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from asyncli.collect.holders import ports_of
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, shares_namespace
-from asyncli.collect.sock_diag import listening_inodes
-from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_OPENED
+from asyncli.collect.sock_diag import listening_sockets
+from asyncli.model.metrics import (
+    SERVER_LISTENERS,
+    SERVER_LISTENERS_DROPPED,
+    SERVER_LISTENERS_OPENED,
+)
 
 
 class Listeners:
@@ -34,13 +38,17 @@ class Listeners:
                 namespace = PROC / str(pid)
         own_ports = ports_of(found, namespace=namespace)
         self._ports = sorted(own_ports.intersection(ports) or own_ports or ports)
-        #: The inodes of the last reading; None before the first.
-        self._inodes: set[int] | None = None
+        # At other ports it is behind what drops our connects.
+        self._takes_ours = not ports or not own_ports.isdisjoint(ports) or not own_ports
+        #: By the inodes of the last reading what each had dropped; None before the first.
+        self._before: dict[int, int | None] | None = None
         self._opened = 0
+        self._dropped = 0
 
     def read(self) -> ProbeReading:
-        """How many listen, and how many were opened since the first reading. Nothing where that
-        cannot be read: no process of the other namespace is left, or it may not be entered.
+        """How many listen, and since the first reading how many were opened, and how many connects
+        they dropped. Nothing where that cannot be read: no process of the other namespace is left,
+        or it may not be entered.
         """
         of = None
         if self._is_elsewhere:
@@ -48,14 +56,25 @@ class Listeners:
             if of is None:
                 return ProbeReading()
         try:
-            inodes = listening_inodes(self._ports, of)
+            sockets = listening_sockets(self._ports, of)
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             return ProbeReading()
-        if self._inodes is not None:
-            self._opened += len(inodes - self._inodes)
-        self._inodes = inodes
+        if self._before is not None:
+            self._opened += len(sockets.keys() - self._before.keys())
+            self._dropped += _rise(self._before, sockets)
+        self._before = sockets
         counts = {
-            SERVER_LISTENERS: float(len(inodes)),
+            SERVER_LISTENERS: float(len(sockets)),
             SERVER_LISTENERS_OPENED: float(self._opened),
         }
+        if self._takes_ours and None not in sockets.values():
+            counts[SERVER_LISTENERS_DROPPED] = float(self._dropped)
         return ProbeReading(counts)
+
+
+def _rise(before: Mapping[int, int | None], after: Mapping[int, int | None]) -> int:
+    """How many more connects the sockets ``after`` have dropped; a new one began at none."""
+    rise = 0
+    for inode, dropped in after.items():
+        rise += max(0, (dropped or 0) - (before.get(inode) or 0))
+    return rise

@@ -30,11 +30,13 @@ from asyncli.collect.procfs import (
     shares_namespace,
     tree,
 )
+from asyncli.collect.runtimes import runtime_of
 from asyncli.findings.server import find_by_user, server_not_listening, server_program_not_run
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
-from asyncli.model.text import oneline, tidy
+from asyncli.model.runtimes import Runtime
+from asyncli.model.text import oneline, printable, tidy
 from asyncli.model.trust import User, ask_server, read_regular, user_of
 from asyncli.model.values import Target
 
@@ -61,6 +63,23 @@ class Found(msgspec.Struct, frozen=True):
     apart: bool = False
 
 
+class MetricsSource(msgspec.Struct, frozen=True):
+    """A page of the server's metrics. ``url``: without its login and query; ``products``: what it
+    was recognised as; ``active_by``: its metric of active connections, if that is used.
+    """
+
+    url: str
+    products: tuple[str, ...] = ()
+    active_by: str | None = None
+    interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        tidy(self)
+        # An agent may send anything.
+        products = tuple(printable(product) for product in self.products)
+        msgspec.structs.force_setattr(self, "products", products)
+
+
 class ServerFacts(msgspec.Struct, frozen=True):
     """The server as found at the start, null if unknown. ``version``: as the server writes it,
     "nginx/1.22.1".
@@ -85,19 +104,26 @@ class ServerFacts(msgspec.Struct, frozen=True):
     not_asked: Finding | None = None
     #: The configuration of the plan's target, if it was read: directive -> value.
     directives: dict[str, str] = {}
+    #: What its programs run on; an unknown one by an agent of an earlier version.
+    runtime: Runtime = Runtime()
+    #: The pages of metrics that are read.
+    metrics: tuple[MetricsSource, ...] = ()
 
     def __post_init__(self) -> None:
         tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """The server as plain data, for the environment. ``label``: the lab's name for it."""
-        return {
+        document: dict[str, object] = {
             "label": label or self._label,
             "version": self.version,
             "pid": self.pid,
             "exe": self.exe,
             "hidden": self.hidden,
         }
+        if self.runtime.kind != "":
+            document["runtime"] = self.runtime.document()
+        return document
 
     @property
     def _label(self) -> str:
@@ -114,6 +140,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
             record["apart"] = True
         if self.directives:
             record["directives"] = self.directives
+        if self.metrics:
+            record["metrics"] = msgspec.to_builtins(self.metrics)
         return record
 
     def differences(self, before: Mapping[str, Any]) -> list[str]:
@@ -175,8 +203,8 @@ def _out_of_sight(targets: Sequence[Target], proc: Path) -> Found:
         )
     pid = topmost(min(elsewhere), (), proc)
     return Found(
-        why_not="the server's address is not of this network namespace; another one of this host has "
-        f"it, where {process_name(pid, proc) or 'a process'} (pid {pid}) listens",
+        why_not="the server's address is not of this network namespace; another one of this host "
+        f"has it, where {process_name(pid, proc) or 'a process'} (pid {pid}) listens",
         remedy=f"name it with --server-pid {pid}, if that is the server",
     )
 
@@ -357,8 +385,19 @@ def process_name(pid: int, proc: Path = PROC) -> str | None:
     return name
 
 
+def programs_of(pids: Collection[int], proc: Path = PROC) -> dict[str, int]:
+    """The different programs of these processes, by name: the lowest pid of each that lives."""
+    programs: dict[str, int] = {}
+    for pid in sorted(pids):
+        name = process_name(pid, proc)
+        if name is not None:
+            programs.setdefault(name, pid)
+    return dict(sorted(programs.items()))
+
+
 def topmost(pid: int, stop: Collection[int], proc: Path = PROC) -> int:
-    """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server.
+    """The topmost ancestor with the same name, below ``stop``: asyncli may have started the
+    server.
     """
     top = pid
     name = process_name(pid, proc)
@@ -376,6 +415,16 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     version = oneline(server_header)[:80] or None
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
+    programs = programs_of(found.pids, proc)
+    if len(programs) > 1:
+        # No program, version or configuration is that of all connections.
+        return ServerFacts(
+            pid=found.pids[0],
+            pids=found.pids,
+            name=f"several programs ({', '.join(programs)})",
+            found_by=found.how,
+            apart=found.apart,
+        )
     pid = found.pids[0]
     name = process_name(pid, proc)
     exe = link(pid, "exe", proc)
@@ -401,6 +450,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         apart=found.apart,
         config_hash=_fingerprint(config, user_of(pid, proc)),
         not_asked=not_asked,
+        runtime=runtime_of(pid, proc),
     )
 
 

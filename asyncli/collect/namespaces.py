@@ -5,6 +5,7 @@ Only processes that may be traced show their namespace: our own user's, or all f
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from ipaddress import IPv6Address
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from asyncli.collect.holders import addresses_of, matching_inodes, socket_holders
 from asyncli.collect.procfs import PROC, all_pids, link, read_listeners, read_text
+from asyncli.collect.sock_diag import inside_network_of
 from asyncli.model.values import Target
 
 # A leaf of the routing trie, and below it the kind of its route.
@@ -35,6 +37,31 @@ def listening_elsewhere(targets: Sequence[Target], proc: Path = PROC) -> set[int
                 listeners = read_listeners(target.port, proc / str(pid))
                 holders |= socket_holders(matching_inodes(listeners, addresses[target]), proc)
     return holders
+
+
+def source_ports_of(pid: int, proc: Path = PROC) -> int | None:
+    """How many local ports the process may connect from to one address, by the settings of its
+    network namespace; None where that is hidden.
+    """
+    settings = proc / "sys/net/ipv4"
+    try:
+        # /proc/sys/net shows the settings of the thread that reads it.
+        with _network_of(pid, proc):
+            first, last = map(int, read_text(settings / "ip_local_port_range").split())
+            reserved = read_text(settings / "ip_local_reserved_ports").strip()
+    except (OSError, ValueError):
+        return None
+    ports = set(range(first, last + 1))
+    for part in filter(None, reserved.split(",")):
+        low, _, high = part.partition("-")
+        ports -= set(range(int(low), int(high or low) + 1))
+    return len(ports)
+
+
+def _network_of(pid: int, proc: Path) -> contextlib.AbstractContextManager[None]:
+    if link(pid, "ns/net", proc) == link("self", "ns/net", proc):
+        return contextlib.nullcontext()
+    return inside_network_of(pid)
 
 
 def _others(proc: Path) -> list[int]:

@@ -22,9 +22,18 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.collect.headroom import descriptors_limit
 from asyncli.collect.holders import socket_inode
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.procfs import PROC, Memory, all_pids, read_memory, read_rss, readable_stat
+from asyncli.collect.procfs import (
+    PROC,
+    Memory,
+    all_pids,
+    ancestors,
+    read_memory,
+    read_rss,
+    readable_stat,
+)
 from asyncli.collect.sock_diag import client_inodes, server_inodes, tcp_peers, unix_peers
 from asyncli.model import metrics
 from asyncli.model.text import oneline
@@ -76,6 +85,8 @@ class _Process(msgspec.Struct):
     relation: _Relation = _Relation.UNKNOWN
     #: By how many descriptors it had risen when it was looked at.
     looked_at: int = 0
+    #: Its limit of descriptors; 0: none; None: not read yet.
+    limit: int | None = None
 
 
 class _Rise(msgspec.Struct):
@@ -122,6 +133,8 @@ class OtherProcesses:
         part that matters. And the number of other processes.
         """
         counts, known = self._count_descriptors(), self._known
+        for pid in self._of_the_server(counts.keys() - known.keys()):
+            del counts[pid]
         for pid in known.keys() - counts.keys():
             del known[pid]
         # A program that starts a process for each connection starts them for one purpose.
@@ -150,6 +163,7 @@ class OtherProcesses:
             values[f"{metrics.BESIDE_DESCRIPTORS}{name}"] = float(rise.descriptors)
             values[f"{metrics.BESIDE_PROCESSES}{name}"] = float(rise.processes)
             values[f"{metrics.BESIDE_HOLDERS}{name}"] = float(rise.holders)
+            values |= self._fullest(name, rise.pids, counts)
             memory_bytes = self._memory(rise.pids)
             if memory_bytes is not None:
                 values[f"{metrics.BESIDE_BYTES}{name}"] = memory_bytes
@@ -165,6 +179,15 @@ class OtherProcesses:
             with contextlib.suppress(OSError):
                 counts[pid] = os.stat(f"{self._proc}/{pid}/fd").st_size
         return counts
+
+    def _of_the_server(self, new: Iterable[int]) -> list[int]:
+        """Those of the ``new`` processes that the server has started since its own were read."""
+        server = {*self._server()}
+        started = []
+        for pid in new:
+            if any(stat.pid in server for stat in ancestors(pid, self._proc)):
+                started.append(pid)
+        return started
 
     def _first(self, counts: dict[int, int]) -> dict[int, _Process]:
         processes = {
@@ -276,6 +299,33 @@ class OtherProcesses:
             if not looked_at:
                 break
         return inodes
+
+    def _fullest(self, name: str, pids: Iterable[int], counts: dict[int, int]) -> dict[str, float]:
+        """The descriptors of the process that is nearest to its limit, of those that hold the
+        server's connections or are behind it.
+        """
+        fullest = (0.0, 0, 0)
+        for pid in pids:
+            process = self._known[pid]
+            if process.relation not in _RELATED:
+                continue
+            if process.limit is None:
+                process.limit = self._limit(pid)
+            if process.limit:
+                fullest = max(fullest, (counts[pid] / process.limit, counts[pid], process.limit))
+        _, number, limit = fullest
+        if not limit:
+            return {}
+        return {
+            f"{metrics.BESIDE_DESCRIPTORS_OPEN}{name}": float(number),
+            f"{metrics.BESIDE_DESCRIPTORS_LIMIT}{name}": float(limit),
+        }
+
+    def _limit(self, pid: int) -> int:
+        """A process's limit of descriptors; 0: none, or it has ended."""
+        with contextlib.suppress(OSError):
+            return descriptors_limit(pid, self._proc)
+        return 0
 
     def _memory(self, pids: Iterable[int]) -> float | None:
         """Bytes that these processes have more than before; None if one may not be read."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asyncli.collect.procfs import PROC
 from asyncli.findings.probes import needs_root
-from asyncli.model.private_values import MASK, masked_url, without_secrets
+from asyncli.model.masks import MASK, masked_page
 from asyncli.model.records import Finding
 
 _HEADER_FLAGS = ("--header", "--status-header")
@@ -67,7 +67,7 @@ def _without_secrets(words: list[str]) -> list[str]:
         elif flag in _SECRET_FLAGS and equals:
             shown.append(f"{flag}={_masked(flag, value)}")
         elif "://" in word:
-            shown.append(without_secrets("status_url", masked_url(word)))
+            shown.append(masked_page(word))
         else:
             shown.append(word)
     return shown

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import msgspec
+
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import (
     TICKS_PER_S,
@@ -93,7 +95,8 @@ def by_ancestor(
 
 
 class ProcessGroup:
-    """Counts, CPU time and memory of the processes that ``members`` names at each scan. Blocking.
+    """Counts, CPU time and memory of the processes that ``members`` names at each scan.
+    Blocking.
     """
 
     def __init__(
@@ -143,7 +146,7 @@ class ProcessGroup:
         """
         if not self._living:
             return ProbeReading()
-        memories: list[Memory] = []
+        memories: list[dict[str, int | None]] = []
         for stat in self._living:
             try:
                 memory = read_memory(stat.pid)
@@ -152,10 +155,10 @@ class ProcessGroup:
                 hidden = memory_unprivileged(self._prefix, stat.pid, why, os.geteuid())
                 return ProbeReading(self._rss(), [hidden])
             if memory is not None:
-                memories.append(memory)
+                memories.append(msgspec.structs.asdict(memory))
         sums = {}
         for name in Memory.__struct_fields__:
-            sums[name] = sum(getattr(memory, name) or 0 for memory in memories)
+            sums[name] = sum(memory[name] or 0 for memory in memories)
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
@@ -166,7 +169,7 @@ class ProcessGroup:
             "file_rss_bytes",
             "lazyfree_bytes",
         ):
-            if any(getattr(memory, name) is None for memory in memories):
+            if any(memory[name] is None for memory in memories):
                 del sums[name]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
@@ -216,6 +219,10 @@ class ServerTree:
         self.started = 0
         #: Those of them that may take the place of earlier workers: see :func:`workers_among`.
         self.joined = 0
+        #: Ended processes that only one scan had seen.
+        self.brief = 0
+        # By the last scan for the first time.
+        self._first_seen: set[tuple[int, int]] = set()
         self._masters: frozenset[int] = frozenset()
         #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a
         #: child replaced, as at an upgrade in place.
@@ -240,13 +247,28 @@ class ServerTree:
             parent_pids = {stat.parent for stat in processes.values()}
             self._masters = frozenset(parent_pids & processes.keys())
         else:
-            new = [processes[pid] for pid, _ in living - self._living]
-            self.ended += len(self._living - living)
+            appeared = living - self._living
+            ended = self._living - living
+            self.ended += len(ended)
+            self.brief += len(ended & self._first_seen)
+            self._first_seen = appeared
+            new = [processes[pid] for pid, _ in appeared]
             self.started += len(new)
             self.joined += len(workers_among(new, self._masters))
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in processes.items()}
         return list(processes.values())
+
+    def living_roots(self) -> tuple[int, ...]:
+        """The roots that live; if none does, the topmost of the living descendants."""
+        living = {}
+        for stat in self._survivors():
+            if not stat.ended:
+                living[stat.pid] = stat.parent
+        roots = [pid for pid in self.roots if pid in living]
+        if not roots:
+            roots = [pid for pid, parent in living.items() if parent not in living]
+        return tuple(sorted(roots))
 
     def _check_orphaned(self, found: dict[int, Stat]) -> None:
         alive = {pid: stat for pid, stat in found.items() if not stat.ended}
@@ -268,9 +290,7 @@ class ServerTree:
         known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
         if not known:
             named = ", ".join(map(str, self.roots))
-            raise ProcessesGoneError(
-                f"the server's processes ended (its main process was {named})"
-            )
+            raise ProcessesGoneError(f"the server's processes ended (its main process was {named})")
         self.roots, self._known = tuple(roots), known
         self.restarts += 1
 

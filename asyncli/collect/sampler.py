@@ -38,14 +38,15 @@ Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
 class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The run's ``clock`` (s), the generator's pids (host process and workers), and the callbacks
-    for samples and findings, which run in the loop's thread.
+    """The run's ``clock`` (s), the generator's pids (host process and workers), those of asyncli's
+    other processes, and the callbacks for samples and findings, which run in the loop's thread.
     """
 
     on_finding: Callable[[Finding], None]
     on_sample: Callable[[Sample], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     generator_pids: Callable[[], Sequence[int]] = list
+    helper_pids: Callable[[], Sequence[int]] = list
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
@@ -75,6 +76,7 @@ class Sampler:
             options.sleep,
             options.generator_pids,
         )
+        self._helper_pids = options.helper_pids
         self._on_sample, self._on_finding = options.on_sample, options.on_finding
         #: Cheap ones first: one that stalls delays those after it.
         self._probes: dict[str, Probe] = {}

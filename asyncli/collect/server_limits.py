@@ -1,5 +1,5 @@
 """Limits of a server that has a thread or a process for each connection: how many tasks there may
-be, how much address space a process may have, and in how many maps.
+be, how much address space and private writable memory a process may have, and in how many maps.
 
 A task is a thread, and a process is one at least. What bounds their number: the control group of
 the server and those above it (pids.max), its user (RLIMIT_NPROC), and the host (threads-max,
@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.collect.cgroups import TaskRoom, controlled_group, task_room
+from asyncli.collect.namespaces import source_ports_of
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, Stat, all_pids, read_text, readable_stat
 from asyncli.model import metrics
+from asyncli.model.server_limits import MEMORY_LIMITS, ServerLimit
 
 # Enough for a server with a process for each connection, which inherit their limits.
 _MOST_PROCESSES = 128
-_LIMIT = re.compile(r"^(Max processes|Max address space)\s+(\d+)", re.MULTILINE)
+_LIMIT = re.compile(r"^(Max [a-z ]+?)\s+(\d+)", re.MULTILINE)
+_SIZE = re.compile(r"^(Vm\w+):\s+(\d+) kB", re.MULTILINE)
 _REAL_USER = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 _CAPABILITIES = re.compile(r"^CapEff:\s+([0-9a-f]+)", re.MULTILINE)
 # CAP_SYS_ADMIN and CAP_SYS_RESOURCE (include/uapi/linux/capability.h): copy_process of
@@ -33,14 +36,31 @@ _RESERVED_PIDS = 300
 _CHUNK = 1 << 16
 
 
+class _InProc(NamedTuple):
+    """A limit on the memory of a process: its name in /proc/PID/limits, and what it counts in
+    /proc/PID/status.
+    """
+
+    name: str
+    counted: str
+
+
+# RLIMIT_DATA counts all private writable memory but the main stack, those of threads included
+# (may_expand_vm of mm/vma.c).
+_IN_PROC = {
+    "address_space": _InProc("Max address space", "VmSize"),
+    "data": _InProc("Max data size", "VmData"),
+}
+
+
 class _ProcessLimits(NamedTuple):
-    """Limits of a process; None: none, or it is exempt. ``user``: its real one, which RLIMIT_NPROC
-    counts.
+    """Limits of a process. ``user``: its real one, which RLIMIT_NPROC counts. ``tasks`` None: no
+    limit, or it is exempt. ``memory_bytes``: its limits on memory by their names.
     """
 
     user: int | None
     tasks: int | None
-    address_space_bytes: int | None
+    memory_bytes: dict[str, int]
 
 
 class ServerLimits:
@@ -53,12 +73,14 @@ class ServerLimits:
         # The folder of the pids cgroup with the least room when sampling began.
         self._group: Path | None = None
         self._group_was_read = False
+        # A setting of the host, so it is read once.
+        self._source_ports: dict[str, float] | None = None
         # By user: the tasks of its other processes when they were first counted.
         self._others: dict[int, int] = {}
 
     def read(self) -> ProbeReading:
-        """Tasks of the group, the user and the host, and address space, each where a limit is
-        known.
+        """Tasks of the group, the user and the host, and memory of a process, each where a limit
+        is known.
         """
         living = self._living()
         if not living:
@@ -70,7 +92,8 @@ class ServerLimits:
                 **self._tasks_of_group(first_ones),
                 **self._tasks_of_user(living),
                 **self._tasks_of_host(),
-                **self._address_space(first_ones),
+                **self._memory(first_ones),
+                **self._ports(first_ones[0].pid),
             }
         )
 
@@ -108,16 +131,20 @@ class ServerLimits:
         status = read_text(f"{self._proc}/{pid}/status")
         user = _REAL_USER.search(status)
         capabilities = _CAPABILITIES.search(status)
-        address_space = by_name.get("Max address space")
         tasks = by_name.get("Max processes")
         if user is None or user[1] == "0":
             tasks = None
         if capabilities is not None and int(capabilities[1], 16) & _EXEMPT:
             tasks = None
+        memory_bytes = {}
+        for limit in MEMORY_LIMITS:
+            allowed = int(by_name.get(_IN_PROC[limit.name].name, 0))
+            if allowed:
+                memory_bytes[limit.name] = allowed
         return _ProcessLimits(
             user=None if user is None else int(user[1]),
             tasks=None if tasks is None else int(tasks),
-            address_space_bytes=None if address_space is None else int(address_space),
+            memory_bytes=memory_bytes,
         )
 
     def _tasks_of_group(self, living: Sequence[Stat]) -> dict[str, float]:
@@ -131,6 +158,15 @@ class ServerLimits:
             metrics.SERVER_GROUP_TASKS: float(room.used),
             metrics.SERVER_GROUP_TASKS_LIMIT: float(room.limit),
         }
+
+    def _ports(self, pid: int) -> dict[str, float]:
+        """The ports from which a process of the server may connect to one address."""
+        if self._source_ports is None:
+            ports = source_ports_of(pid, self._proc)
+            self._source_ports = {}
+            if ports is not None:
+                self._source_ports[metrics.SERVER_SOURCE_PORTS] = float(ports)
+        return self._source_ports
 
     def _tightest_group(self, living: Sequence[Stat]) -> Path | None:
         rooms: dict[Path, TaskRoom] = {}
@@ -208,23 +244,33 @@ class ServerLimits:
                 }
         return {}
 
-    def _address_space(self, living: Sequence[Stat]) -> dict[str, float]:
-        """Of the process that is closest to its limit."""
-        fullest = (0.0, 0, 0)
+    def _memory(self, living: Sequence[Stat]) -> dict[str, float]:
+        """What each limit on memory counts, of the process that is closest to that limit."""
+        fullest: dict[ServerLimit, tuple[float, int, int]] = {}
         for stat in living:
             limits = self._limits.get(stat.pid)
-            if limits is None or not limits.address_space_bytes:
+            if limits is None or not limits.memory_bytes:
                 continue
-            size = self._size(stat.pid)
-            limit = limits.address_space_bytes
-            fullest = max(fullest, (size / limit, size, limit))
-        _, size, limit = fullest
-        if not size:
-            return {}
-        return {
-            metrics.SERVER_ADDRESS_SPACE_BYTES: float(size),
-            metrics.SERVER_ADDRESS_SPACE_LIMIT_BYTES: float(limit),
-        }
+            sizes = self._sizes(stat.pid)
+            for limit in MEMORY_LIMITS:
+                size = sizes.get(_IN_PROC[limit.name].counted, 0)
+                allowed = limits.memory_bytes.get(limit.name)
+                if not size or allowed is None:
+                    continue
+                of_process = (size / allowed, size, allowed)
+                fullest[limit] = max(fullest.get(limit, of_process), of_process)
+        values = {}
+        for limit, (_, size, allowed) in fullest.items():
+            values[limit.used] = float(size)
+            values[limit.limit] = float(allowed)
+        return values
+
+    def _sizes(self, pid: int) -> dict[str, int]:
+        """A process's memory in bytes by the names of /proc/PID/status; empty if it has ended."""
+        with contextlib.suppress(OSError):
+            status = read_text(f"{self._proc}/{pid}/status")
+            return {name: int(kilobytes) << 10 for name, kilobytes in _SIZE.findall(status)}
+        return {}
 
     def _size(self, pid: int) -> int:
         """A process's address space in bytes; 0 if it has ended."""

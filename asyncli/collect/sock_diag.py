@@ -19,27 +19,40 @@ from typing import NamedTuple
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, net/tcp_states.h
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
+# The older request for TCP, in which IPv4 and IPv6 are one (inet_diag_dump_compat of
+# net/ipv4/inet_diag.c): the kernel walks its table of sockets once, which takes 2 ms for 262,144
+# buckets, however few sockets are in it.
+_TCP_OF_BOTH_FAMILIES = 18
 _REQUEST_ONE, _REQUEST_DUMP = 0x001, 0x001 | 0x300
 _ERROR, _DONE = 2, 3
 _REQUEST_BYTECODE = 1
 _SOURCE_AT_LEAST, _SOURCE_AT_MOST, _PEER_AT_LEAST, _PEER_AT_MOST = 2, 3, 4, 5
 _ESTABLISHED, _LISTENING = 1 << 1, 1 << 10
 _SHOW_PEER, _UNIX_PEER = 0x4, 2
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _HEADER = struct.Struct("=IHHII")
-_REQUEST = struct.Struct("=BBBxI48x")
+# struct inet_diag_req: family, lengths of addresses, extensions, sockets' addresses, states, dbs.
+_REQUEST = struct.Struct("=BBBB48xII")
 _ATTRIBUTE = struct.Struct("=HH")
 # Code, bytes to the next instruction if it holds, and if not (a jump past the end rejects); the
 # port is in a second one.
 _INSTRUCTION = struct.Struct("=BBHBBH")
+_JUMP = struct.Struct("=BBH")
+_JUMP_CODE = 1
 _LENGTH_AND_KIND = struct.Struct("=IH")
 _ERROR_NUMBER = struct.Struct("=i")
 _NUMBER = struct.Struct("=I")
+_PORT = struct.Struct(">H")
 # struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and
 # inode.
 _WQUEUE_AT = _HEADER.size + 4 + 48 + 2 * 4
 _INODE_AT = _HEADER.size + 4 + 48 + 4 * 4
+# The attributes after struct inet_diag_msg: INET_DIAG_SKMEMINFO, whose bit in a request is one
+# lower, and in it SK_MEMINFO_DROPS.
+_ATTRIBUTES_AT = _HEADER.size + 72
+_MEMORY = 7
+_WITH_MEMORY = 1 << (_MEMORY - 1)
+_DROPS_AT = _ATTRIBUTE.size + 8 * _NUMBER.size
 # struct inet_diag_sockid: the two ports, the two addresses.
 _PORTS_AT = _HEADER.size + 4
 # linux/unix_diag.h: struct unix_diag_req, and the length of struct unix_diag_msg.
@@ -55,44 +68,53 @@ _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 
 class ServerSockets(NamedTuple):
     """Established sockets whose own port is the server's: those that a program has accepted, those
-    that wait for it, and of the accepted ones those that have sent what is not acknowledged.
+    that wait for it, and of the accepted ones those that have sent what is not acknowledged; and
+    those that were accepted at the server's other ports, ``elsewhere``.
     """
 
     accepted: int
     waiting: int
     unacknowledged: int
+    elsewhere: int
 
 
-def server_sockets(ports: Collection[int]) -> ServerSockets:
-    """The server's ends of the connections to ``ports``. A socket has its inode from accept(2) on.
-    Raises OSError.
+def server_sockets(ports: Collection[int], elsewhere: Collection[int] = ()) -> ServerSockets:
+    """The server's ends of the connections to ``ports``, and to those ``elsewhere``. A socket has
+    its inode from accept(2) on. Raises OSError.
     """
     accepted = 0
     waiting = 0
     unacknowledged = 0
-    for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
-        if not _inode(chunk, at):
+    at_others = 0
+    for chunk, at in _established({*ports, *elsewhere}, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
+        is_accepted = bool(_inode(chunk, at))
+        (port,) = _PORT.unpack_from(chunk, at + _PORTS_AT)
+        if port not in ports:
+            at_others += is_accepted
+            continue
+        if not is_accepted:
             waiting += 1
             continue
         accepted += 1
         unacknowledged += _NUMBER.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
-    return ServerSockets(accepted, waiting, unacknowledged)
+    return ServerSockets(accepted, waiting, unacknowledged, at_others)
 
 
-def listening_inodes(ports: Collection[int], of: int | None = None) -> set[int]:
-    """The inodes of the sockets that listen on ``ports``, in the network namespace of the process
-    ``of``, else in ours. Raises OSError.
+def listening_sockets(ports: Collection[int], of: int | None = None) -> dict[int, int | None]:
+    """The sockets that listen on ``ports``, in the network namespace of the process ``of``, else in
+    ours: of each inode how many connects it has dropped, for lack of room in its queue or of
+    memory (sk_drops); None where the kernel does not say. Raises OSError.
 
     The kernel keeps them apart from the others, so this takes some 0.3 ms. /proc/net/tcp goes on to
     the first established one, which takes 8 ms in a large table that is nearly empty.
     """
-    inodes = set()
-    for family in _FAMILIES:
-        for port in ports:
-            filtered = _port_is(port, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)
-            for chunk, at in _dump(family, filtered, _LISTENING, of):
-                inodes.add(_inode(chunk, at))
-    return inodes
+    dropped: dict[int, int | None] = {}
+    if not ports:
+        return dropped
+    filtered = _port_is_one_of(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)
+    for chunk, at in _dump(filtered, _LISTENING, of, _WITH_MEMORY):
+        dropped[_inode(chunk, at)] = _drops(chunk, at)
+    return dropped
 
 
 def server_inodes(ports: Collection[int]) -> set[int]:
@@ -117,12 +139,11 @@ def tcp_peers(inodes: Collection[int]) -> dict[int, int]:
     """
     by_address: dict[bytes, int] = {}
     wanted: dict[bytes, int] = {}
-    for family in _FAMILIES:
-        for chunk, at in _dump(family, b""):
-            inode, (source, peer) = _inode(chunk, at), _ends(chunk, at)
-            by_address[source + peer] = inode
-            if inode in inodes:
-                wanted[peer + source] = inode
+    for chunk, at in _dump(b""):
+        inode, (source, peer) = _inode(chunk, at), _ends(chunk, at)
+        by_address[source + peer] = inode
+        if inode in inodes:
+            wanted[peer + source] = inode
     return {inode: by_address[ends] for ends, inode in wanted.items() if by_address.get(ends)}
 
 
@@ -160,31 +181,42 @@ def _established(
     """Answers of the kernel's and where in them an established socket stands whose port, by the
     comparisons ``at_least`` and ``at_most``, is one of ``ports``.
     """
-    for family in _FAMILIES:
-        for port in ports:
-            yield from _dump(family, _port_is(port, at_least, at_most))
+    if ports:
+        yield from _dump(_port_is_one_of(ports, at_least, at_most))
 
 
-def _port_is(port: int, at_least: int, at_most: int) -> bytes:
-    """The filter of one port. An operation of eight bytes with its operand; to reject is to jump
-    four bytes past the end.
+def _port_is_one_of(ports: Collection[int], at_least: int, at_most: int) -> bytes:
+    """The filter of sockets with one of ``ports``: two comparisons for each, with their operands,
+    and a jump to the end, which accepts. To reject is to jump four bytes past the end.
     """
-    first = _INSTRUCTION.pack(at_least, 8, 20, 0, 0, port)
-    second = _INSTRUCTION.pack(at_most, 8, 12, 0, 0, port)
-    return first + second
+    program = b""
+    for port in sorted(ports, reverse=True):
+        accept = b""
+        if program:
+            accept = _JUMP.pack(_JUMP_CODE, _JUMP.size, _JUMP.size + len(program))
+        # To the comparisons of the next port; after the last one past the end, as far as a jump.
+        block = 2 * _INSTRUCTION.size + _JUMP.size
+        first = _INSTRUCTION.pack(at_least, _INSTRUCTION.size, block, 0, 0, port)
+        to_next = block - _INSTRUCTION.size
+        second = _INSTRUCTION.pack(at_most, _INSTRUCTION.size, to_next, 0, 0, port)
+        program = first + second + accept + program
+    return program
 
 
 def _netlink(of: int | None = None) -> socket.socket:
     """A socket to ask of our network namespace, or of that of the process ``of``."""
-    with contextlib.nullcontext() if of is None else _inside(f"/proc/{of}/ns/net"):
+    with contextlib.nullcontext() if of is None else inside_network_of(of):
         kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
     kernel.settimeout(_TIMEOUT_S)
     return kernel
 
 
 @contextlib.contextmanager
-def _inside(namespace: str) -> Iterator[None]:
-    """This thread alone in another network namespace. A socket stays where it was made."""
+def inside_network_of(pid: int) -> Iterator[None]:
+    """This thread alone in the network namespace of a process. A socket stays where it was made.
+    Raises OSError.
+    """
+    namespace = f"/proc/{pid}/ns/net"
     with open(_OWN_NAMESPACE, "rb") as own, open(namespace, "rb") as other:
         _enter(other.fileno())
         try:
@@ -201,15 +233,18 @@ def _enter(namespace: int) -> None:
 
 
 def _dump(
-    family: int, bytecode: bytes, states: int = _ESTABLISHED, of: int | None = None
+    bytecode: bytes,
+    states: int = _ESTABLISHED,
+    of: int | None = None,
+    extensions: int = 0,
 ) -> Iterator[tuple[bytes, int]]:
-    """The sockets of ``family`` in these states that pass the filter: an answer of the kernel's,
-    and where the socket stands in it. None of a family that the kernel lacks.
+    """The sockets of TCP in these states that pass the filter: an answer of the kernel's, and where
+    the socket stands in it. ``extensions``: the attributes to ask for beside the socket.
     """
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states)
+    body = _REQUEST.pack(0, 0, 0, extensions, states, 0)
     if bytecode:
         body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(bytecode), _REQUEST_BYTECODE) + bytecode
-    header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
+    header = _HEADER.pack(_HEADER.size + len(body), _TCP_OF_BOTH_FAMILIES, _REQUEST_DUMP, 1, 0)
     with _netlink(of) as kernel:
         kernel.send(header + body)
         while True:
@@ -226,6 +261,20 @@ def _dump(
                     raise OSError(number or errno.EPROTO, os.strerror(number or errno.EPROTO))
                 yield chunk, at
                 at += (length + 3) & ~3
+
+
+def _drops(answer: bytes, at: int) -> int | None:
+    """How many packets the socket has dropped."""
+    length, _ = _LENGTH_AND_KIND.unpack_from(answer, at)
+    end = at + length
+    attribute = at + _ATTRIBUTES_AT
+    while attribute + _ATTRIBUTE.size <= end:
+        size, name = _ATTRIBUTE.unpack_from(answer, attribute)
+        if name == _MEMORY and size >= _DROPS_AT + _NUMBER.size:
+            number: int = _NUMBER.unpack_from(answer, attribute + _DROPS_AT)[0]
+            return number
+        attribute += max(_ATTRIBUTE.size, (size + 3) & ~3)
+    return None
 
 
 def _inode(answer: bytes, at: int) -> int:

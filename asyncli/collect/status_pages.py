@@ -11,8 +11,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from asyncli.model.metrics import METRICS, STATUS_ACCEPTS, STATUS_ACTIVE, STATUS_LIMIT, greatest
-from asyncli.model.products import Frontend
+import msgspec
+
+from asyncli.model.metrics import (
+    METRICS,
+    STATUS_ACCEPTS,
+    STATUS_ACTIVE,
+    STATUS_BEHIND,
+    STATUS_BEHIND_LIMIT,
+    STATUS_LIMIT,
+    greatest,
+)
+from asyncli.model.products import Backend, Frontend
 from asyncli.model.text import oneline
 
 # Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive
@@ -20,8 +30,10 @@ from asyncli.model.text import oneline
 _STUB_STATUS = re.compile(
     r"\s*+Active connections:\s*+(?P<active>[0-9]{1,20}+)[^\S\n]*+\n"
     r"\s*+server accepts handled requests[^\n]*+\n"
-    r"\s*+(?P<accepts>[0-9]{1,20}+)\s++(?P<handled>[0-9]{1,20}+)\s++(?P<requests>[0-9]{1,20}+)(?![0-9])[^\n]*+\n"
-    r"\s*+Reading:\s*+(?P<reading>[0-9]{1,20}+)\s++Writing:\s*+(?P<writing>[0-9]{1,20}+)\s++Waiting:\s*+(?P<waiting>[0-9]{1,20}+)\s*+"
+    r"\s*+(?P<accepts>[0-9]{1,20}+)\s++(?P<handled>[0-9]{1,20}+)"
+    r"\s++(?P<requests>[0-9]{1,20}+)(?![0-9])[^\n]*+\n"
+    r"\s*+Reading:\s*+(?P<reading>[0-9]{1,20}+)\s++Writing:\s*+(?P<writing>[0-9]{1,20}+)"
+    r"\s++Waiting:\s*+(?P<waiting>[0-9]{1,20}+)\s*+"
 )
 _MOST_DIGITS = 20
 # A server writes its counts one after another, while its workers change them.
@@ -38,11 +50,14 @@ _METRIC = {
 
 
 class StatusPage(NamedTuple):
-    """The counts include our connection and requests. ``frontends``: HAProxy's by name."""
+    """The counts include our connection and requests. ``frontends`` and ``backends``: HAProxy's by
+    name.
+    """
 
     kind: str
     values: dict[str, float]
     frontends: Mapping[str, Frontend] = {}
+    backends: Mapping[str, Backend] = {}
 
 
 class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
@@ -109,9 +124,9 @@ def _apache(text: str) -> StatusPage | None:
 
     Apache counts no accepts, and requests only with ``ExtendedStatus On`` (``Total Accesses``). In
     prefork and worker a process or thread serves one connection, so the busy ones are the active
-    connections. In event that is ``ConnsTotal``, which each process updates only when a timer of
-    one of its connections expires (KeepAliveTimeout, Timeout): a sum over several processes mixes
-    instants, so it is used only with a single process.
+    connections, and the places of the scoreboard bound them. In event that is ``ConnsTotal``, which
+    each process updates only when a timer of one of its connections expires (KeepAliveTimeout,
+    Timeout): a sum over several processes mixes instants, so it is used only with a single process.
     """
     fields = {}
     for line in text.splitlines():
@@ -130,6 +145,7 @@ def _apache(text: str) -> StatusPage | None:
     if connections is None and fields.get("ServerMPM") != "event":
         counts |= {
             "active": _number(fields, "BusyWorkers"),
+            "places": float(len(board)),
             "reading": float(board.count(_READING)),
             "writing": float(board.count(_WRITING)),
             "waiting": float(board.count(_KEPT)),
@@ -153,6 +169,7 @@ def _haproxy(text: str) -> StatusPage | None:
         rows = list(csv.DictReader(text[2:].splitlines()))
     except csv.Error:  # a cell of more than 131,072 characters
         return None
+    backends = _backends(rows)
     rows = [row for row in rows if row.get("svname") == "FRONTEND"]
     if not rows:
         return None
@@ -166,7 +183,7 @@ def _haproxy(text: str) -> StatusPage | None:
         "handled": _total(rows, "stot"),
         "requests": _total(rows, "req_tot") if counts_requests else None,
     }
-    return StatusPage("haproxy", _known(counts), _frontends(rows))
+    return StatusPage("haproxy", _known(counts), _frontends(rows), backends)
 
 
 def _total(rows: Iterable[Mapping[str, str | None]], *names: str) -> float | None:
@@ -193,6 +210,35 @@ def _frontends(rows: Iterable[Mapping[str, str | None]]) -> dict[str, Frontend]:
         if sessions is not None and limit:
             frontends[name] = Frontend(int(sessions), int(limit))
     return frontends
+
+
+# Rows of a backend that are no server. The limit of BACKEND is its fullconn, to which servers with
+# a minconn adapt: it refuses nothing.
+_NO_SERVERS = ("FRONTEND", "BACKEND")
+# Beginnings of the status of a server that gets new connections: "UP 1/3" may still fail.
+_SERVES = ("UP", "no check")
+
+
+def _backends(rows: Iterable[Mapping[str, str | None]]) -> dict[str, Backend]:
+    """The backends with servers that serve, by name. Those for backup serve once no other does."""
+    servers: dict[str, list[Mapping[str, str | None]]] = {}
+    for row in rows:
+        # A listener's row (socket-stats) has no weight.
+        is_server = row.get("svname") not in _NO_SERVERS and row.get("weight")
+        if is_server and (row.get("status") or "").startswith(_SERVES):
+            servers.setdefault(row["pxname"] or "", []).append(row)
+    backends = {}
+    for name, of_backend in servers.items():
+        active = [row for row in of_backend if _number(row, "act")]
+        serving = active or of_backend
+        sessions = _total(serving, "scur")
+        if sessions is None:
+            continue
+        backends[name] = Backend(int(sessions), None, is_tcp=serving[0].get("mode") == "tcp")
+        limit = _total(serving, "slim")
+        if limit is not None:
+            backends[name] = msgspec.structs.replace(backends[name], limit=int(limit))
+    return backends
 
 
 # The head of the page for people (stats_dump_html_info of HAProxy's src/stats.c); seen of 2.6.
@@ -250,6 +296,35 @@ class OurFrontend:
             open_in_all = sum(frontend.open for frontend in frontends.values())
             limit += open_in_all - frontends[self._ours].open
         return {STATUS_LIMIT: float(limit)}
+
+
+class OurBackend:
+    """Finds the backend of HAProxy whose servers our connections use: of those whose sessions rose
+    much since the first page, the one that is full first if it goes on.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, Backend] = {}
+
+    def limit(self, backends: Mapping[str, Backend]) -> dict[str, float]:
+        """``status.behind`` and ``status.behind_limit``; nothing while ours is unknown, or has no
+        limit.
+        """
+        self._first = {**backends, **self._first}
+        rises = {name: backend.open - self._first[name].open for name, backend in backends.items()}
+        highest_rise = max(rises.values(), default=0)
+        rooms = {}
+        for name, backend in backends.items():
+            # Several may share our connections.
+            if backend.limit is not None and rises[name] > 0 and 2 * rises[name] >= highest_rise:
+                rooms[name] = max(0, backend.limit - self._first[name].open)
+        if not rooms:
+            return {}
+        fullest = max(rooms, key=lambda name: rises[name] / max(1, rooms[name]))
+        return {
+            STATUS_BEHIND: float(rises[fullest]),
+            STATUS_BEHIND_LIMIT: float(rooms[fullest]),
+        }
 
 
 def _number(fields: Mapping[str, str | None], name: str) -> float | None:

@@ -6,9 +6,10 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from asyncli.collect.http import KeptConnection, reason, untrusted
+from asyncli.collect.http import KeptConnection, ask_page
 from asyncli.collect.status_pages import (
     NotStatusPage,
+    OurBackend,
     OurFrontend,
     StatusPage,
     all_frontends,
@@ -18,15 +19,15 @@ from asyncli.collect.status_pages import (
     parse_page,
 )
 from asyncli.model.certificates import client_context
-from asyncli.model.errors import PeerError, UntrustedPeerError
+from asyncli.model.errors import PeerError
+from asyncli.model.masks import masked_page
 from asyncli.model.metrics import (
     STATUS_CONNECTS,
     STATUS_LIMIT_IN_ALL,
     STATUS_POLLS,
     STATUS_UNANSWERED,
 )
-from asyncli.model.private_values import masked_login
-from asyncli.model.products import STATUS_PAGES, Frontend
+from asyncli.model.products import STATUS_PAGES, Backend, Frontend
 from asyncli.model.quotation import Quotation
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
@@ -34,8 +35,14 @@ from asyncli.model.values import TlsOptions, parse_url
 
 #: For one poll, connecting included: a later answer belongs to another second.
 TIMEOUT_S = 2.0
-_WRONG_PAGE = f"aim --status-url at {', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
-_LOGIN = "write its login into --status-url (http://USER:PASSWORD@HOST/), or --status-header 'Authorization: ...'"
+_WRONG_PAGE = (
+    "aim --status-url at "
+    f"{', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
+)
+_LOGIN = (
+    "write its login into --status-url (http://USER:PASSWORD@HOST/), or --status-header "
+    "'Authorization: ...'"
+)
 _WRONG_COUNTS = "see what serves this page, or leave --status-url out"
 # For a page that was right before.
 _SEE_LOG = "see the server's error log"
@@ -54,7 +61,7 @@ class StatusReader:
     ) -> None:
         place = status_place(url)
         #: For display, without its login; and what is requested.
-        self.url = masked_login(url)
+        self.url = masked_page(url)
         self._requested = place.url
         #: Polls that a page answered.
         self.pages = 0
@@ -62,12 +69,15 @@ class StatusReader:
         self.server_header = ""
         #: HAProxy's frontends by the last page.
         self.frontends: dict[str, Frontend] = {}
-        #: All of them together, by its page for people; None if that does not tell. Read once.
+        #: Its backends by the last page.
+        self.backends: dict[str, Backend] = {}
+        #: All frontends together, by its page for people; None if that does not tell. Read once.
         self.all_frontends: Frontend | None = None
         self._html_was_read = False
         # Polls that had an answer.
         self._answered = 0
         self._ours = OurFrontend()
+        self._behind = OurBackend()
         #: The counts of the last page that was used, and when it was read.
         self._before: dict[str, float] | None = None
         self._before_s = 0.0
@@ -86,16 +96,9 @@ class StatusReader:
 
         Raises :class:`PeerError` if it does not answer in time or is no known page.
         """
-        import aiohttp
-
-        try:
-            answer = await self._connection.ask("GET", self._requested, within_s=TIMEOUT_S)
-        except TimeoutError:
-            raise self._error(f"no answer in {TIMEOUT_S:g} s", _UNREACHED) from None
-        except aiohttp.ClientSSLError as error:
-            raise UntrustedPeerError(*self._error(*untrusted(error, "--ca")).args) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._error(f"cannot be read ({reason(error)})", _UNREACHED) from None
+        answer = await ask_page(
+            self._connection, self._requested, TIMEOUT_S, self._error, _UNREACHED
+        )
         self.server_header = answer.headers.get("Server", "")
         text = answer.body.decode("utf-8", "replace")
         shown = self._quotation(excerpt(text))
@@ -123,6 +126,7 @@ class StatusReader:
         self.pages += 1
         self._answered += 1
         self.frontends = dict(page.frontends)
+        self.backends = dict(page.backends)
         values = self._with_polls(page)
         if page.kind == "haproxy" and not self._html_was_read:
             self._html_was_read = True
@@ -152,7 +156,8 @@ class StatusReader:
             STATUS_CONNECTS: connects,
             STATUS_UNANSWERED: polls - self._answered,
         }
-        return {**page.values, **self._ours.limit(page.frontends), **counts}
+        limits = self._ours.limit(page.frontends) | self._behind.limit(page.backends)
+        return {**page.values, **limits, **counts}
 
     async def close(self) -> None:
         await self._connection.close()

@@ -23,8 +23,14 @@ def added_up(first: _Counts, *others: _Counts) -> _Counts:
     """The sum of all arguments, which are not changed."""
     parts, whole = (first, *others), type(first)()
     for name, how in summable(type(first)).items():
-        setattr(whole, name, how([getattr(one, name) for one in parts]))
+        setattr(whole, name, how([getattr(part, name) for part in parts]))
     return whole
+
+
+def copy_counts(source: _Counts, target: _Counts) -> None:
+    """Set the fields of ``target`` that are summed to those of ``source``."""
+    for name in summable(type(source)):
+        setattr(target, name, getattr(source, name))
 
 
 @cache
@@ -51,12 +57,12 @@ def _how(default: object) -> Callable[[Sequence[Any]], Any]:
 
 def _by_key(some: Sequence[dict[Any, Any]]) -> dict[Any, Any]:
     keys = dict.fromkeys(chain.from_iterable(some))
-    return {key: _present([one.get(key) for one in some]) for key in keys}
+    return {key: _present([part.get(key) for part in some]) for key in keys}
 
 
 def _present(some: Sequence[Any]) -> Any:
     """The sum of those that are not None."""
-    values = [one for one in some if one is not None]
+    values = [part for part in some if part is not None]
     if not values:
         return None
     return sum(values) if isinstance(values[0], int) else added_up(*values)

@@ -124,14 +124,14 @@ class Histogram(msgspec.Struct, array_like=True):
         total = seen[-1] if seen else 0
         if not total:
             return [None] * len(qs)
-        found: list[float | None] = []
+        quantiles: list[float | None] = []
         for q in qs:
             rank = min(total, max(1, -int(-q * total // 1)))
             if rank == total:
-                found.append(float(greatest))
+                quantiles.append(float(greatest))
                 continue
-            found.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
-        return found
+            quantiles.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
+        return quantiles
 
     def within(self, key: int) -> tuple[int, int]:
         """The smallest and the largest value that a record of the bucket ``key`` may have, by the
@@ -158,13 +158,13 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
     waiting: list[dict[int, int]] = []
     waits = 0
     for packed in histograms:
-        one = packed.opened()
-        counts = one.counts
+        histogram = packed.opened()
+        counts = histogram.counts
         if not counts:
             continue
-        whole.greatest = max(whole.greatest, one.greatest)
-        if whole.least < 0 or 0 <= one.least < whole.least:
-            whole.least = one.least
+        whole.greatest = max(whole.greatest, histogram.greatest)
+        if whole.least < 0 or 0 <= histogram.least < whole.least:
+            whole.least = histogram.least
         waiting.append(counts)
         waits += len(counts)
         if waits >= _AT_ONCE:

@@ -67,13 +67,29 @@ CAUSES: dict[tuple[int, str], str] = {
 #: Causes of attempts that never established, and of established connections that ended: the
 #: contract's names.
 FAILURES = (
-    "refused", "reset", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "handshake_refused", "handshake_timeout",
-    "no_ports", "no_descriptors", "other",
-)  # fmt: skip
+    "refused",
+    "reset",
+    "unreachable",
+    "connect_timeout",
+    "tls_timeout",
+    "tls_failed",
+    "handshake_refused",
+    "handshake_timeout",
+    "no_ports",
+    "no_descriptors",
+    "other",
+)
 DEATHS = (
-    "reset", "closed_idle", "closed_awaiting", "closed_announced", "heartbeat_timeout", "protocol_error",
-    "tls_failed", "generator_lost", "other",
-)  # fmt: skip
+    "reset",
+    "closed_idle",
+    "closed_awaiting",
+    "closed_announced",
+    "heartbeat_timeout",
+    "protocol_error",
+    "tls_failed",
+    "generator_lost",
+    "other",
+)
 
 _EVENT_OF_ERRNO = {
     errno.ECONNREFUSED: REFUSED,

@@ -82,7 +82,8 @@ class Wheel:
         return False
 
     def first_due(self, now: float) -> float:
-        """The earliest instant in the wheel; where nothing is due at ``now``, some later instant.
+        """The earliest instant in the wheel; where nothing is due at ``now``, some later
+        instant.
         """
         while self._at >= len(self._run):
             if not self._advance(now):

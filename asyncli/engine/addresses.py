@@ -60,19 +60,26 @@ class Addresses:
         whether the attempt continues at another address, and whether this address is dropped or,
         the only one of its name, reported.
         """
-        proven, addresses = self.proven[destination], self._shard.addresses_beside(destination)
+        proven = self.proven[destination]
         if not proven:
             self._waiting[destination] -= 1
+        addresses = self._shard.addresses_beside(destination)
         if addresses == 1:
-            if reached and not proven and any(self.proven):
-                self._refusals[destination] += 1
-            return False, self._refusals[destination] == _REFUSALS_TO_DROP and not proven
-        tried = self.failed_at.get(row, (0, 0))[1] + 1
-        continues = not proven and tried < addresses and reached and not draining
+            return False, self._is_reported(destination, reached=reached)
+        _, tried_before = self.failed_at.get(row, (0, 0))
+        tried = tried_before + 1
+        refuses = reached and not proven
+        continues = refuses and tried < addresses and not draining
         self.failed_at[row] = (destination, tried if continues else 0)
-        return continues, not proven and reached and destination in self.live and self._drop(
-            destination
-        )
+        is_dropped = refuses and destination in self.live and self._drop(destination)
+        return continues, is_dropped
+
+    def _is_reported(self, destination: int, *, reached: bool) -> bool:
+        """Whether the only address of its name has refused for long, while others answer."""
+        proven = self.proven[destination]
+        if reached and not proven and any(self.proven):
+            self._refusals[destination] += 1
+        return not proven and self._refusals[destination] == _REFUSALS_TO_DROP
 
     def _drop(self, destination: int) -> bool:
         self._refusals[destination] += 1

@@ -1,10 +1,14 @@
-"""The connections of one process of ``asyncli bench`` as rows of columns, and the life of each from its connect to its end.
+"""The connections of one process of ``asyncli bench`` as rows of columns, and the life of each from
+its connect to its end.
 
 The counterpart of held_connections.py for benches. Rules:
 
-- A request is answered, failed, in flight at the end, or still to be sent. The unanswered requests of a connection that ends are
-  sent again on another, and counted; their latency counts from the first time. But the first of them has failed if its answer
-  had begun, if it timed out, if it may not be repeated (RFC 9110, 9.2.2), or if the connection never answered anything: so every
+- A request is answered, failed, in flight at the end, or still to be sent. The unanswered requests
+of a connection that ends are
+  sent again on another, and counted; their latency counts from the first time. But the first of
+  them has failed if its answer
+  had begun, if it timed out, if it may not be repeated (RFC 9110, 9.2.2), or if the connection
+  never answered anything: so every
   bench ends.
 - Rows are indexed by handle. Handles that need more than "read, compare, write" are in ``_slow``.
 """
@@ -61,7 +65,7 @@ class LoadConnections(ABC):
         # By destination.
         self._replies = [Replies(shard.new_reader, self._read) for _ in shard.destinations]
         self._known = [replies.known for replies in self._replies]
-        self._requests = [shard.asks[one.target] for one in shard.destinations]
+        self._requests = [shard.asks[destination.target] for destination in shard.destinations]
         # Requests that it allows a connection: learnt when two in a row were closed, announced,
         # after the same number.
         self._limits, self._last_limits = (

@@ -84,7 +84,7 @@ class Load(LoadConnections):
         for handle, slot in enumerate(self._slot):
             if slot >= 0 and self._pending[handle]:
                 count(waited, us_between(self._since[handle], now), self._pending[handle])
-        self._resend.extend(one for one in self._claimed.values() if one[1])
+        self._resend.extend(claim for claim in self._claimed.values() if claim[1])
         if self._shard.requests is not None:
             asked.left += self._todo + sum(many for _, many in self._resend)
         asked.overdue += self._count_overdue(now, waited)
@@ -118,7 +118,7 @@ class Load(LoadConnections):
             not self._outstanding
             and not self._todo
             and not self._resend
-            and not any(one[1] for one in self._claimed.values())
+            and not any(claim[1] for claim in self._claimed.values())
         ):
             self.stop("asked")
 
@@ -153,7 +153,7 @@ class Load(LoadConnections):
 
     # -- answers
 
-    def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs as much as its work
+    def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs
         """Read and count answers, and send the next requests: the hot path."""
         net, odd, most, counts = self._net, self._slow, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock

@@ -59,7 +59,7 @@ class ClosedLoop(Load):
         while self._free and (self._todo or self._resend) and self._has_free():
             self._use_free(self._free.popleft(), now)
 
-    def _finish_short(self, handle: int) -> bool:  # noqa: PLR0915 - every short request comes by here
+    def _finish_short(self, handle: int) -> bool:  # noqa: PLR0915 - a hot path
         """Count the answer of a short connection that came with its end, as nearly all do, and
         connect again in its place.
 

@@ -64,18 +64,18 @@ def _assign(
     assigned: list[list[int]] = [[] for _ in rooms]
     held = [0] * len(rooms)
     for number in range(workers):
-        more = share(connections, batch, workers, number)
+        needed = share(connections, batch, workers, number)
         fits = [
             host
             for host, room in enumerate(rooms)
-            if held[host] + more <= room.connections and more <= room.of_a_worker
+            if held[host] + needed <= room.connections and needed <= room.of_a_worker
         ]
         if not fits:
             return None
         # Round robin, so that successive batches are opened by different hosts.
         host = min(fits, key=lambda host: (len(assigned[host]), host))
         assigned[host].append(number)
-        held[host] += more
+        held[host] += needed
     return [tuple(numbers) for numbers in assigned]
 
 
@@ -94,15 +94,17 @@ def take_over(
     taken: dict[str, list[int]] = {}
     over: list[int] = []
     for number in numbers:
-        more = share(connections, batch, workers, number)
+        needed = share(connections, batch, workers, number)
         fits = [
-            name for name, room in free.items() if more <= left[name] and more <= room.of_a_worker
+            name
+            for name, room in free.items()
+            if needed <= left[name] and needed <= room.of_a_worker
         ]
         host = max(fits, key=lambda name: left[name], default=None)
         if host is None:
             over.append(number)
             continue
-        left[host] -= more
+        left[host] -= needed
         taken.setdefault(host, []).append(number)
     return {host: tuple(numbers) for host, numbers in taken.items()}, tuple(over)
 
@@ -215,9 +217,9 @@ class TickMerger:
         whole, self._carried = self._carried, Tick()
         whole.second = second
         for source in self._sources.values():
-            for one in sorted(source.coming):
-                if one <= second:
-                    source.last = source.coming.pop(one)
+            for received in sorted(source.coming):
+                if received <= second:
+                    source.last = source.coming.pop(received)
                     whole.merge_counts(source.last)
             whole.merge_gauges(without_held(source.last) if source.silent else source.last)
         whole.merge_gauges(self._spent)

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -30,7 +28,7 @@ from asyncli.engine.shard import (
     frame,
 )  # fmt: skip
 from asyncli.model.errors import EngineError
-from asyncli.model.secret_variables import for_child
+from asyncli.model.own_process import command_of, environment_of
 
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 # Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long
@@ -66,13 +64,13 @@ class Generator:
         """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` if they do not
         start.
         """
-        path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = await asyncio.create_subprocess_exec(
-            # -P and this process's path: a file in the user's folder must not shadow a module, and
-            # the host imports what this process can (a notebook's path).
-            sys.executable, "-P", "-m", "asyncli.engine.host", env={**for_child(), "PYTHONPATH": path},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            *command_of("asyncli.engine.host"),
+            env=environment_of(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         self._errors = asyncio.create_task(self._read_errors())
         self._send(self._shard)
         message = None
@@ -201,7 +199,11 @@ class Generator:
             *whole, line = (line + piece).split(b"\n")
             line = line[:_LONGEST_OUTPUT]
             self._last_line = next(
-                (one[:_LONGEST_OUTPUT] for one in (line, *reversed(whole)) if one.strip()),
+                (
+                    candidate[:_LONGEST_OUTPUT]
+                    for candidate in (line, *reversed(whole))
+                    if candidate.strip()
+                ),
                 self._last_line,
             )
 

@@ -1,11 +1,16 @@
-"""The connections of one process as rows of columns, and the life of each from its connect to its end.
+"""The connections of one process as rows of columns, and the life of each from its connect to its
+end.
 
-The clock is the net's, the schedule is that of held_table.py, and the protocol (protocols/) interprets a peer's bytes. Rules:
+The clock is the net's, the schedule is that of held_table.py, and the protocol (protocols/)
+interprets a peer's bytes. Rules:
 
-- No handle is closed before the batch of events is done, so none can come back as another connection within it.
-- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt); rows in CONNECTING, HANDSHAKE and
+- No handle is closed before the batch of events is done, so none can come back as another
+connection within it.
+- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt); rows
+in CONNECTING, HANDSHAKE and
   AWAITING are in dictionaries in the order of their start, which is the order of their deadlines.
-- Lateness and latency count from the due instant: a stalled generator cannot make the server look good.
+- Lateness and latency count from the due instant: a stalled generator cannot make the server look
+good.
 """
 
 from __future__ import annotations
@@ -315,9 +320,11 @@ class HeldConnections:
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
             counts = ProtocolCounts(
-                broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers,
+                broken=counts.broken,
+                farewells=counts.farewells,
+                first_answers=counts.first_answers,
                 other_answers=counts.other_answers,
-            )  # fmt: skip
+            )
         if self._counts_words or counts != ProtocolCounts():
             tick.protocol, self._counts = counts, ProtocolCounts()
         return tick
@@ -427,7 +434,8 @@ class HeldConnections:
             self._establish(connected, beat)
 
     def _shake_hands(self, connected: list[tuple[int, int, float]]) -> None:
-        """These rows have sent their handshakes; the peers have another connect timeout to answer.
+        """These rows have sent their handshakes; the peers have another connect timeout to
+        answer.
         """
         state, connecting, proven = self.state, self.connecting, self.addresses.proven
         established_at, destination = self._established_at, self._destination
@@ -750,7 +758,10 @@ class HeldConnections:
                 deaths = tick.deaths.setdefault(why, Deaths())
                 deaths.count += 1
                 deaths.age_s.add(now - self._established_at[row])
-                deaths.idle_s.add(now - self._heard_at[row])
+                idle_s = now - self._heard_at[row]
+                deaths.idle_s.add(idle_s)
+                deaths.idle_ms.add(idle_s * 1e3)
+                deaths.in_message += in_message
                 deaths.requests.add(self._requests[row])
         if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self.state[row] = BACKOFF

@@ -1,10 +1,13 @@
-"""The schedule of one process's connections: a wheel of due instants, and a turn that does what can be done now.
+"""The schedule of one process's connections: a wheel of due instants, and a turn that does what can
+be done now.
 
-No asyncio and no clock: a driver calls :meth:`ConnectionTable.turn` when the network is ready or something is due (worker.py on
-the real clock, sim.py on a virtual one). Rules, beside those of held_connections.py:
+No asyncio and no clock: a driver calls :meth:`ConnectionTable.turn` when the network is ready or
+something is due (worker.py on the real clock, sim.py on a virtual one). Rules, beside those of
+held_connections.py:
 
 - Level-triggered, a bounded number of events a turn.
-- A connection counts as held if its heartbeat is answered: one sent before the drain and unanswered at its end is lost.
+- A connection counts as held if its heartbeat is answered: one sent before the drain and unanswered
+at its end is lost.
 - No bursts after a stall: core/pacer.py.
 """
 

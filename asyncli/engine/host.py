@@ -74,7 +74,8 @@ _decode_down = msgspec.msgpack.Decoder(Down).decode
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process, even a stopped one, when the thread that forked it ends.
+    """Have the kernel kill this process, even a stopped one, when the thread that forked it
+    ends.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -332,23 +333,29 @@ class WorkerHost:
                 # The host stalled, and read nothing meanwhile.
                 link.heard_at += turn_s
             if not link.silent and now - link.heard_at > SILENCE_S:
-                link.silent = True
-                held, awaiting = link.last.held, link.last.awaiting
-                self._emit(
-                    WorkerSilent(
-                        link.number, link.pid, held, awaiting, silent_s=now - link.heard_at
-                    )
-                )
+                self._report_silence(link, now)
         gathered = self._gathered
         if gathered is None and self._links and all(link.silent for link in self._links.values()):
             # All workers are silent: still send a tick a second, without their connections.
             unheard = Tick(second=math.floor(now - self._t0 - PATIENCE_S))
             gathered = unheard if unheard.second > self._sent_second else None
-        if gathered is not None and (
-            now >= self._t0 + gathered.second + PATIENCE_S
-            or all(one.number in self._closed for one in self._links.values())
-        ):
+        if gathered is None:
+            return
+        all_reported = all(link.number in self._closed for link in self._links.values())
+        if all_reported or now >= self._t0 + gathered.second + PATIENCE_S:
             self._send(gathered)
+
+    def _report_silence(self, link: _Link, now: float) -> None:
+        link.silent = True
+        self._emit(
+            WorkerSilent(
+                link.number,
+                link.pid,
+                link.last.held,
+                link.last.awaiting,
+                silent_s=now - link.heard_at,
+            )
+        )
 
     def _send(self, gathered: Tick) -> None:
         """Send a second: its counts, and gauges summed over the workers' latest."""
@@ -408,10 +415,10 @@ def _read_exactly(count: int) -> bytes:
     # The rows of a plan's data may be many megabytes, and a pipe gives 64 kB at once.
     data = bytearray()
     while len(data) < count:
-        more = os.read(0, min(65_536, count - len(data)))
-        if not more:
+        piece = os.read(0, min(65_536, count - len(data)))
+        if not piece:
             sys.exit(0)
-        data += more
+        data += piece
     return bytes(data)
 
 

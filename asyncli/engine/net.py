@@ -7,6 +7,7 @@ sim.py), bytes, and OSErrors. TLS (tls.py), the PROXY protocol (proxied_net.py) 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import math
@@ -32,6 +33,8 @@ MOST_PENDING = 256
 READABLE, WRITABLE, PEER_CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
 #: The same, or the connection is broken, which is always reported.
 HUNG_UP = PEER_CLOSED | select.EPOLLHUP | select.EPOLLERR
+# A socket whose connect has failed or whose peer has reset it reports both.
+_BROKEN = select.EPOLLHUP | select.EPOLLERR
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
@@ -80,7 +83,8 @@ class Net(Protocol):
         ...
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        """Up to ``most`` (handle, events) that are ready now or within ``wait_s``; level-triggered.
+        """Up to ``most`` (handle, events) that are ready now or within ``wait_s``;
+        level-triggered.
         """
         ...
 
@@ -144,9 +148,12 @@ class RealNet:
     ) -> None:
         self._range = _port_range() if crowded else None
         self._epoll = select.epoll()
-        self._targets = [(one.family, one.sockaddr) for one in destinations]
+        # Handles that poll reported with an error in their queue and without an outcome.
+        self._with_errors: set[int] = set()
+        self._targets = [(destination.family, destination.sockaddr) for destination in destinations]
         self._sources = [
-            [(source, 0) for source in sources_for(one, sources)] for one in destinations
+            [(source, 0) for source in sources_for(destination, sources)]
+            for destination in destinations
         ]
         # The bare system calls: this is the hot path.
         self.send: Callable[[int, bytes], int] = os.write
@@ -183,9 +190,34 @@ class RealNet:
             self._epoll.register(handle, events)
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        return self._epoll.poll(wait_s, most)
+        events = self._epoll.poll(wait_s, most)
+        self._drop_queued_errors(events)
+        return events
+
+    def _drop_queued_errors(self, events: list[tuple[int, int]]) -> None:
+        """Empty the error queues of sockets that still connect: poll reports a queue until it is
+        empty.
+
+        The kernel queues an ICMP error about a SYN (tcp_v4_err). On loopback it comes while
+        connect() has the socket locked: only the answer to the next SYN ends the connect. Where the
+        error ends it, that follows at once, and emptying the queue would clear it
+        (sock_dequeue_err_skb): so a queue is emptied when it is reported again.
+        """
+        for handle, reported in events:
+            if reported & _BROKEN != select.EPOLLERR:
+                continue
+            if handle not in self._with_errors:
+                self._with_errors.add(handle)
+                continue
+            self._with_errors.discard(handle)
+            sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
+            with contextlib.suppress(OSError):
+                while True:
+                    sock.recvmsg(1, 0, socket.MSG_ERRQUEUE)
+            sock.detach()
 
     def close(self, handle: int, abort: bool) -> None:
+        self._with_errors.discard(handle)
         if abort:
             sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -264,7 +296,9 @@ class PollNet(RealNet):
         self._watched.add(handle)
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        return self._set.poll(math.ceil(wait_s * 1000))[:most]
+        events = self._set.poll(math.ceil(wait_s * 1000))[:most]
+        self._drop_queued_errors(events)
+        return events
 
     def close(self, handle: int, abort: bool) -> None:
         if handle in self._watched:

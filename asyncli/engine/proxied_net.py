@@ -19,7 +19,10 @@ class ProxiedNet:
     def __init__(self, net: KernelNet, destinations: Sequence[Destination], version: str) -> None:
         self._net, self._headers = (
             net,
-            [ProxyHeader(version, one.address, one.port) for one in destinations],
+            [
+                ProxyHeader(version, destination.address, destination.port)
+                for destination in destinations
+            ],
         )
         self._unsent: dict[int, bytes] = {}
         self._raw_send, self.recv, self.clock = net.send, net.recv, net.clock

@@ -71,7 +71,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     def addresses_beside(self, destination: int) -> int:
         """The number of addresses of a destination's name, with its own."""
         target = self.destinations[destination].target
-        return sum(one.target == target for one in self.destinations)
+        return sum(destination.target == target for destination in self.destinations)
 
     @property
     def attempt_s(self) -> float:
@@ -123,7 +123,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
 
 def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
-    """The orders for the one host process of a local run. ``data``: the content of ``plan.data``.
+    """The orders for the one host process of a local run. ``data``: the content of
+    ``plan.data``.
     """
     return Shard(
         ramp=plan.schedule,
@@ -277,7 +278,8 @@ class WorkerBack(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator has ended; ``why`` in one line. ``away``: because the controller disconnected.
+    """The generator has ended; ``why`` in one line. ``away``: because the controller
+    disconnected.
     """
 
     why: str
@@ -344,9 +346,9 @@ class SilentWorkers:
     @property
     def held(self) -> int:
         """Connections of workers that the gauges leave out."""
-        return sum(one.held for one in self._left_out)
+        return sum(worker.held for worker in self._left_out)
 
     @property
     def awaiting(self) -> int:
         """Unanswered heartbeats of workers that the gauges leave out."""
-        return sum(one.awaiting for one in self._left_out)
+        return sum(worker.awaiting for worker in self._left_out)

@@ -61,9 +61,19 @@ class SimServer(msgspec.Struct, frozen=True):
 
 class _Connection:
     __slots__ = (
-        "accepted", "age_from", "ended", "error", "full", "inbox", "last_request", "number", "requests", "silent", "unread",
+        "accepted",
+        "age_from",
+        "ended",
+        "error",
+        "full",
+        "inbox",
+        "last_request",
+        "number",
+        "requests",
+        "silent",
+        "unread",
         "watched",
-    )  # fmt: skip
+    )
 
     def __init__(self, number: int, now: float) -> None:
         self.number = number
@@ -219,28 +229,31 @@ class SimNet:
 
     def _handle(self, number: int, handle: int, what: str, data: bytes) -> None:
         if what == "reset all":
-            for each, connection in self._connections.items():
-                connection.error = connection.error or errno.ECONNRESET
-                self._note(each)
+            self._reset_all()
             return
-        found = self._connections.get(handle)
-        if found is None or found.number != number:
+        connection = self._connections.get(handle)
+        if connection is None or connection.number != number:
             return  # closed since, and the handle may be reused
         server = self.server
         if what == "accept":
-            self._accept(handle, found)
+            self._accept(handle, connection)
         elif what == "data":
-            found.inbox.append(data)
+            connection.inbox.append(data)
         elif what == "room":
-            found.full = False
+            connection.full = False
         elif what == "reset":
-            found.error = errno.ECONNRESET
+            connection.error = errno.ECONNRESET
         elif what == "idle" and server.idle_timeout_s is not None:
             # A request since then has scheduled a later event.
-            if self.now < found.last_request + server.idle_timeout_s - 1e-9:
+            if self.now < connection.last_request + server.idle_timeout_s - 1e-9:
                 return
-            found.inbox.append(b"")
+            connection.inbox.append(b"")
         self._note(handle)
+
+    def _reset_all(self) -> None:
+        for handle, connection in self._connections.items():
+            connection.error = connection.error or errno.ECONNRESET
+            self._note(handle)
 
     def _accept(self, handle: int, connection: _Connection) -> None:
         if self.server.refuse_after is not None and self.accepted >= self.server.refuse_after:

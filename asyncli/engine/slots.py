@@ -26,8 +26,8 @@ class Slots:
         #: By destination: whether a connect ever succeeded.
         self.proven = [False] * len(destinations)
         self._same_name = [
-            [n for n, other in enumerate(destinations) if other.target == one.target]
-            for one in destinations
+            [n for n, other in enumerate(destinations) if other.target == destination.target]
+            for destination in destinations
         ]
         self._refusing: set[int] = set()
         # By slot whose attempt continues at another address of its name: the number of addresses
@@ -76,7 +76,7 @@ class Slots:
         same_name = self._same_name[destination]
         tried = self._tried.pop(slot, 0) + 1
         if len(same_name) > 1:
-            proven = [one for one in same_name if self.proven[one] and one != destination]
+            proven = [mate for mate in same_name if self.proven[mate] and mate != destination]
             following = same_name[(same_name.index(destination) + 1) % len(same_name)]
             self.destination[slot] = proven[slot % len(proven)] if proven else following
             if not self.proven[destination] and reached:
@@ -98,9 +98,10 @@ class Slots:
     def dropped(self) -> list[int]:
         """Destinations that only refused, while another of their name accepted a connect."""
         return [
-            one
-            for one in self._refusing
-            if not self.proven[one] and any(self.proven[mate] for mate in self._same_name[one])
+            refusing
+            for refusing in self._refusing
+            if not self.proven[refusing]
+            and any(self.proven[mate] for mate in self._same_name[refusing])
         ]
 
     def patience_s(self, sweep_s: float) -> float:

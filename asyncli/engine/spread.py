@@ -75,7 +75,9 @@ class Spread(msgspec.Struct, frozen=True):
     @property
     def pairs(self) -> int:
         """(source, destination) pairs."""
-        return sum(max(1, len(sources_for(one, self.sources))) for one in self.destinations)
+        return sum(
+            max(1, len(sources_for(destination, self.sources))) for destination in self.destinations
+        )
 
     @property
     def capacity(self) -> int:
@@ -99,7 +101,7 @@ def show(destination: Destination) -> str:
 
 def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The sources of the destination's family (an IPv6 address contains a colon)."""
-    return tuple(one for one in sources if (":" in one) == (":" in destination.address))
+    return tuple(source for source in sources if (":" in source) == (":" in destination.address))
 
 
 def workers_needed(connections: int, nofile: int, cpus: int, batch: int = 1) -> int:

@@ -178,7 +178,8 @@ class TlsNet:
         return plain
 
     def _end_after(self, handle: int, error: TlsError | None = None) -> None:
-        """The peer has ended after bytes that are returned first; ``error``: not by close_notify.
+        """The peer has ended after bytes that are returned first; ``error``: not by
+        close_notify.
         """
         self._ended.setdefault(handle, error)
         self._slow.add(handle)
@@ -210,7 +211,8 @@ class TlsNet:
         return kept.outgoing.read()
 
     def _transmit(self, handle: int, data: bytes) -> None:
-        """Send sealed records after those that wait; what the kernel has no room for is sent later.
+        """Send sealed records after those that wait; what the kernel has no room for is
+        sent later.
         """
         taken = 0
         if handle not in self._unsent:
@@ -225,9 +227,9 @@ class TlsNet:
 
     def _begin(self, handle: int, destination: int, began: float) -> None:
         if handle >= len(self._asked):
-            more = [0] * (handle + 1024 - len(self._asked))
-            self._asked.extend(more)
-            self._wanted.extend(more)
+            zeros = [0] * (handle + 1024 - len(self._asked))
+            self._asked.extend(zeros)
+            self._wanted.extend(zeros)
         self._wanted[handle] = self._asked[handle] = 0
         self._handshakes[handle] = Handshake(destination, began)
         self._slow.add(handle)

@@ -101,13 +101,13 @@ class KeyLog:
         """
         lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")
         self.clear()
-        found = {}
+        secrets = {}
         for line in lines:
             label, _, rest = line.partition(b" ")
             client_random, _, secret = rest.partition(b" ")
             if client_random == random.hex().encode("ascii"):
-                found[label] = bytes.fromhex(secret.decode("ascii"))
-        return found[b"CLIENT_TRAFFIC_SECRET_0"], found[b"SERVER_TRAFFIC_SECRET_0"]
+                secrets[label] = bytes.fromhex(secret.decode("ascii"))
+        return secrets[b"CLIENT_TRAFFIC_SECRET_0"], secrets[b"SERVER_TRAFFIC_SECRET_0"]
 
     def clear(self) -> None:
         """Keep no secrets of a handshake that is over."""

@@ -63,7 +63,7 @@ class UnixNet(RealNet):
         if not self._waiting:
             return super().poll(most, wait_s)
         self._connect_waiting()
-        return [one for one in super().poll(most, wait_s) if one[0] != self._timer]
+        return [event for event in super().poll(most, wait_s) if event[0] != self._timer]
 
     def _connect_waiting(self) -> None:
         with suppress(BlockingIOError):

@@ -145,7 +145,7 @@ def new_net(shard: Shard | LoadShard) -> KernelNet:
     them.
     """
     net: KernelNet
-    if not all(one.port for one in shard.destinations):
+    if not all(destination.port for destination in shard.destinations):
         from asyncli.engine.unix_net import UnixNet
 
         net = UnixNet(shard.destinations)
@@ -167,7 +167,7 @@ def new_net(shard: Shard | LoadShard) -> KernelNet:
         return net
     from asyncli.engine.tls import TlsNet  # loads OpenSSL, 3 MB
 
-    names = [shard.names[one.target] for one in shard.destinations]
+    names = [shard.names[destination.target] for destination in shard.destinations]
     return TlsNet(net, shard.tls, names, shard.connect_timeout_s, shard.offered_alpn, shard.http2)
 
 

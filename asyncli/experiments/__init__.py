@@ -90,7 +90,9 @@ ABOUT = {
     "holding": "what a held connection costs each server of the lab, and how many fit (15 min)",
     "atlas": "what one held connection costs, by server and protocol (90 min)",
     "two-clients": "one nginx, two clients of 50,000 on separate hosts, in namespaces (3 min)",
-    "client-lost": "one nginx, two client hosts by Dask, one disconnected for a while, in namespaces (3 min)",
+    "client-lost": (
+        "one nginx, two client hosts by Dask, one disconnected for a while, in namespaces (3 min)"
+    ),
 }
 NAMES = tuple(ABOUT)
 

@@ -140,15 +140,17 @@ _STREAM_COLUMNS = _COLUMNS[:2]
 # cancels.
 _PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
 _STREAM_CAPTION = (
-    "One more HTTP/2 stream with an unfinished response, on a connection that holds some already: the difference of two cells' "
-    "cost per connection, divided by the difference of their streams. It is not the cost of the first stream. The body has 3 "
-    "bytes."
+    "One more HTTP/2 stream with an unfinished response, on a connection that holds some already: "
+    "the difference of two cells' cost per connection, divided by the difference of their "
+    "streams. It is not the cost of the first stream. The body has 3 bytes."
 )
 _CAPTION = (
-    "One more connection each, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. Server side: "
-    "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
-    "handshakes included. A figure whose interval reaches zero is omitted. Each server is the lab's with its configuration: no "
-    "log, no cache, and no backend except a proxy's, which is not counted. A proxy's side has both of its socket ends."
+    "One more connection each, by a ladder: slopes of memory over connections held, ± half of a "
+    "95 % interval. Server side: what the server's control group is charged for it, and its TCP "
+    "socket where that is not. CPU time is the server's, handshakes included. A figure whose "
+    "interval reaches zero is omitted. Each server is the lab's with its configuration: no log, "
+    "no cache, and no backend except a proxy's, which is not counted. A proxy's side has both of "
+    "its socket ends."
 )
 
 
@@ -231,7 +233,8 @@ def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """The tables, and a chart of server memory each without and with TLS, which takes a multiple.
+    """The tables, and a chart of server memory each without and with TLS, which takes a
+    multiple.
     """
     labels = {name: f"{cell.server}, {cell.protocol}" for name, cell in CELLS.items()}
     tables = [rounds.table("One held connection", _COLUMNS, labels, _CAPTION)]
@@ -310,13 +313,20 @@ def stream_cost(rounds: Rounds, few: str, many: str) -> dict[str, list[float]]:
 EXPERIMENT = Experiment(
     name="atlas",
     title="What one held connection costs, by server and protocol",
-    question="The same soak of {connections:,} connections against each server of the lab, in each protocol that it speaks: what "
-    "does one more connection take?",
+    question="The same soak of {connections:,} connections against each server of the lab, in "
+    "each protocol that it speaks: what does one more connection take?",
     write_up="",
     source="none: asyncli's own comparison",
     plan=AtlasPlan,
-    quick={"rounds": 1, "connections": 1_000, "plateaus": 4, "rest": "2s", "hold": "4s", "baseline": "2s"},
+    quick={
+        "rounds": 1,
+        "connections": 1_000,
+        "plateaus": 4,
+        "rest": "2s",
+        "hold": "4s",
+        "baseline": "2s",
+    },
     run=_run,
     conclude=conclude,
     servers=tuple(CELLS),
-)  # fmt: skip
+)

@@ -63,7 +63,8 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
 
 
 def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
-    """Send requests with a task for each, all created at once, on a pool of connections (aiohttp).
+    """Send requests with a task for each, all created at once, on a pool of connections
+    (aiohttp).
     """
     import aiohttp
 
@@ -101,7 +102,8 @@ async def run_client(
     result = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
     if result is None:
         raise HostError(
-            f"the client with {client} has not ended after {timeout_s:.0f} s; stop other programs on this host"
+            f"the client with {client} has not ended after {timeout_s:.0f} s; stop other programs "
+            "on this host"
         )
     return result
 

@@ -142,7 +142,8 @@ def main(argv: list[str]) -> int:
         socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
     except (ValueError, OSError):
         print(
-            "usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from 1 up",
+            "usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from "
+            "1 up",
             file=sys.stderr,
         )
         return 2
@@ -150,7 +151,8 @@ def main(argv: list[str]) -> int:
         results = _start(host, port, processes, loops, wanted)
     except OSError as error:
         print(
-            f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or raise ulimit -u",
+            f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or "
+            "raise ulimit -u",
             file=sys.stderr,
         )
         return 1

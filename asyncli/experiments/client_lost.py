@@ -41,13 +41,22 @@ _REOPEN_MARGIN_S = 5.0
 _TICK_S = 1.2
 
 _BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END = (
-    "before the cut", "the host is silent", "the host is lost", "all are held again", "the cable is put back",
-    "the server has let the dead go", "near the hold's end",
-)  # fmt: skip
+    "before the cut",
+    "the host is silent",
+    "the host is lost",
+    "all are held again",
+    "the cable is put back",
+    "the server has let the dead go",
+    "near the hold's end",
+)
 _COLUMNS = [
-    Column("after_s", "after the cut", "s"), Column("held", "held by asyncli"), Column("active", "Active"),
-    Column("opened", "opened"), Column("lost", "lost"), Column("reopened", "reopened"),
-]  # fmt: skip
+    Column("after_s", "after the cut", "s"),
+    Column("held", "held by asyncli"),
+    Column("active", "Active"),
+    Column("opened", "opened"),
+    Column("lost", "lost"),
+    Column("reopened", "reopened"),
+]
 
 
 class ClientLostPlan(ExperimentPlan, frozen=True, kw_only=True):
@@ -163,21 +172,28 @@ def figures_of(
         if at_s is not None:
             figures[name] = {"after_s": at_s - cut_s, **_counts_at(run, name, at_s)}
     totals = fold(run)
-    failures = fitness(
-        None if run.complete else "the soak did not complete",
-        None if totals.held else "nothing was held",
-    )
+    failures = []
+    if not run.complete:
+        failures.append("the soak did not complete")
+    if not totals.held:
+        failures.append("nothing was held")
     lost_s = moments[_LOST]
     again_s = moments[_AGAIN]
+    lost_after_s = None
+    if lost_s is not None:
+        lost_after_s = lost_s - cut_s
+    again_after_s = None
+    if lost_s is not None and again_s is not None:
+        again_after_s = again_s - lost_s
     figures["sum"] = {
-        **failures,
+        **fitness(*failures),
         **_sum_of(run, totals),
-        "lost_after_s": None if lost_s is None else lost_s - cut_s,
-        "again_s": None if again_s is None or lost_s is None else again_s - lost_s,
+        "lost_after_s": lost_after_s,
+        "again_s": again_after_s,
     }
     active = run.series(STATUS_ACTIVE)
     figures["timeline"] = {
-        **failures,
+        **fitness(*failures),
         "held_s": [t_s - cut_s for t_s, _ in run.ticks],
         "held": [tick.held for _, tick in run.ticks],
         "active_s": [t_s - cut_s for t_s in active.t_s],
@@ -267,8 +283,8 @@ def _sum_of(run: Run, totals: Totals) -> dict[str, Any]:
         "held": totals.held,
         "opened": whole.opened,
         "lost": whole.lost,
-        "causes": {name: dead.count for name, dead in whole.deaths.items()},
-        "failed": sum(whole.failures.values()),
+        "causes": whole.lost_by_cause,
+        "failed": whole.failed,
         "accepted": reconciled.accepts_delta,
     }
 
@@ -276,10 +292,13 @@ def _sum_of(run: Run, totals: Totals) -> dict[str, Any]:
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The table, the chart and the claims."""
     table = rounds.table(
-        "The cut", _COLUMNS, [_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END],
-        "Connections of a silent host do not count as held. When the host is lost, its share is not yet reopened. Active "
-        "includes the agent's poller, and connections of a lost host until the server notices.",
-    )  # fmt: skip
+        "The cut",
+        _COLUMNS,
+        [_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END],
+        "Connections of a silent host do not count as held. When the host is lost, its share is "
+        "not yet reopened. Active includes the agent's poller, and connections of a lost host "
+        "until the server notices.",
+    )
     lines = []
     for timeline in rounds.in_step("timeline")[:1]:
         lines.append(ChartLine("held by asyncli", timeline["held_s"], timeline["held"]))
@@ -367,9 +386,15 @@ def _lost_ones_are_active(rounds: Rounds) -> Iterator[Claim]:
 EXPERIMENT = Experiment(
     name="client-lost",
     title="One nginx, two client hosts, and one of them cut off",
-    question="What happens to {connections:,} connections of each of two client hosts when one loses its network for a while?",
+    question=(
+        "What happens to {connections:,} connections of each of two client hosts when one loses "
+        "its network for a while?"
+    ),
     write_up="",
-    source="asyncli's own: the hosts of the original experiment as one Dask cluster, with an agent beside nginx",
+    source=(
+        "asyncli's own: the hosts of the original experiment as one Dask cluster, with an agent "
+        "beside nginx"
+    ),
     plan=ClientLostPlan,
     quick={
         "connections": 200,

@@ -1,4 +1,5 @@
-"""Reads the kernel's counters: I/O of the server's processes, TCP segments, CPU time, system calls.
+"""Reads the kernel's counters: I/O of the server's processes, TCP segments, CPU time,
+system calls.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
             await child.until(lambda: process.poll() is not None, _STRACE_TIMEOUT_S)
             if process.poll() != -signal.SIGINT or not table.exists():
                 raise HostError(
-                    "strace wrote no table of system calls; check that it was not killed, and that TMPDIR is writable"
+                    "strace wrote no table of system calls; check that it was not killed, and "
+                    "that TMPDIR is writable"
                 )
             counts.update(parse_counts(table.read_text(encoding="utf-8", errors="replace")))
         finally:

@@ -102,7 +102,8 @@ class DelayServer(LabServer):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of ``python -m asyncli.experiments.delay_server``; returns the exit status.
+    """The command line of ``python -m asyncli.experiments.delay_server``; returns the exit
+    status.
     """
     parser = argparse.ArgumentParser(
         prog="python -m asyncli.experiments.delay_server", description="a server that answers late"

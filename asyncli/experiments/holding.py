@@ -201,25 +201,42 @@ def _host_facts() -> dict[str, int | None]:
 # No quotient is computed from a slope with a wider interval.
 _MAX_RELATIVE_HALF_WIDTH = 0.5
 _COST = [
-    Column("user", "server processes", "B"), Column("user_half", "±", "B"), Column("socket", "socket", "B"),
-    Column("rest", "residual", "B"), Column("own", "one more", "B"), Column("own_half", "±", "B"),
-    Column("member", "place in pool", "B"), Column("each", "in all", "B"),
-]  # fmt: skip
+    Column("user", "server processes", "B"),
+    Column("user_half", "±", "B"),
+    Column("socket", "socket", "B"),
+    Column("rest", "residual", "B"),
+    Column("own", "one more", "B"),
+    Column("own_half", "±", "B"),
+    Column("member", "place in pool", "B"),
+    Column("each", "in all", "B"),
+]
 _STATE = [
-    Column("asked", "requested"), Column("held", "held"), Column("processes", "processes"), Column("threads", "threads"),
-    Column("start", "memory with none held", "B"), Column("full_bytes", "with all held", "B"), Column("p99_ms", "p99", "ms"),
-]  # fmt: skip
+    Column("asked", "requested"),
+    Column("held", "held"),
+    Column("processes", "processes"),
+    Column("threads", "threads"),
+    Column("start", "memory with none held", "B"),
+    Column("full_bytes", "with all held", "B"),
+    Column("p99_ms", "p99", "ms"),
+]
 _LIMITS = [
-    Column("least", "memory, low"), Column("memory", "memory"), Column("most", "memory, high"),
-    Column("descriptors", "descriptors"), Column("ids", "ids"), Column("maps", "memory maps"), Column("cut", "configured for"),
-]  # fmt: skip
+    Column("least", "memory, low"),
+    Column("memory", "memory"),
+    Column("most", "memory, high"),
+    Column("descriptors", "descriptors"),
+    Column("ids", "ids"),
+    Column("maps", "memory maps"),
+    Column("cut", "configured for"),
+]
 _COST_CAPTION = (
-    "Slopes of memory over connections held, cheapest first; ± is half of a 95 % interval. One more: what the server's control "
-    "group is charged per connection, and its TCP socket where that is not; without a group what this host uses, less "
-    "asyncli's memory and the kernel's for asyncli's end. Its parts are the processes' memory (PSS), the kernel's objects for "
-    "the socket if known to ± 10 %, and the residual: kernel tasks and stacks, page tables, and what processes share. The "
-    "socket is half of both ends, but the client's end has two bind buckets of 128 B more: so the residual is 128 B too low, "
-    "and may be negative. Place in pool: memory with none held, divided by the processes or threads; in all: including that."
+    "Slopes of memory over connections held, cheapest first; ± is half of a 95 % interval. One "
+    "more: what the server's control group is charged per connection, and its TCP socket where "
+    "that is not; without a group what this host uses, less asyncli's memory and the kernel's for "
+    "asyncli's end. Its parts are the processes' memory (PSS), the kernel's objects for the "
+    "socket if known to ± 10 %, and the residual: kernel tasks and stacks, page tables, and what "
+    "processes share. The socket is half of both ends, but the client's end has two bind buckets "
+    "of 128 B more: so the residual is 128 B too low, and may be negative. Place in pool: memory "
+    "with none held, divided by the processes or threads; in all: including that."
 )
 
 
@@ -228,14 +245,19 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     measured = [name for name in SHAPES if rounds.of(name, "asked")]
     order = sorted(measured, key=lambda name: rounds.median(name, "each") or math.inf)
     tables = [
-        rounds.table("Cost of one more held connection on the server's side", _COST, order, _COST_CAPTION),
         rounds.table(
-            "The server with all connections held", _STATE, ["iterative", *order],
-            "Memory with none held: what its control group was charged, or this host used, for the start; with all held: PSS of "
-            "its processes. p99: heartbeat latency, from due to answered.",
+            "Cost of one more held connection on the server's side", _COST, order, _COST_CAPTION
+        ),
+        rounds.table(
+            "The server with all connections held",
+            _STATE,
+            ["iterative", *order],
+            "Memory with none held: what its control group was charged, or this host used, for "
+            "the start; with all held: PSS of its processes. p99: heartbeat latency, from due to "
+            "answered.",
         ),
         _limits_table(plan, rounds, order),
-    ]  # fmt: skip
+    ]
     drawn = [name for name in order if rounds.median(name, "user") is not None]
     both_ends: list[float | None] = []
     for name in drawn:
@@ -303,9 +325,10 @@ def _limits_table(plan: Any, rounds: Rounds, order: list[str]) -> FigureTable:
         first.append(f"{name} {_first_limit(values)}")
     title = f"How many connections each server could hold in {plan.limit_mib:,} MiB, by limit"
     caption = (
-        f"The first limit: {'; '.join(first)}. Computed, not measured. Memory: the limit less what is used with none held, "
-        "divided by the cost in all, with its 95 % interval; a pool is assumed to be as large as fits. Descriptors, ids of "
-        "processes or threads, memory maps of one process: this host's. Configured for: slots or pool size in this test, a "
+        f"The first known limit: {'; '.join(first)}. Computed, not measured. Memory: the limit "
+        "less what is used with none held, divided by the cost in all, with its 95 % interval; a "
+        "pool is assumed to be as large as fits. Descriptors, ids of processes or threads, memory "
+        "maps of one process: this host's. Configured for: slots or pool size in this test, a "
         "setting."
     )
     return FigureTable(title, _LIMITS, rows, caption)
@@ -390,16 +413,21 @@ def _iterative_serves_one(rounds: Rounds) -> Iterator[Claim]:
 EXPERIMENT = Experiment(
     name="holding",
     title="What a held connection costs each server",
-    question="The same soak against servers of the lab: what does one more held connection cost, how many fit, and which limit "
-    "is reached first?",
+    question="The same soak against servers of the lab: what does one more held connection cost, "
+    "how many fit, and which limit is reached first?",
     write_up="common expectations",
     source="asyncli's own comparison",
     plan=HoldingPlan,
     quick={
-        "rounds": 1, "connections": 5_000, "plateaus": 4, "rest": "2s", "hold": "2s", "baseline": "2s",
+        "rounds": 1,
+        "connections": 5_000,
+        "plateaus": 4,
+        "rest": "2s",
+        "hold": "2s",
+        "baseline": "2s",
         "servers": ["iterative", "nginx", "fork", "thread"],
     },
     run=_run,
     conclude=conclude,
     servers=SERVERS,
-)  # fmt: skip
+)

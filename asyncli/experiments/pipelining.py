@@ -69,17 +69,21 @@ _WIRE_COLUMNS = [
     Column("window_closed", "window closed"),
 ]  # fmt: skip
 _LIMIT_COLUMNS = [
-    Column("total", "answered"), Column("failed", "failed"), Column("resent", "sent again"), Column("opened", "connections"),
+    Column("total", "answered"),
+    Column("failed", "failed"),
+    Column("resent", "sent again"),
+    Column("opened", "connections"),
     Column("duration_s", "time", "s"),
-]  # fmt: skip
+]
 _ORDER_COLUMNS = [
     Column("slow_ms", "slow answer", "ms"), Column("first_behind_ms", "first quick answer", "ms"),
     Column("last_behind_ms", "last quick answer", "ms"),
 ]  # fmt: skip
 _UNREAD_COLUMNS = [
-    Column("before_bytes", "received before the window closed", "B"), Column("window_closed", "window closed, times"),
+    Column("before_bytes", "received before the window closed", "B"),
+    Column("window_closed", "window closed, times"),
     Column("answered", "answers read afterwards"),
-]  # fmt: skip
+]
 
 
 class PipeliningPlan(ExperimentPlan, frozen=True, kw_only=True):
@@ -99,7 +103,8 @@ async def _run(context: Context) -> None:
     plan = context.plan
     if plan.responses < plan.connections:
         raise PlanError(
-            "experiment pipelining: responses: fewer than connections; each connection needs one at least"
+            "experiment pipelining: responses: fewer than connections; each connection needs one "
+            "at least"
         )
     for number in range(plan.rounds):
         for place, page in enumerate(PAGES):
@@ -317,14 +322,19 @@ def _order_label(step: str) -> str:
 
 # The first also explains what is common to all tables.
 _CAPTIONS = {
-    _NEAR: "One nginx worker on loopback. Pipelines, and kept-alive connections with one request at a time, are asyncli's, "
-    "in one process; threads (http.client) and tasks (aiohttp, with a pool of as many connections) are Python programs. "
-    "Client CPU: user and system time of that process; busy: that divided by the time. Latency counts from the write of the "
-    "request, or the creation of its task.",
+    _NEAR: "One nginx worker on loopback. Pipelines, and kept-alive connections with one request "
+    "at a time, are asyncli's, in one process; threads (http.client) and tasks (aiohttp, "
+    "with a pool of as many connections) are Python programs. Client CPU: user and system "
+    "time of that process; busy: that divided by the time. Latency counts from the write "
+    "of the request, or the creation of its task.",
     _LARGE: "One nginx worker on loopback. The source's line was saturated.",
-    _FAR: "The server delays all received data, except the TCP handshake; without losses, and with the bandwidth of loopback.",
-    _LINE: "One nginx worker at the far end of a line between two network namespaces: half of the delay each way, a queue of "
-    "50 ms, packets of at most 1,500 B, random losses from a seed. 60 MB alone take 5 s on it.",
+    _FAR: (
+        "The server delays all received data, except the TCP handshake; without losses, and with "
+        "the bandwidth of loopback."
+    ),
+    _LINE: "One nginx worker at the far end of a line between two network namespaces: half of the "
+    "delay each way, a queue of 50 ms, packets of at most 1,500 B, random losses from a "
+    "seed. 60 MB alone take 5 s on it.",
 }
 
 
@@ -339,26 +349,38 @@ def conclude(plan: PipeliningPlan, rounds: Rounds) -> Conclusions:
     ]  # fmt: skip
     tables += [
         rounds.table(
-            "A server's limit of requests per connection", _LIMIT_COLUMNS, {step: _limit_label(step) for step in _LIMITS},
-            "nginx's keepalive_requests. Sent again: requests on a connection that the server closed before it answered them. "
-            "asyncli learns the limit from two such connections, and its later pipelines are no deeper.",
+            "A server's limit of requests per connection",
+            _LIMIT_COLUMNS,
+            {step: _limit_label(step) for step in _LIMITS},
+            "nginx's keepalive_requests. Sent again: requests on a connection that the server "
+            "closed before it answered them. asyncli learns the limit from two such connections, "
+            "and its later pipelines are no deeper.",
         ),
         rounds.table(
-            f"{_QUICK} quick answers behind one that takes {plan.slow_ms} ms", _ORDER_COLUMNS,
-            {step: _order_label(step) for step in _ORDERS}, "Milliseconds after all requests were written.",
+            f"{_QUICK} quick answers behind one that takes {plan.slow_ms} ms",
+            _ORDER_COLUMNS,
+            {step: _order_label(step) for step in _ORDERS},
+            "Milliseconds after all requests were written.",
         ),
         rounds.table(
-            f"An unread pipeline of {_UNREAD_RESPONSES} requests", _UNREAD_COLUMNS,
+            f"An unread pipeline of {_UNREAD_RESPONSES} requests",
+            _UNREAD_COLUMNS,
             {_UNREAD: f"{plan.large_bytes / 1000:g} kB per answer"},
             "Not read until the kernel reports a closed receive window; then read to the end.",
         ),
         rounds.table(
-            "On the wire", _WIRE_COLUMNS,
-            {f"{page}: {way}": f"{_way_label(plan, way)}, {_page_label(plan, page)}" for page in PAGES for way in (_MANY, _ONE)},
-            "The kernel's counts during a run: segments in both directions, with acknowledgements (up to 64 kB on loopback, "
-            "1,460 B on Ethernet); how often a receive window closed because the client did not read.",
+            "On the wire",
+            _WIRE_COLUMNS,
+            {
+                f"{page}: {way}": f"{_way_label(plan, way)}, {_page_label(plan, page)}"
+                for page in PAGES
+                for way in (_MANY, _ONE)
+            },
+            "The kernel's counts during a run: segments in both directions, with acknowledgements "
+            "(up to 64 kB on loopback, 1,460 B on Ethernet); how often a receive window closed "
+            "because the client did not read.",
         ),
-    ]  # fmt: skip
+    ]
     return Conclusions(tables, [*_charts(plan, rounds)], [*_claims(plan, rounds)])
 
 
@@ -404,22 +426,49 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
     slow_ms = rounds.of(_ORDERS[0], "slow_ms")
     behind = [first / slow for first, slow in zip(first_ms, slow_ms, strict=False) if slow]
     for claim, rule, cases, unit in (
-        ("Pipelines are more than 10 times faster than threads (the source: 5 times).", Rule(low=10), by(_THREADS, _MANY),
-         "times"),
-        ("Pipelines are more than 10 times faster than asynchronous tasks (the source: 12).", Rule(low=10), by(_TASKS, _MANY),
-         "times"),
+        (
+            "Pipelines are more than 10 times faster than threads (the source: 5 times).",
+            Rule(low=10),
+            by(_THREADS, _MANY),
+            "times",
+        ),
+        (
+            "Pipelines are more than 10 times faster than asynchronous tasks (the source: 12).",
+            Rule(low=10),
+            by(_TASKS, _MANY),
+            "times",
+        ),
         ("The client's CPU is low with pipelines.", Rule(high=0.5), of("cores", _MANY), "cores"),
-        ("The client's CPU is nearly full with threads and tasks.", Rule(low=0.9), of("cores", _THREADS, _TASKS), "cores"),
-        (f"A few pipelines take nearly as long as {plan.connections}.", Rule(high=1.25), by(_TEN, _MANY), "times"),
-        ("Pipelining cures head-of-line blocking.", Rule(high=0.5),
-         {f"delay of the first of {_QUICK} quick answers, relative to the slow one before them": behind},
-         "times its delay"),
+        (
+            "The client's CPU is nearly full with threads and tasks.",
+            Rule(low=0.9),
+            of("cores", _THREADS, _TASKS),
+            "cores",
+        ),
+        (
+            f"A few pipelines take nearly as long as {plan.connections}.",
+            Rule(high=1.25),
+            by(_TEN, _MANY),
+            "times",
+        ),
+        (
+            "Pipelining cures head-of-line blocking.",
+            Rule(high=0.5),
+            {
+                f"delay of the first of {_QUICK} quick answers, relative to the slow one before "
+                "them": behind
+            },
+            "times its delay",
+        ),
         # One at a time, each request and each answer is a segment; on the line an answer takes
         # five.
-        ("Several requests and answers of a pipeline share a TCP segment.", Rule(high=1.5),
-         of("segments_each", _MANY, pages=(_NEAR, _LARGE, _FAR)),
-         "segments per answer"),
-    ):  # fmt: skip
+        (
+            "Several requests and answers of a pipeline share a TCP segment.",
+            Rule(high=1.5),
+            of("segments_each", _MANY, pages=(_NEAR, _LARGE, _FAR)),
+            "segments per answer",
+        ),
+    ):
         yield from claimed(claim, rule, cases, unit=unit)
     yield from _limits_cut_pipelines(plan, rounds)
     yield from _window_closes(rounds)
@@ -496,10 +545,13 @@ def _retransmit_counts(pairs: list[tuple[float, float]]) -> str:
 EXPERIMENT = Experiment(
     name="pipelining",
     title="Pipelining against one request at a time, threads and tasks",
-    question="How much faster are pipelines, what do they cost the client, and which problems remain?",
+    question=(
+        "How much faster are pipelines, what do they cost the client, and which problems remain?"
+    ),
     write_up='"Very fast pipelined HTTP requests", lulianqi',
-    source="10,000 answers, 60 MB, by 100 pipelines of 100 in about 5 s, by 100 threads in 25 s, by 10,000 asynchronous "
-    "submissions in over 60 s; and 326 MB by pipelines in 30 s; from sites on the Internet",
+    source="10,000 answers, 60 MB, by 100 pipelines of 100 in about 5 s, by 100 threads in 25 s, "
+    "by 10,000 asynchronous submissions in over 60 s; and 326 MB by pipelines in 30 s; "
+    "from sites on the Internet",
     plan=PipeliningPlan,
     quick={"rounds": 1},
     run=_run,

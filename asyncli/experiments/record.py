@@ -22,9 +22,10 @@ Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "mostly refuted", "does not hold", "cannot say"]
 #: Their meaning; see :mod:`asyncli.experiments.judging`.
 VERDICTS = (
-    "holds: shown in every case; holds in part: in some; does not hold: the opposite is shown in every case; mostly refuted: in "
-    "more than half, and the claim in none; cannot say: none of these. Shown: the rounds' whole 95 % interval is on that side of "
-    "the rule; with one or two rounds, or a zero among them, the range of values, 1.5 times wider on each side."
+    "holds: shown in every case; holds in part: in some; does not hold: the opposite is shown in "
+    "every case; mostly refuted: in more than half, and the claim in none; cannot say: none of "
+    "these. Shown: the rounds' whole 95 % interval is on that side of the rule; with one or two "
+    "rounds, or a zero among them, the range of values, 1.5 times wider on each side."
 )
 
 
@@ -218,9 +219,13 @@ class Rounds(list[Round]):
         return FigureRow(label or step, values, dict(source or {}))
 
     def table(
-        self, title: str, columns: list[Column], steps: Mapping[str, str] | Iterable[str], caption: str = "",
+        self,
+        title: str,
+        columns: list[Column],
+        steps: Mapping[str, str] | Iterable[str],
+        caption: str = "",
         source: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-    ) -> FigureTable:  # fmt: skip
+    ) -> FigureTable:
         """A table with a row for each measured step; a mapping of ``steps`` gives their labels."""
         labels = steps if isinstance(steps, Mapping) else {step: step for step in steps}
         rows = [self.row(step, columns, source.get(step), label) for step, label in labels.items()]

@@ -258,9 +258,12 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
 
 def _ranking(plan: Any, rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
     columns = [
-        Column("rank", "rank"), Column("theirs", "rank in the source's text"), Column("cpu_us", "CPU", "us"),
-        Column("user_us", "user", "us"), Column("system_us", "system", "us"),
-    ]  # fmt: skip
+        Column("rank", "rank"),
+        Column("theirs", "rank in the source's text"),
+        Column("cpu_us", "CPU", "us"),
+        Column("user_us", "user", "us"),
+        Column("system_us", "system", "us"),
+    ]
     rows = []
     for cell in order:
         label = LABELS[cell.model]
@@ -272,11 +275,15 @@ def _ranking(plan: Any, rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
         row.values["theirs"] = [1.0 + _BY_COST.index(cell.model)]
         rows.append(row)
     load = load_at(plan, POOLS[0])
-    title = f"The models by CPU time per connection, {_clients(load.processes)}, {load.size:,} B, pools of {load.pool}"
+    title = (
+        f"The models by CPU time per connection, {_clients(load.processes)}, {load.size:,} B, "
+        f"pools of {load.pool}"
+    )
     caption = (
-        "The kernel samples user and system time at timer ticks. A process that ends before a tick has no sample, so for fork "
-        "per client only the sum is known. Of the source we know only ranks, no microseconds. It contradicts itself: its text "
-        "ranks prefork behind thread per client, its table before it."
+        "The kernel samples user and system time at timer ticks. A process that ends before a "
+        "tick has no sample, so for fork per client only the sum is known. Of the source we know "
+        "only ranks, no microseconds. It contradicts itself: its text ranks prefork behind thread "
+        "per client, its table before it."
     )
     return FigureTable(title, columns, rows, caption)
 
@@ -297,15 +304,20 @@ def _ranks(rounds: Rounds, cell: ModelLoad, order: list[ModelLoad]) -> list[floa
 def _load_table(plan: Any, rounds: Rounds) -> FigureTable:
     """The source's table with our figures: the runs as they were made."""
     columns = [
-        Column("processes", "clients"), Column("user_s", "user CPU", "s"), Column("system_s", "system CPU", "s"),
-        Column("cpu_s", "both", "s"), Column("loops", "loops"), Column("per_s", "connections/s", "/s"),
-    ]  # fmt: skip
+        Column("processes", "clients"),
+        Column("user_s", "user CPU", "s"),
+        Column("system_s", "system CPU", "s"),
+        Column("cpu_s", "both", "s"),
+        Column("loops", "loops"),
+        Column("per_s", "connections/s", "/s"),
+    ]
     loads = []
     for model in MODELS:
         loads += [load_at(plan, model, processes=processes) for processes in plan.processes]
     caption = (
-        "Clients are processes; loops are the connections of each, chosen so that each load costs the server about the same CPU "
-        "time. Client and server share this host's CPUs, so both limit the connections a second; the CPU time is the server's."
+        "Clients are processes; loops are the connections of each, chosen so that each load costs "
+        "the server about the same CPU time. Client and server share this host's CPUs, so both "
+        "limit the connections a second; the CPU time is the server's."
     )
     size = loads[0].size
     title = f"The source's table: client processes, the server's CPU time, {size:,} bytes"
@@ -406,8 +418,8 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
             cost_ratios((queue, accept)),
         ),
         (
-            "The pool of threads with a queue costs more than the one with accept, since it needs a "
-            "mutex and a condition variable.",
+            "The pool of threads with a queue costs more than the one with accept, since it needs "
+            "a mutex and a condition variable.",
             MORE,
             cost_ratios((queue, accept)),
         ),
@@ -417,7 +429,8 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
             cost_ratios((thread, accept), (thread, queue)),
         ),
         (
-            "Preforked processes cost more than a thread per client (the source's text; in its table they cost less).",
+            "Preforked processes cost more than a thread per client (the source's text; in its "
+            "table they cost less).",
             MORE,
             cost_ratios((prefork, thread)),
         ),
@@ -436,10 +449,14 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
 EXPERIMENT = Experiment(
     name="server-models",
     title="Server models: processes, threads and pools",
-    question="How much CPU time does a short connection cost: iterative, with a process or thread for each, or with a pool?",
+    question=(
+        "How much CPU time does a short connection cost: iterative, with a process or thread for "
+        "each, or with a pool?"
+    ),
     write_up="six Linux server models compared, title and author unknown",
-    source="the six classic designs, cheapest first: iterative; thread pools with accept or a queue about equal;"
-    " thread per client; prefork; fork per client. 1 to 100 client processes, 4 to 10,000 bytes, pools of 2 to 100",
+    source="the six classic designs, cheapest first: iterative; thread pools with accept or a "
+    "queue about equal; thread per client; prefork; fork per client. 1 to 100 client "
+    "processes, 4 to 10,000 bytes, pools of 2 to 100",
     plan=ModelsPlan,
     quick={"rounds": 1, "server_s": 0.3},
     run=_run,

@@ -36,9 +36,11 @@ from asyncli.model.samples import series
 #: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of
 #: children, an access log, and KeepAlive Off for short connections.
 _SETUPS = {
-    "Apache": "apache-prefork", "Apache, few children": "apache-prefork", "Apache, from 5 children": "apache-prefork",
+    "Apache": "apache-prefork",
+    "Apache, few children": "apache-prefork",
+    "Apache, from 5 children": "apache-prefork",
     "nginx": "nginx",
-}  # fmt: skip
+}
 _FULL, _FEW, _FROM_FIVE, _NGINX = _SETUPS
 #: Way -> whether each request has its own connection.
 _WAYS = {"short": True, "kept alive": False}
@@ -61,39 +63,63 @@ def _step(setup: str, way: str) -> str:
 
 _STEPS = {setup: (_step(setup, _KEPT), _step(setup, _SHORT)) for setup in _SETUPS}
 _SOURCE = {
-    _step(_FULL, _SHORT): {"per_s": "5,242.33", "mean_ms": "18", "sd_ms": "5.7", "max_ms": "101", "connect_ms": "8"},
+    _step(_FULL, _SHORT): {
+        "per_s": "5,242.33",
+        "mean_ms": "18",
+        "sd_ms": "5.7",
+        "max_ms": "101",
+        "connect_ms": "8",
+    },
     _step(_FULL, _KEPT): {
-        "per_s": "16,804.02", "mean_ms": "5", "sd_ms": "22.5", "max_ms": "1,409", "connect_ms": "0",
+        "per_s": "16,804.02",
+        "mean_ms": "5",
+        "sd_ms": "22.5",
+        "max_ms": "1,409",
+        "connect_ms": "0",
         "kept": "990,148 of 1,000,000",
     },
-}  # fmt: skip
+}
 # Calls of one child during "about 10,000" requests: on 9,997 short connections, or 100 persistent
 # ones of 100 requests.
 _SOURCE_CALLS = {
     name: {_SHORT: f"{short:,} / about 10,000", _KEPT: f"{kept:,} / about 10,000"}
     for name, short, kept in (
-        ("all", 375_310, 288_408), ("accept4", 9_997, 100), ("shutdown", 9_997, 100), ("getsockname", 9_997, 100),
-        ("fcntl", 19_994, 200), ("close", 29_988, 19_941), ("read", 67_716, 49_720),
+        ("all", 375_310, 288_408),
+        ("accept4", 9_997, 100),
+        ("shutdown", 9_997, 100),
+        ("getsockname", 9_997, 100),
+        ("fcntl", 19_994, 200),
+        ("close", 29_988, 19_941),
+        ("read", 67_716, 49_720),
     )
-}  # fmt: skip
+}
 _SPEED = [
-    Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("sd_ms", "sd", "ms"),
-    Column("p50_ms", "p50", "ms"), Column("p99_ms", "p99", "ms"), Column("p999_ms", "p99.9", "ms"), Column("max_ms", "max", "ms"),
-    Column("connect_ms", "connect, part of mean", "ms"), Column("kept", "kept alive", "share"),
+    Column("per_s", "requests/s", "/s"),
+    Column("mean_ms", "mean", "ms"),
+    Column("sd_ms", "sd", "ms"),
+    Column("p50_ms", "p50", "ms"),
+    Column("p99_ms", "p99", "ms"),
+    Column("p999_ms", "p99.9", "ms"),
+    Column("max_ms", "max", "ms"),
+    Column("connect_ms", "connect, part of mean", "ms"),
+    Column("kept", "kept alive", "share"),
     Column("each", "max. requests per connection"),
-]  # fmt: skip
+]
 _COST = [
-    Column("server_us", "server CPU", "us"), Column("client_us", "asyncli CPU", "us"),
-    Column("wire_bytes", "bytes above TCP", "B"), Column("segments", "TCP segments"), Column("io_calls", "read and write calls"),
+    Column("server_us", "server CPU", "us"),
+    Column("client_us", "asyncli CPU", "us"),
+    Column("wire_bytes", "bytes above TCP", "B"),
+    Column("segments", "TCP segments"),
+    Column("io_calls", "read and write calls"),
     Column("disk_bytes", "disk", "B"),
-]  # fmt: skip
+]
 _MEMORY = [
     Column("pss_begun_bytes", "PSS, idle", "B"), Column("pss_bytes", "PSS, at the end", "B"),
     Column("processes", "processes, at the end"),
 ]  # fmt: skip
 _COST_CAPTION = (
-    "Bytes above TCP: in both directions, without TCP's headers and handshakes. TCP segments: the whole host's, both ends. "
-    "Read and write calls are unknown for nginx, which uses recv(2)."
+    "Bytes above TCP: in both directions, without TCP's headers and handshakes. TCP segments: the "
+    "whole host's, both ends. Read and write calls are unknown for nginx, which uses recv(2)."
 )
 
 
@@ -229,11 +255,12 @@ def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
     """The tables, the charts and the source's claims."""
     steps = [_step(setup, way) for setup in _SETUPS for way in _WAYS]
     caption = (
-        f"{plan.connections} connections at a time. Apache has {_children(plan, _FULL)} children, or {_children(plan, _FEW)} in "
-        "the setup with few, all started before the first connection. In the setup from 5 children it forks up to "
-        f"{_children(plan, _FROM_FIVE)} on demand, writes an access log, and has KeepAlive Off for short connections. A child "
-        "serves one connection until it ends; the first request of another waits for that. The source's mean and connect are "
-        "whole milliseconds, as ab prints them."
+        f"{plan.connections} connections at a time. Apache has {_children(plan, _FULL)} children, "
+        f"or {_children(plan, _FEW)} in the setup with few, all started before the first "
+        f"connection. In the setup from 5 children it forks up to {_children(plan, _FROM_FIVE)} "
+        "on demand, writes an access log, and has KeepAlive Off for short connections. A child "
+        "serves one connection until it ends; the first request of another waits for that. The "
+        "source's mean and connect are whole milliseconds, as ab prints them."
     )
     busy = sorted(limited(rounds))
     if busy:
@@ -332,31 +359,70 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     calls = {setup: (kept + _CALLS, short + _CALLS) for setup, (kept, short) in _STEPS.items()}
     left_out = not_judged(busy)
     for claim, rule, cases, note in (
-        ("Persistent connections carry more requests a second (the source: 3.21 times).", MORE,
-         rounds.ratios(judged, "per_s"), left_out),
-        ("Persistent connections cost the server less CPU per request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
-        *((f"Persistent connections cost less I/O per request ({words}).", LESS, rounds.ratios(_STEPS, key), "")
-          for key, words in kinds.items()),
+        (
+            "Persistent connections carry more requests a second (the source: 3.21 times).",
+            MORE,
+            rounds.ratios(judged, "per_s"),
+            left_out,
+        ),
+        (
+            "Persistent connections cost the server less CPU per request.",
+            LESS,
+            rounds.ratios(_STEPS, "server_us"),
+            "",
+        ),
+        *(
+            (
+                f"Persistent connections cost less I/O per request ({words}).",
+                LESS,
+                rounds.ratios(_STEPS, key),
+                "",
+            )
+            for key, words in kinds.items()
+        ),
         # Only this setup writes to disk.
-        ("Persistent connections cost less I/O per request (disk).", LESS,
-         rounds.ratios({_FROM_FIVE: _STEPS[_FROM_FIVE]}, "disk_bytes"), ""),
-        ("Persistent connections cost fewer system calls per request (the source: 0.77 times).", LESS,
-         rounds.ratios(calls, "all"), ""),
+        (
+            "Persistent connections cost less I/O per request (disk).",
+            LESS,
+            rounds.ratios({_FROM_FIVE: _STEPS[_FROM_FIVE]}, "disk_bytes"),
+            "",
+        ),
+        (
+            "Persistent connections cost fewer system calls per request (the source: 0.77 times).",
+            LESS,
+            rounds.ratios(calls, "all"),
+            "",
+        ),
         ("Persistent connections cost more memory.", MORE, rounds.ratios(_STEPS, "pss_bytes"), ""),
-        ("Persistent connections lower the mean latency (in the source's figures, not its text: 0.28 times).", LESS,
-         rounds.ratios(judged, "mean_ms"), left_out),
-        ("Persistent connections raise the latency tail (in the source's figures, not its text: 14 times at the maximum; here "
-         "p99.9).", MORE, rounds.ratios(judged, "p999_ms"), left_out),
-    ):  # fmt: skip
+        (
+            "Persistent connections lower the mean latency (in the source's figures, not its "
+            "text: 0.28 times).",
+            LESS,
+            rounds.ratios(judged, "mean_ms"),
+            left_out,
+        ),
+        (
+            "Persistent connections raise the latency tail (in the source's figures, not its "
+            "text: 14 times at the maximum; here p99.9).",
+            MORE,
+            rounds.ratios(judged, "p999_ms"),
+            left_out,
+        ),
+    ):
         yield from claimed(claim, rule, cases, note)
 
 
 EXPERIMENT = Experiment(
     name="short-vs-keepalive",
     title="Short against persistent connections",
-    question="What does a server gain when a connection serves many requests, and what does it lose?",
+    question=(
+        "What does a server gain when a connection serves many requests, and what does it lose?"
+    ),
     write_up='"Building a fast web: long connections of web servers", cutesource',
-    source="ab -c 100 -n 1000000 with and without -k on Apache 2.0.63 prefork's page of 1,456 bytes, and strace -c of one child",
+    source=(
+        "ab -c 100 -n 1000000 with and without -k on Apache 2.0.63 prefork's page of 1,456 bytes, "
+        "and strace -c of one child"
+    ),
     plan=ShortPlan,
     quick={"rounds": 1, "duration": "2s", "traced_requests": 2_000},
     run=_run,

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import in_ms
 from asyncli.app.recorder import NoObserver
@@ -64,9 +64,16 @@ def ladder_soak(server: LabServer, plan: Any, connections: int, rate: int, **key
     ones of a plan file.
     """
     return plan_of_soak(
-        server, connections=connections, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
-        keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
-    )  # fmt: skip
+        server,
+        connections=connections,
+        ramp=f"{max(1, rate // 100)}/10ms",
+        plateaus=plan.plateaus,
+        plateau_rest=plan.rest,
+        keepalive=plan.keepalive,
+        hold=plan.hold,
+        baseline=plan.baseline,
+        **keys,
+    )
 
 
 def plan_of_soak(server: LabServer, **values: Any) -> Plan:
@@ -157,9 +164,8 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
         "asked": run.plan.connections,
         "held": totals.held,
         "lost": totals.whole.lost,
-        "failed": sum(totals.whole.failures.values()),
-        "causes": {name: dead.count for name, dead in totals.whole.deaths.items()}
-        | totals.whole.failures,
+        "failed": totals.whole.failed,
+        "causes": totals.whole.lost_by_cause | totals.whole.failures,
         "p99_ms": in_ms(totals.whole.latency_us, 0.99)[0],
         "processes": run.series(SERVER_PROCESSES).last(until_s=end_s),
         "threads": run.series(SERVER_THREADS).last(until_s=end_s),

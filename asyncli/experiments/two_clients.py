@@ -59,23 +59,41 @@ _IDLE = "1. the idle host"
 _STARTED = "2. nginx started, no request"
 _ON = "3. both clients on"
 _COLUMNS = [
-    Column("free", "free", "B"), Column("used", "used", "B"), Column("rss", "nginx RSS", "B"), Column("active", "Active"),
-    Column("waiting", "Waiting"), Column("accepts", "accepts"), Column("handled", "handled"), Column("requests", "requests"),
-]  # fmt: skip
+    Column("free", "free", "B"),
+    Column("used", "used", "B"),
+    Column("rss", "nginx RSS", "B"),
+    Column("active", "Active"),
+    Column("waiting", "Waiting"),
+    Column("accepts", "accepts"),
+    Column("handled", "handled"),
+    Column("requests", "requests"),
+]
 _SOURCE = {
     # Used: of 1,918,576 KB, less what is free, 11,624 KB of buffers and 76,124 KB of cache.
     _IDLE: {"free": "1,723,336 KB", "used": "107,492 KB"},
     _STARTED: {"free": "1,681,552 KB", "used": "148,316 KB"},
     _ON: {
-        "free": "654,000 KB", "used": "1,042,512 KB", "rss": "94,600 KB", "active": "100,001", "waiting": "100,000",
-        "accepts": "165,539", "handled": "165,539", "requests": "1,095,055",
+        "free": "654,000 KB",
+        "used": "1,042,512 KB",
+        "rss": "94,600 KB",
+        "active": "100,001",
+        "waiting": "100,000",
+        "accepts": "165,539",
+        "handled": "165,539",
+        "requests": "1,095,055",
     },
-}  # fmt: skip
+}
 _COST = [
-    Column("rss_each", "nginx RSS / connections", "B"), Column("user", "nginx, one more", "B"), Column("user_half", "±", "B"),
-    Column("kernel", "kernel, server's end", "B"), Column("own", "server's host, one more", "B"), Column("own_half", "±", "B"),
-    Column("cpu", "nginx CPU", "share"), Column("beats_s", "heartbeats a second"), Column("beat_us", "CPU per heartbeat", "us"),
-]  # fmt: skip
+    Column("rss_each", "nginx RSS / connections", "B"),
+    Column("user", "nginx, one more", "B"),
+    Column("user_half", "±", "B"),
+    Column("kernel", "kernel, server's end", "B"),
+    Column("own", "server's host, one more", "B"),
+    Column("own_half", "±", "B"),
+    Column("cpu", "nginx CPU", "share"),
+    Column("beats_s", "heartbeats a second"),
+    Column("beat_us", "CPU per heartbeat", "us"),
+]
 # 94,600 KB, and 1,042,512 - 148,316 KB, each divided by 100,000; 1,095,055 requests in "about 2
 # hours".
 _COST_SOURCE = {
@@ -86,9 +104,14 @@ _COST_SOURCE = {
     "beat_us": "about 130",
 }
 _COUNTS = [
-    Column("asked", "requested"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
-    Column("answered", "answered"), Column("late_ms", "ramp lateness p99", "ms"), Column("p99_ms", "latency p99", "ms"),
-]  # fmt: skip
+    Column("asked", "requested"),
+    Column("held", "held"),
+    Column("lost", "lost"),
+    Column("opened", "opened"),
+    Column("answered", "answered"),
+    Column("late_ms", "ramp lateness p99", "ms"),
+    Column("p99_ms", "latency p99", "ms"),
+]
 
 
 class TwoClientsPlan(ExperimentPlan, frozen=True, kw_only=True):
@@ -184,11 +207,11 @@ def figures_of(
     sums = {}
     for key in ("asked", "held", "lost", "opened", "answered"):
         sums[key] = sum(counts[key] for counts in clients.values())
-    are_complete = all(run.complete for run in runs.values())
-    failures = fitness(
-        None if are_complete else "a client did not complete",
-        None if sums["held"] else "nothing was held",
-    )
+    failures = []
+    if not all(run.complete for run in runs.values()):
+        failures.append("a client did not complete")
+    if not sums["held"]:
+        failures.append("nothing was held")
     start_s, end_s = _both_held(first, runs.values())
 
     def last(name: str) -> float | None:
@@ -198,7 +221,7 @@ def figures_of(
     cpu = first.series(SERVER_CPU_S).per_second(start_s, end_s, 0.0)
     beats_s = first.series(STATUS_REQUESTS).per_second(start_s, end_s, 0.0)
     both_on = {
-        **failures,
+        **fitness(*failures),
         **sums,
         "free": last(HOST_FREE_BYTES),
         "used": last(HOST_USED_BYTES),
@@ -206,7 +229,7 @@ def figures_of(
     }
     for name in ("active", "waiting", "accepts", "handled", "requests"):
         both_on[name] = last(f"status.{name}")
-    cost = {**failures, **_cost_of(first, charges, rss, sums["held"], cpu, beats_s)}
+    cost = {**fitness(*failures), **_cost_of(first, charges, rss, sums["held"], cpu, beats_s)}
     return {**clients, _ON: both_on, "cost": cost}
 
 
@@ -220,7 +243,10 @@ def _both_held(first: Run, runs: Iterable[Run]) -> tuple[float, float]:
     for run in runs:
         offset_s = run.environment["clock"]["monotonic_s"] - zero_s
         hold = run.phase("hold")
-        starts_s.append(offset_s + (run.stop_s if hold is None else hold.start_s))
+        hold_start_s = run.stop_s
+        if hold is not None:
+            hold_start_s = hold.start_s
+        starts_s.append(offset_s + hold_start_s)
         ends_s.append(offset_s + run.stop_s)
     return max(starts_s), min(ends_s)
 
@@ -235,11 +261,17 @@ def _cost_of(
 ) -> dict[str, Any]:
     """A connection's cost (B), with nginx's CPU (cores) and heartbeats a second in the hold."""
     costs = Results(Path(), run).analyses.costs
+    rss_each = None
+    if rss and held:
+        rss_each = rss / held
+    beat_us = None
+    if cpu is not None and beats_s:
+        beat_us = 1e6 * cpu / beats_s
     figures = {
-        "rss_each": rss / held if rss and held else None,
+        "rss_each": rss_each,
         "cpu": cpu,
         "beats_s": beats_s,
-        "beat_us": 1e6 * cpu / beats_s if cpu is not None and beats_s else None,
+        "beat_us": beat_us,
         **own_cost(run, costs, charges),
     }
     parts = {"user": costs.server_user, "kernel": costs.kernel}
@@ -254,10 +286,14 @@ def _counts_of(run: Run) -> dict[str, Any]:
     totals = fold(run)
     whole = totals.whole
     return {
-        "asked": run.plan.connections, "held": totals.held, "lost": whole.lost, "opened": whole.opened,
+        "asked": run.plan.connections,
+        "held": totals.held,
+        "lost": whole.lost,
+        "opened": whole.opened,
         "answered": whole.answered,
-        "late_ms": in_ms(whole.ramp_lateness_us, 0.99)[0], "p99_ms": in_ms(whole.latency_us, 0.99)[0],
-    }  # fmt: skip
+        "late_ms": in_ms(whole.ramp_lateness_us, 0.99)[0],
+        "p99_ms": in_ms(whole.latency_us, 0.99)[0],
+    }
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
@@ -268,25 +304,33 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     steps = [*clients, _ON]
     tables = [
         rounds.table(
-            "The three phases", _COLUMNS, [_IDLE, _STARTED, _ON],
-            "Server, clients and network are on this host: free and used include both ends of each connection and asyncli's "
-            "processes. Active includes the agent's poller. Used: without buffers and cache. The source accepted 65,539 more "
-            "connections than it held, and does not say why: nginx counts from its start, so earlier and reopened connections "
-            "are included, and its figures do not separate them.", _SOURCE,
+            "The three phases",
+            _COLUMNS,
+            [_IDLE, _STARTED, _ON],
+            "Server, clients and network are on this host: free and used include both ends of "
+            "each connection and asyncli's processes. Active includes the agent's poller. Used: "
+            "without buffers and cache. The source accepted 65,539 more connections than it held, "
+            "and does not say why: nginx counts from its start, so earlier and reopened "
+            "connections are included, and its figures do not separate them.",
+            _SOURCE,
         ),
         rounds.table(
-            "Cost of one connection", _COST, {"cost": "here"},
-            "RSS / connections: fixed memory and slots included, as the source computes. One more: a slope with its 95 % "
-            "interval. The server's host: what nginx's control group is charged, and its TCP socket where that is not; without "
-            "a group all that this host uses, less the clients' ends and asyncli's memory; the source's figure is used memory "
-            "/ connections. Kernel, server's end: half of both ends. The client's end has two bind buckets of 128 B more, so "
-            "the server's takes 128 B less than half, and the parts may exceed the whole by as much. The source's heartbeats "
-            "are its requests divided by about 2 hours, its CPU per heartbeat 2 % divided by that; its -k 3600 alone sends 111 "
-            "a second. Ours include the agent's polls, one a second.",
+            "Cost of one connection",
+            _COST,
+            {"cost": "here"},
+            "RSS / connections: fixed memory and slots included, as the source computes. One "
+            "more: a slope with its 95 % interval. The server's host: what nginx's control group "
+            "is charged, and its TCP socket where that is not; without a group all that this host "
+            "uses, less the clients' ends and asyncli's memory; the source's figure is used "
+            "memory / connections. Kernel, server's end: half of both ends. The client's end has "
+            "two bind buckets of 128 B more, so the server's takes 128 B less than half, and the "
+            "parts may exceed the whole by as much. The source's heartbeats are its requests "
+            "divided by about 2 hours, its CPU per heartbeat 2 % divided by that; its -k 3600 "
+            "alone sends 111 a second. Ours include the agent's polls, one a second.",
             {"cost": _COST_SOURCE},
         ),
         rounds.table("Both clients, and their sum", _COUNTS, steps),
-    ]  # fmt: skip
+    ]
     return Conclusions(tables, [], [*_claims(plan, rounds)])
 
 
@@ -380,9 +424,15 @@ def _takes_2_percent(plan: Any, rounds: Rounds, *, has_enough: bool) -> Iterator
 EXPERIMENT = Experiment(
     name="two-clients",
     title="One nginx, two clients of {connections:,}",
-    question="What do {connections:,} long-lived connections from each of two hosts cost one nginx and its host?",
+    question=(
+        "What do {connections:,} long-lived connections from each of two hosts cost one nginx and "
+        "its host?"
+    ),
     write_up='"nginx easily manages 100,000 long connections", a blog at ChinaUnix',
-    source="asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps and free in three phases",
+    source=(
+        "asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps "
+        "and free in three phases"
+    ),
     plan=TwoClientsPlan,
     # Long enough that both hold together even if a busy host starts one of them seconds later.
     quick={

@@ -51,10 +51,14 @@ _SOURCE = {
     _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"},
 }
 _COLUMNS = [
-    Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
-    Column("client_us", "asyncli CPU per request", "us"), Column("proxy_us", "proxy CPU per request", "us"),
-    Column("each", "requests per backend connection"), Column("backend_accepts", "backend connections"),
-]  # fmt: skip
+    Column("per_s", "requests/s", "/s"),
+    Column("mean_ms", "mean", "ms"),
+    Column("p99_ms", "p99", "ms"),
+    Column("client_us", "asyncli CPU per request", "us"),
+    Column("proxy_us", "proxy CPU per request", "us"),
+    Column("each", "requests per backend connection"),
+    Column("backend_accepts", "backend connections"),
+]
 
 
 class UpstreamPlan(ExperimentPlan, frozen=True, kw_only=True):
@@ -148,13 +152,17 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
 def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     """The table, the chart and the source's claims."""
     caption = (
-        "One nginx worker as the proxy, two backends of one worker each, all on this host. Room: idle connections that the proxy "
-        "keeps to both backends together; beyond that it closes idle connections, even those that have served few requests. "
-        f"On a line: the backends are in another network namespace, {_LINE.words}."
+        "One nginx worker as the proxy, two backends of one worker each, all on this host. Room: "
+        "idle connections that the proxy keeps to both backends together; beyond that it closes "
+        "idle connections, even those that have served few requests. On a line: the backends are "
+        f"in another network namespace, {_LINE.words}."
     )
     busy = sorted(limited(rounds))
     if busy:
-        caption += f" asyncli itself was the limit with keep-alive {'; '.join(busy)}: the proxy can do more."
+        caption += (
+            f" asyncli itself was the limit with keep-alive {'; '.join(busy)}: the proxy can do "
+            "more."
+        )
     labels = {}
     for step in (*_STEPS, *_LINE_STEPS):
         labels[step] = f"keep-alive {step}" if step in _SOURCE else f"keep-alive {step} (ours)"
@@ -204,7 +212,10 @@ EXPERIMENT = Experiment(
     title="Keep-alive between a proxy and its backends",
     question="What does a proxy gain when it keeps its connections to the backends alive?",
     write_up='"nginx proxy keepalive", timoq',
-    source="wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, 49,469 and 0.82 ms on",
+    source=(
+        "wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, "
+        "49,469 and 0.82 ms on"
+    ),
     plan=UpstreamPlan,
     quick={"rounds": 1, "duration": "2s"},
     run=_run,

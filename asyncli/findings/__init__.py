@@ -1,7 +1,9 @@
-"""The catalogue of findings: code, severity, fields, evidence, remedy and meaning of each. No other module words them.
+"""The catalogue of findings: code, severity, fields, evidence, remedy and meaning of each. No other
+module words them.
 
-Call an entry with its fields: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's fields in JSON; its
-docstring is what ``asyncli explain CODE`` prints, without its clauses on fields ("``name``: ..."). Fields named in
+Call an entry with its fields: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's
+fields in JSON; its docstring is what ``asyncli explain CODE`` prints, without its clauses on fields
+("``name``: ..."). Fields named in
 :data:`INSTANTS` are times on the run's clock.
 No code parses a sentence.
 """
@@ -16,7 +18,13 @@ from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
 import msgspec
 
 from asyncli.model.records import Finding, Severity
-from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_share
+from asyncli.model.units import (
+    format_bytes,
+    format_clock,
+    format_count,
+    format_duration,
+    format_share,
+)
 
 P = ParamSpec("P")
 _CLAUSE_END = re.compile(r"(?<=[.;])\s+(?=[A-Z`])")
@@ -33,7 +41,9 @@ class Words(NamedTuple):
 
 
 class _Formatter(string.Formatter):
-    """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant, ``{x!p}`` a share."""
+    """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an
+    instant, ``{x!p}`` a share.
+    """
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         if not conversion:
@@ -42,24 +52,36 @@ class _Formatter(string.Formatter):
 
 
 _CONVERSIONS: dict[str, Callable[[float], str]] = {
-    "n": format_count, "b": format_bytes, "d": format_duration, "c": format_clock, "p": format_share,
-}  # fmt: skip
+    "n": format_count,
+    "b": format_bytes,
+    "d": format_duration,
+    "c": format_clock,
+    "p": format_share,
+}
 _FORMATTER = _Formatter()
 
 
 def fill(template: tuple[str, str], fields: dict[str, Any]) -> Words:
     """``template`` filled with ``fields``."""
     evidence, remedy = template
-    return Words(
-        _FORMATTER.vformat(evidence, (), fields), _FORMATTER.vformat(remedy, (), fields)
-    )
+    return Words(_FORMATTER.vformat(evidence, (), fields), _FORMATTER.vformat(remedy, (), fields))
 
 
 class Entry(Generic[P]):
-    """A kind of finding. ``code`` may contain fields: ``"{probe}_lost"``. ``about``: its meaning, and what its fields are."""
+    """A kind of finding. ``code`` may contain a field: ``"{probe}_lost"``; ``values``: what it may
+    be, in words. ``about``: its meaning, and what its fields are.
+    """
 
-    def __init__(self, code: str, severity: Severity, remedy: str, words: Callable[P, Words | str]) -> None:
+    def __init__(
+        self,
+        code: str,
+        severity: Severity,
+        remedy: str,
+        words: Callable[P, Words | str],
+        values: str = "",
+    ) -> None:
         self.code = code
+        self.values = values
         self.severity = severity
         self.remedy = remedy
         self.about = (words.__doc__ or "").strip()
@@ -113,11 +135,15 @@ def entries_of(code: str) -> list[Entry[...]]:
     return []
 
 
-def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callable[P, Words | str]], Entry[P]]:
-    """Decorate a function from fields to the evidence or to :class:`Words` as an entry of the catalogue."""
+def finding(
+    code: str, severity: Severity, remedy: str = "", *, values: str = ""
+) -> Callable[[Callable[P, Words | str]], Entry[P]]:
+    """Decorate a function from fields to the evidence or to :class:`Words` as an entry of the
+    catalogue.
+    """
 
     def entry(words: Callable[P, Words | str]) -> Entry[P]:
-        made = Entry(code, severity, remedy, words)
+        made = Entry(code, severity, remedy, words, values)
         CATALOGUE.append(made)
         return made
 

@@ -1,4 +1,6 @@
-"""Findings of a comparison: what makes its runs hard to compare, and differences besides the server."""
+"""Findings of a comparison: what makes its runs hard to compare, and differences besides the
+server.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,18 @@ DIRECTIVE = "server.directives."
 # The sentence has this many; the fields have all.
 _NAMED = 6
 _NAMES = {
-    "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
-    "machine": "architecture", "python": "Python", "workers": "asyncli's workers", "sources": "source addresses",
-    "plan.urls": "URLs", "plan.status_url": "status URL",
-}  # fmt: skip
+    "local": "both ends on one host",
+    "memory_bytes": "memory",
+    "cpus": "CPUs",
+    "cpu_model": "CPU",
+    "kernel": "Linux",
+    "machine": "architecture",
+    "python": "Python",
+    "workers": "asyncli's workers",
+    "sources": "source addresses",
+    "plan.urls": "URLs",
+    "plan.status_url": "status URL",
+}
 
 
 def in_words(key: str, value: Any) -> str:
@@ -83,7 +93,9 @@ def _listed(differs: Differs) -> str:
 
 @finding("compare_burst", "warning", "repeat both runs to see whether it happens again")
 def compare_burst(run: str, count: int, of: int, at_s: float) -> str:
-    """Most losses of a run fell into one second. They are one event, but the interval of the loss rate counts each."""
+    """Most losses of a run fell into one second. They are one event, but the interval of the loss
+    rate counts each.
+    """
     return (
         f"{run}: {count:,} of {of:,} losses in one second, at {format_duration(at_s)}: "
         f"one event, counted {count:,} times"
@@ -98,14 +110,18 @@ def compare_company(run: str, host: str, ours: int, others: int, perhaps_proxy: 
 
 
 @finding("compare_clients", "warning", other_clients.remedy)
-def compare_clients(run: str, before: int, during: int, ours: int) -> str:
-    """Other clients held connections on the server of a run (other_clients): its memory is of all, and they delay its answers."""
-    return f"{run}: {other_clients(before, during, ours).evidence}"
+def compare_clients(run: str, before: int, during: int, ours: int, by_page: bool = False) -> str:
+    """Other clients held connections on the server of a run (other_clients): its memory is of all,
+    and they delay its answers.
+    """
+    return f"{run}: {other_clients(before, during, ours, by_page=by_page).evidence}"
 
 
 @finding("compare_invalid", "error", "repeat it as its own report says")
 def compare_invalid(run: str, why: str) -> str:
-    """A run is invalid: its latencies and losses are not compared. Memory and CPU do not depend on what makes a run invalid."""
+    """A run is invalid: its latencies and losses are not compared. Memory and CPU do not depend on
+    what makes a run invalid.
+    """
     return f"{run} is invalid, so its latencies and losses are not compared: {why}"
 
 
@@ -113,9 +129,7 @@ def compare_invalid(run: str, why: str) -> str:
 def compare_incomplete(run: str, right: bool) -> str:
     """A run has no end; its records are compared. ``right``: they can be relied on."""
     if right:
-        return (
-            f"{run} has no end: it was killed, or is still running; its numbers so far are right"
-        )
+        return f"{run} has no end: it was killed, or is still running; its numbers so far are right"
     return f"{run} has no end: it was killed, or is still running"
 
 
@@ -145,7 +159,9 @@ def compare_sysctls(differs: Differs) -> str:
 
 @finding("compare_same", "info")
 def compare_same(server: str, configured: bool) -> str:
-    """The runs have no differing facts, and show how much repeats differ. ``configured``: the server's configuration is known."""
+    """The runs have no differing facts, and show how much repeats differ. ``configured``: the
+    server's configuration is known.
+    """
     if configured:
         return f"same server ({server}), configuration and plan: differences are those of repeats"
     return f"no recorded fact distinguishes these runs ({server}; its configuration is unknown)"

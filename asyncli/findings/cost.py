@@ -6,20 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_bytes, format_count, format_many, format_share
+from asyncli.model.units import (
+    format_bytes,
+    format_count,
+    format_many,
+    format_measured,
+    format_share,
+)
 
-#: The method of a cost that is no slope begins so: memory in the hold less memory before the first connection, divided by the
-#: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.
+#: The method of a cost that is no slope begins so: memory in the hold less memory before the first
+#: connection, divided by the connections. Unlike a slope it includes one-time costs, and it misses
+#: memory that the server had freed before.
 LEVELS = "difference of two levels (including one-time costs, without reused memory)"
 
 #: A number whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5
 #: The names of costs in sentences.
 COST_NAMES = {
-    "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
-    "behind": "what is behind the server", "host_total": "this host in all", "residual": "the residual",
+    "server_user": "the server",
+    "kernel": "the kernel",
+    "kernel_queued": "queued buffers",
+    "generator_user": "asyncli",
+    "behind": "what is behind the server",
+    "host_total": "this host in all",
+    "residual": "the residual",
     "listing": "inodes of /proc",
-}  # fmt: skip
+}
 
 _SOURCES = {
     "server_user": "the server's processes",
@@ -32,7 +44,9 @@ _SOURCES = {
 
 
 class Moved(TypedDict):
-    """How much memory changed at rest on a plateau, and its ``share`` of the climb to it (None: no climb)."""
+    """How much memory changed at rest on a plateau, and its ``share`` of the climb to it (None: no
+    climb).
+    """
 
     plateau: int
     bytes: float
@@ -44,69 +58,99 @@ def _called(names: Sequence[str]) -> str:
     return " and ".join(listed.rsplit(", ", 1))
 
 
-@finding("descriptors_listed", "warning", "stop programs that list /proc/PID/fd while you measure")
-def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
-    """Another program lists the descriptors of processes, and the kernel keeps an inode and a dentry of /proc for each. This
-    memory grows with the connections; the cost excludes it.
+@finding("descriptors_listed", "warning")
+def descriptors_listed(
+    bytes_per_connection: float, half_width: float, own: bool = False, by_page: bool = False
+) -> Words:
+    """A program reads /proc as connections come, and the kernel keeps an inode and a dentry for
+    each file and descriptor that it looks at. The cost excludes this memory. Monitoring agents list
+    the descriptors of processes. ``own``: the server has processes for its connections, and asyncli
+    reads some ten files of each. ``by_page``: the server's page of metrics, which asyncli reads,
+    says how many descriptors it has.
     """
-    return (
-        f"excluded from the cost: {bytes_per_connection:,.0f} B a connection (± {half_width:,.0f}) of inodes and dentries of "
-        "/proc, left by a program that lists /proc/PID/fd, as monitoring agents do"
+    excluded = (
+        f"excluded from the cost: {format_measured(bytes_per_connection, half_width)} of inodes "
+        "and dentries of /proc"
+    )
+    if own:
+        return Words(
+            f"{excluded}: asyncli leaves them as it reads files of each process of the server "
+            "(stat, smaps_rollup and others)",
+            severity="info",
+        )
+    if by_page:
+        return Words(
+            f"{excluded}: the server leaves them as it counts its descriptors for its page of "
+            "metrics, which asyncli reads",
+            severity="info",
+        )
+    return Words(
+        f"{excluded}, left by a program that lists /proc/PID/fd, as monitoring agents do",
+        "stop programs that list /proc/PID/fd while you measure",
     )
 
 
 @finding("processes_excluded", "info")
 def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
-    """Processes that are neither the server's nor asyncli's took memory before the first connect, and at the same pace in the
-    hold: it belongs to no connection. The cost excludes what they took in the ramp at that pace.
+    """Processes that are neither the server's nor asyncli's took memory before the first connect,
+    and at the same pace in the hold: it belongs to no connection. The cost excludes what they took
+    in the ramp at that pace.
     """
-    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    memory = format_measured(bytes_per_connection, half_width)
     return (
-        f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp, as they did "
-        "before it and after it"
+        f"excluded from the cost: {memory} that processes other than the server's and asyncli's "
+        "took in the ramp, as they did before it and after it"
     )
 
 
-@finding("processes_rise", "warning", "run on a quiet host, or name these processes with --server-pid if they are the server's")
+@finding(
+    "processes_rise",
+    "warning",
+    "run on a quiet host, or name these processes with --server-pid if they are the server's",
+)
 def processes_rise(bytes_per_connection: float, freed: bool) -> str:
-    """Processes that are neither the server's nor asyncli's took memory while connections were opened, or some time later,
-    or freed it. They may be a part of the server that holds no connection, or have nothing to do with it: the cost of the
-    whole host, and the residual, reach from the host without that memory to the host with it. ``freed``: they freed it.
+    """Processes that are neither the server's nor asyncli's took memory while connections were
+    opened, or some time later, or freed it. They may be a part of the server that holds no
+    connection, or have nothing to do with it: the cost of the whole host, and the residual, reach
+    from the host without that memory to the host with it. ``freed``: they freed it.
     """
     memory = f"{bytes_per_connection:,.0f} B a connection"
     if freed:
         return (
-            f"processes that are not known as the server's or asyncli's freed {memory}: the interval of the total reaches "
-            "from with their memory to without it"
+            f"other processes freed {memory}, and whether they work for the server is unknown: the "
+            "interval of the total reaches from the host with that memory to the host without it"
         )
     return (
-        f"processes that are not known as the server's or asyncli's took {memory}, as a part of the server or a stranger "
-        "does: the interval of the total reaches from without their memory to with it"
+        f"other processes took {memory}, and whether they work for the server is unknown: the "
+        "interval of the total reaches from the host without that memory to the host with it"
     )
 
 
 @finding("shared_memory_rises", "warning")
 def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
-    """Shared memory, or files in memory (tmpfs, /dev/shm), rose with the connections, and no process of the server has it mapped:
-    the server may have written it. The server's cost reaches from without it to with all of it.
+    """Shared memory, or files in memory (tmpfs, /dev/shm), rose with the connections, and no
+    process of the server has it mapped: the server may have written it. The server's cost reaches
+    from without it to with all of it.
     """
-    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    memory = format_measured(bytes_per_connection, half_width)
     return (
-        f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, tmpfs): the server may have written "
-        "it, so the interval of its cost includes it"
+        f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, "
+        "tmpfs): the server may have written it, so the interval of its cost includes it"
     )
 
 
 @finding("reclaimable_rises", "warning")
 def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
-    """Memory of the server rose with the connections that the kernel can take back: pages of files that it has mapped, or memory
-    that it has marked as free (MADV_FREE). A host needs it to be fast, not to hold the connections: the interval of the cost
-    reaches from without it to with all of it.
+    """Memory of the server rose with the connections that the kernel can take back: pages of files
+    that it has mapped, or memory that it has marked as free (MADV_FREE). A host needs it to be
+    fast, not to hold the connections: the interval of the cost reaches from without it to with all
+    of it.
     """
-    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    memory = format_measured(bytes_per_connection, half_width)
     return (
-        f"of the server's memory, {memory} that rose with the connections are pages of files, or marked as free: the kernel can "
-        "take them back, so the interval of the cost reaches from without them to with them"
+        f"of the server's memory, {memory} that rose with the connections are pages of files, or "
+        "marked as free: the kernel can take them back, so the interval of the cost reaches from "
+        "without them to with them"
     )
 
 
@@ -128,8 +172,8 @@ def cost_sockets_closed(costs: Sequence[str]) -> str:
 
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
-    """The residual per connection is unknown: a cost that it needs is unknown, or its parts were read at different times.
-    ``needs``: which.
+    """The residual per connection is unknown: a cost that it needs is unknown, or its parts were
+    read at different times. ``needs``: which.
     """
     if needs:
         return f"the residual is unknown: it needs the cost of {_called(needs)}"
@@ -138,8 +182,9 @@ def cost_residual_unknown(needs: Sequence[str]) -> str:
 
 @finding("residual_large", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
 def residual_large(rest: float, usual: float, host: str) -> str:
-    """More of the whole host's growth than usual is in no measured part: other programs may have taken it in the kernel, as in
-    pipes, or the server did, as in pages that no process maps. The total's interval reaches from its parts to all of it.
+    """More of the whole host's growth than usual is in no measured part: other programs may have
+    taken it in the kernel, as in pipes, or the server did, as in pages that no process maps. The
+    total's interval reaches from its parts to all of it.
     """
     return (
         f"{format_bytes(rest)} a connection on {host} are in no measured part, "
@@ -150,10 +195,17 @@ def residual_large(rest: float, usual: float, host: str) -> str:
 
 @finding("cost_few_points", "info")
 def cost_few_points(
-    points: int, wanted: int, levels: Sequence[str], unknown: Sequence[str], plateaus: int, plateaus_wanted: int, remedy: str
+    points: int,
+    wanted: int,
+    levels: Sequence[str],
+    unknown: Sequence[str],
+    plateaus: int,
+    plateaus_wanted: int,
+    remedy: str,
 ) -> Words:
-    """The ramp has too few samples for a slope. Costs are the difference of memory before the first connection and with all
-    of them, or are unknown. ``levels``: those that are a difference; ``unknown``: the unknown ones.
+    """The ramp has too few samples for a slope. Costs are the difference of memory before the first
+    connection and with all of them, or are unknown. ``levels``: those that are a difference;
+    ``unknown``: the unknown ones.
     """
     evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
     if 0 < plateaus < plateaus_wanted:
@@ -165,16 +217,23 @@ def cost_few_points(
         costs = [name for name in levels if name != "residual"]
         parts.append(f"the cost of {_called(costs)} is the {LEVELS}")
     if "host_total" in levels:
-        parts.append("the residual is unknown, because the memory of the whole host includes other programs")
+        parts.append(
+            "the residual is unknown, because the memory of the whole host includes other programs"
+        )
     if unknown:
         parts.append(f"cost unknown of {_called(unknown)}")
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
 
 
-@finding("cost_of_a_part", "warning", "see the other findings for what ended or disturbed the ramp, and run again")
+@finding(
+    "cost_of_a_part",
+    "warning",
+    "see the other findings for what ended or disturbed the ramp, and run again",
+)
 def cost_of_a_part(held: float, asked: int) -> str:
-    """The ramp did not reach the planned number, or processes of the server ended with connections before it did: the cost is
-    known only up to what it reached until then."""
+    """The ramp did not reach the planned number, or processes of the server ended with connections
+    before it did: the cost is known only up to what it reached until then.
+    """
     return (
         f"the cost is of the first {format_count(held)} of {format_count(asked)} connections: "
         "that of the rest is unknown"
@@ -183,7 +242,9 @@ def cost_of_a_part(held: float, asked: int) -> str:
 
 @finding("cost_short_lived", "warning", "see the other findings for what ended them")
 def cost_short_lived(within_s: float) -> str:
-    """Connections lived too briefly: memory is read every second or two, and does not show how many were open."""
+    """Connections lived too briefly: memory is read every second or two, and does not show how many
+    were open.
+    """
     return (
         f"cost per connection unknown: connections were lost, on average within {within_s:g} s, "
         "too soon to show in memory"
@@ -192,47 +253,58 @@ def cost_short_lived(within_s: float) -> str:
 
 @finding("cost_reused", "warning", "restart the server before the run")
 def cost_reused(connections: int) -> str:
-    """The server was used before the run: memory that it kept serves new connections, so their cost would be too low. Its accepts
-    tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
+    """The server was used before the run: memory that it kept serves new connections, so their cost
+    would be too low. Its accepts tell of that use, or its table of descriptors (FDSize of
+    /proc/PID/status), which grows with them and never shrinks.
     """
     return (
-        f"the server may have held up to {format_count(connections)} connections at once before this run, and would reuse the "
-        "memory that it kept of them: its cost of a connection is unknown"
+        f"the server may have held up to {format_count(connections)} connections at once before "
+        "this run, and would reuse the memory that it kept of them: its cost of a connection is "
+        "unknown"
     )
 
 
 @finding("cost_in_earlier_memory", "warning")
 def cost_in_earlier_memory(server: str, size: float, each: float, with_first: bool) -> Words:
-    """The server has memory in advance that its connections may use: it held them while its memory did not measurably rise, or
-    its first ones took more than all others. The interval of its cost reaches to all of that. ``size``: bytes that it had before
-    the first connect, or took with the first connections (``with_first``); ``each``: these by the connections.
+    """The server has memory in advance that its connections may use: it held them while its memory
+    did not measurably rise, or its first ones took more than all others. The interval of its cost
+    reaches to all of that. ``size``: bytes that it had before the first connect, or took with the
+    first connections (``with_first``); ``each``: these by the connections.
     """
     if with_first:
         return Words(
-            f"{server} took {format_bytes(size)} with its first connections, more than with all others: further ones may use "
-            f"that (a pool, an arena, a huge page), up to {each:,.0f} B each; how many connections fit there is unknown",
+            f"{server} took {format_bytes(size)} with its first connections, more than with all "
+            "others: further ones may use that (a pool, an arena, a huge page), up to "
+            f"{each:,.0f} B each; how many connections fit there is unknown",
             "open many times as many connections, so that it takes such a piece again",
         )
     return Words(
-        f"memory of {server} did not measurably rise with the connections that it held: they may use the {format_bytes(size)} "
-        f"that it had before the first connect (a heap touched in advance, a pool, fixed tables), up to {each:,.0f} B each; how "
-        "many connections fit there is unknown",
-        "start the server without such a heap or pool (Java: without -XX:+AlwaysPreTouch), or read its own count of used memory",
+        f"memory of {server} did not measurably rise with the connections that it held: they may "
+        f"use the {format_bytes(size)} that it had before the first connect (a heap touched in "
+        f"advance, a pool, fixed tables), up to {each:,.0f} B each; how many connections fit "
+        "there is unknown",
+        "start the server without such a heap or pool (Java: without -XX:+AlwaysPreTouch), or "
+        "read its own count of used memory",
     )
 
 
-@finding("cost_bent", "warning", "open as many connections as the server is to hold; --plateaus 8 shows the bend")
+@finding(
+    "cost_bent",
+    "warning",
+    "open as many connections as the server is to hold; --plateaus 8 shows the bend",
+)
 def cost_bent(cost: str, mean: float, last_ones: float, half: float, most: float) -> str:
     """The memory does not rise in a straight line over the connections: the last ones cost more, or
-    less, than all of them on average. The interval of the cost reaches to that of the last ones. Where these
-    cost more, no number of connections beyond the measured ones can be told. ``cost``: which;
-    ``mean``, ``last_ones``: bytes of one connection on average, and at the end, ``half``: half of
-    the 95 % interval at the end; ``most``: how many were held.
+    less, than all of them on average. The interval of the cost reaches to that of the last ones.
+    Where these cost more, no number of connections beyond the measured ones can be told. ``cost``:
+    which; ``mean``, ``last_ones``: bytes of one connection on average, and at the end, ``half``:
+    half of the 95 % interval at the end; ``most``: how many were held.
     """
     at_last = f"{last_ones:,.0f} B" if last_ones > 0 else "next to nothing"
     evidence = (
         f"the memory of {COST_NAMES[cost]} does not rise in a straight line: a connection cost "
-        f"{mean:,.0f} B on average, one of the last {at_last} (± {half:,.0f} B, with {most:,.0f} held)"
+        f"{mean:,.0f} B on average, one of the last {at_last} (± {half:,.0f} B, with {most:,.0f} "
+        "held)"
     )
     if last_ones > mean:
         return f"{evidence}; each further connection may cost still more; how much more is unknown"
@@ -241,9 +313,10 @@ def cost_bent(cost: str, mean: float, last_ones: float, half: float, most: float
 
 @finding("cost_if_fresh", "info")
 def cost_if_fresh(at_most: int | None, page: bool) -> Words:
-    """The server may have held connections before the run: memory that it kept of them makes its cost too low. Its accepts would
-    tell, or its table of descriptors, if that were small against the connections of this run. ``at_most``: by that table.
-    ``page``: a status page was read; it counts no accepts.
+    """The server may have held connections before the run: memory that it kept of them makes its
+    cost too low. Its accepts would tell, or its table of descriptors, if that were small against
+    the connections of this run. ``at_most``: by that table. ``page``: a status page was read; it
+    counts no accepts.
     """
     count = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
     evidence = (
@@ -255,11 +328,16 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     return Words(evidence, "restart the server before the run, or give --status-url")
 
 
-@finding("memory_after_ramp", "warning", "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)")
+@finding(
+    "memory_after_ramp",
+    "warning",
+    "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)",
+)
 def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
-    """The line of the ramp does not predict the memory at the hold's end, so the interval of the cost reaches to it: memory that
-    a server takes for a connection some time after its accept, or at a later request, is in no slope, and neither is a leak.
-    ``moved``: how many bytes it was above the line (below zero: under it), with ``held`` connections. An info if it is only the
+    """The line of the ramp does not predict the memory at the hold's end, so the interval of the
+    cost reaches to it: memory that a server takes for a connection some time after its accept, or
+    at a later request, is in no slope, and neither is a leak. ``moved``: how many bytes it was
+    above the line (below zero: under it), with ``held`` connections. An info if it is only the
     whole host's, which includes other programs'.
     """
     changes = []
@@ -267,7 +345,9 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
         side = {True: "above", False: "below"}[change > 0]
         amount = format_bytes(abs(change))
         per_connection = format_bytes(abs(change) / held)
-        changes.append(f"that of {COST_NAMES[name]} is {amount} {side} it ({per_connection} a connection)")
+        changes.append(
+            f"that of {COST_NAMES[name]} is {amount} {side} it ({per_connection} a connection)"
+        )
     evidence = (
         f"the memory at the hold's end is not what the ramp predicts: {', '.join(changes)}; "
         "the interval of the cost reaches to that memory"
@@ -276,12 +356,33 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
     return Words(evidence, severity="info" if is_of_host_alone else None)
 
 
+@finding(
+    "heap_collected",
+    "info",
+    "name the server's own metrics (--server-metrics URL), which count its live memory, or ask for "
+    "collections (--plateaus 5 --collect auto)",
+)
+def heap_collected(server: str, runtime: str) -> str:
+    """The server's memory was read of its processes, and its runtime frees memory by a tracing
+    collector: what is resident has garbage in it, and free room that the heap fills before the next
+    collection. Its own metrics tell what is live. ``runtime``: its name and version.
+    """
+    return (
+        f"the cost of {server} is resident memory of a collected heap ({runtime}) while it filled: "
+        "it may come to rest higher, as a heap grows to the goal of its collector, or have garbage "
+        "in it; how much of it is live was not read"
+    )
+
+
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
-    """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
+    """Memory still changed at the end of a plateau's rest; the interval of the cost includes as
+    much again.
+    """
     changes = "; ".join(_moved(name, plateaus) for name, plateaus in moved.items())
     return Words(
-        f"memory still changed in the last half of the rest: {changes}; the interval includes as much again",
+        f"memory still changed in the last half of the rest: {changes}; the interval includes as "
+        "much again",
         f"rest longer: --plateau-rest {2 * rest_s:g}s",
     )
 

@@ -13,16 +13,23 @@ from asyncli.model.units import format_bytes, format_count, format_duration, for
 _FARTHEST = 100
 _MEMORY = {
     "server_user": "the server's memory",
+    "live_heap": "what is alive in the server's heap",
     "kernel": "the kernel's memory for sockets on this host",
     "generator_user": "asyncli's own memory",
     "host_total": "the memory in use on this host",
 }
 _REMEDIES = {
     "server_user": (
-        "see what the server keeps of each request: modules, caches, buffers; until that is mended, restart it in time; to fail "
-        "such runs: --fail-if 'drift.server_user > 1MB/h'"
+        "see what the server keeps of each request: modules, caches, buffers; until that is "
+        "mended, restart it in time; to fail such runs: --fail-if 'drift.server_user > 1MB/h'"
     ),
-    "kernel": "see which cache grows with slabtop -s c, and whether other programs open connections",
+    "live_heap": (
+        "see what the server keeps: heap profiles or snapshots of two instants show it; to fail "
+        "such runs: --fail-if 'drift.live_heap > 1MB/h'"
+    ),
+    "kernel": (
+        "see which cache grows with slabtop -s c, and whether other programs open connections"
+    ),
     "generator_user": "report it as a bug",
     "host_total": "see what else grows on this host: ps --sort -rss, slabtop -s c",
 }
@@ -44,12 +51,19 @@ def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
 
 @finding("drift_grows", "warning")
 def drift_grows(
-    metric: str, from_s: float, to_s: float, bytes_per_hour: float, ci95: tuple[float, float], bytes_per_request: float | None,
-    available_bytes: float | None, long_hold_s: float | None,
-) -> Words:  # fmt: skip
-    """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of the slopes between any two
-    points of the hold (Theil-Sen), with its 95 % interval. ``bytes_per_request``: the same per answered heartbeat.
-    ``long_hold_s``: a hold that would tell a leak from memory that is freed later; None: this one does.
+    metric: str,
+    from_s: float,
+    to_s: float,
+    bytes_per_hour: float,
+    ci95: tuple[float, float],
+    bytes_per_request: float | None,
+    available_bytes: float | None,
+    long_hold_s: float | None,
+) -> Words:
+    """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of
+    the slopes between any two points of the hold (Theil-Sen), with its 95 % interval.
+    ``bytes_per_request``: the same per answered heartbeat. ``long_hold_s``: a hold that would tell
+    a leak from memory that is freed later; None: this one does.
     """
     evidence = (
         f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} "
@@ -93,13 +107,17 @@ def _days(seconds: float) -> str:
 
 @finding("drift_unknown", "info")
 def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
-    """Growth is unknown: the hold was too short, or too many minutes lack samples or have another number of connections.
-    ``too_short``: whether it was.
+    """Growth is unknown: the hold was too short, or too many minutes lack samples or have another
+    number of connections. ``too_short``: whether it was.
     """
     unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
-        return Words(f"{unknown}: hold too short: {format_many(points, 'point')}, {wanted} needed", "hold longer (--hold)")
+        return Words(
+            f"{unknown}: hold too short: {format_many(points, 'point')}, {wanted} needed",
+            "hold longer (--hold)",
+        )
     return Words(
-        f"{unknown}: samples or connections are missing: {format_many(points, 'point')}, {wanted} needed",
+        f"{unknown}: samples or connections are missing: {format_many(points, 'point')}, {wanted} "
+        "needed",
         "see the other findings for what was lost or not read",
     )

@@ -43,7 +43,9 @@ def left_out(what: str, why: str, remedy: str) -> Words:
 
 @finding("round_failed", "warning", "see that the host is not busy with other work")
 def round_failed(step: str, round_number: int, why: str) -> str:
-    """A round failed. It is in the record but in no table and no verdict. ``round_number`` counts from 1."""
+    """A round failed. It is in the record but in no table and no verdict. ``round_number`` counts
+    from 1.
+    """
     return f"{step}, round {round_number} failed and is not counted: {why}"
 
 
@@ -55,17 +57,23 @@ def cell_failed(cell: str, why: str, remedy: str) -> Words:
 
 @finding("no_group", "warning", "run it as root, and on a quiet host")
 def no_group(why: str) -> str:
-    """The server has no memory control group, so the cost is measured on the whole host, other programs included."""
-    return f"cannot create a memory control group ({why}), so the cost of a connection is measured on the whole host"
+    """The server has no memory control group, so the cost is measured on the whole host, other
+    programs included.
+    """
+    return (
+        f"cannot create a memory control group ({why}), so the cost of a connection is measured "
+        "on the whole host"
+    )
 
 
 @finding("slots", "info")
 def slots(workers: int, slots: int, nofile: int, source_slots: int) -> str:
-    """How nginx was configured: workers, and the connection slots and descriptors of each. ``source_slots``: in the
-    original.
+    """How nginx was configured: workers, and the connection slots and descriptors of each.
+    ``source_slots``: in the original.
     """
     return (
-        f"nginx has {workers} workers with {slots:,} slots and {nofile:,} descriptors each (source: {source_slots:,} each): "
-        "enough workers for the descriptor limit, enough slots that no idle connection is closed for its slot, and no limit of "
-        "requests per connection (source: 100)"
+        f"nginx has {workers} workers with {slots:,} slots and {nofile:,} descriptors each "
+        f"(source: {source_slots:,} each): enough workers for the descriptor limit, enough slots "
+        "that no idle connection is closed for its slot, and no limit of requests per connection "
+        "(source: 100)"
     )

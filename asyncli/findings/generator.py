@@ -1,4 +1,6 @@
-"""Findings of the load generator: worker processes, client hosts of a cluster, and where they were the limit."""
+"""Findings of the load generator: worker processes, client hosts of a cluster, and where they were
+the limit.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from asyncli.model.units import (
 )
 
 #: What to do about a bench with missing parts.
-BENCH_AGAIN = "find out what stopped or ended them, then run again; report it as a bug if it repeats"
+BENCH_AGAIN = (
+    "find out what stopped or ended them, then run again; report it as a bug if it repeats"
+)
 _OURS = "they are asyncli's loss, not the server's"
 
 
@@ -58,13 +62,19 @@ def generator_failed(why: str, resume: str | None) -> Words:
 
 @finding("asyncli_failed", "error")
 def asyncli_failed(what: str, why: str, resume: str | None) -> Words:
-    """A part of asyncli raised an error, which is a bug. The run ended, because its numbers would be incomplete."""
+    """A part of asyncli raised an error, which is a bug. The run ended, because its numbers would
+    be incomplete.
+    """
     return Words(f"{what} failed: {why}", _find_out(resume))
 
 
 @finding("drain_unfinished", "error")
-def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resume: str | None) -> Words:
-    """The generator did not close its connections in time. ``silent``: ``worker`` and ``pid`` of those that do not answer."""
+def drain_unfinished(
+    within_s: float, silent: Sequence[Mapping[str, int]], resume: str | None
+) -> Words:
+    """The generator did not close its connections in time. ``silent``: ``worker`` and ``pid`` of
+    those that do not answer.
+    """
     silent_ones = ""
     for process in silent:
         silent_ones += f"; worker {process['worker']} (pid {process['pid']}) is silent"
@@ -76,7 +86,9 @@ def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resum
 
 @finding("worker_silent", "error")
 def worker_silent(worker: int, pid: int, host: str | None, held: int | None, for_s: float) -> Words:
-    """A worker does not answer; its connections do not count as held. ``held`` null: in a bench, which lacks its share."""
+    """A worker does not answer; its connections do not count as held. ``held`` null: in a bench,
+    which lacks its share.
+    """
     name = _worker(worker, pid, host)
     if held is None:
         return Words(f"{name} has been silent for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
@@ -92,7 +104,9 @@ def worker_back(worker: int, pid: int, host: str | None, after_s: float) -> str:
 
 @finding("worker_lost", "error")
 def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: str) -> Words:
-    """A worker ended: a loss of asyncli, which makes a run invalid. ``held`` null: in a bench, without its last requests."""
+    """A worker ended: a loss of asyncli, which makes a run invalid. ``held`` null: in a bench,
+    without its last requests.
+    """
     ended = f"{_worker(worker, pid, host)} {how}"
     if held is None:
         return Words(f"{ended}: its last requests are not counted", BENCH_AGAIN)
@@ -104,7 +118,9 @@ def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: 
 
 @finding("worker_replaced", "info")
 def worker_replaced(worker: int, pid: int, host: str | None, opens_again: bool | None) -> str:
-    """A new process replaces a worker that ended. ``opens_again``: it reopens its connections; None before the ramp."""
+    """A new process replaces a worker that ended. ``opens_again``: it reopens its connections; None
+    before the ramp.
+    """
     name = f"worker {worker} on {host}" if host else f"worker {worker}"
     if opens_again is None:
         return f"{name} was replaced (pid {pid})"
@@ -116,13 +132,17 @@ def worker_replaced(worker: int, pid: int, host: str | None, opens_again: bool |
 @finding("worker_not_started", "error", "see 'asyncli check' for what limits processes")
 def worker_not_started(worker: int, why: str) -> str:
     """The share of a lost host could not be opened here, because no process could be started."""
-    return f"worker {worker} of a lost host cannot be started: {why}; its connections are not opened"
+    return (
+        f"worker {worker} of a lost host cannot be started: {why}; its connections are not opened"
+    )
 
 
 @finding("resumed", "warning")
-def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str) -> Words:
-    """The run was interrupted and resumed. Its connections ended with its processes; no fit includes the gap. ``held``: how
-    many ended.
+def resumed(
+    from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str
+) -> Words:
+    """The run was interrupted and resumed. Its connections ended with its processes; no fit
+    includes the gap. ``held``: how many ended.
     """
     where = f"in its {phase}" if phase else "before its baseline"
     lost = ""
@@ -140,7 +160,9 @@ def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: 
 
 @finding("cluster", "info")
 def cluster(hosts: Mapping[str, int], processes: int, left_out: Mapping[str, int]) -> str:
-    """Which hosts open the connections. ``hosts``: the share of each; ``left_out``: hosts with too little room, and how much."""
+    """Which hosts open the connections. ``hosts``: the share of each; ``left_out``: hosts with too
+    little room, and how much.
+    """
     if left_out:
         return (
             f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} "
@@ -157,16 +179,25 @@ def _each(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {format_count(count)}" for name, count in counts.items())
 
 
-@finding("cluster_open", "warning", "use tls:// with certificates, or a network of only these hosts (docs/cluster.md)")
+@finding(
+    "cluster_open",
+    "warning",
+    "use tls:// with certificates, or a network of only these hosts (docs/cluster.md)",
+)
 def cluster_open(scheduler: str) -> str:
     """A Dask scheduler without TLS lets anyone who can reach it run programs on every host."""
-    return f"the scheduler at {scheduler} has no TLS: anyone who can reach it can run programs on all its hosts"
+    return (
+        f"the scheduler at {scheduler} has no TLS: anyone who can reach it can run programs on "
+        "all its hosts"
+    )
 
 
 @finding("cluster_memory", "info")
 def cluster_memory(ends: int | None, agent: bool) -> Words:
     """The sampled host has only some of the run's connections, so its memory is left out."""
-    why = "neither the server nor a client is on" if ends == 0 else "only some of the clients are on"
+    why = (
+        "neither the server nor a client is on" if ends == 0 else "only some of the clients are on"
+    )
     where = "this host"
     remedy = "start asyncli on the server's host, or on its own host with an agent on the server's"
     if agent:
@@ -177,8 +208,13 @@ def cluster_memory(ends: int | None, agent: bool) -> Words:
 
 @finding("cluster_clock", "warning", "see that NTP synchronises the clocks of all hosts")
 def cluster_clock(host: str, drift_s: float) -> str:
-    """A client host's clock drifts from the session's, which shifts its ticks against those of other hosts."""
-    return f"the clock of {host} has drifted by {1000 * drift_s:+.0f} ms since the start, which shifts its ticks"
+    """A client host's clock drifts from the session's, which shifts its ticks against those of
+    other hosts.
+    """
+    return (
+        f"the clock of {host} has drifted by {1000 * drift_s:+.0f} ms since the start, which "
+        "shifts its ticks"
+    )
 
 
 @finding("host_silent", "error", "see its network, its Dask worker, and asyncli's processes on it")
@@ -193,9 +229,15 @@ def host_back(host: str, after_s: float) -> str:
     return f"{host} answers again, after {after_s:.1f} s"
 
 
-@finding("host_lost", "error", "find out what ended it (its Dask worker's log, the kernel's log, its network), then run again")
+@finding(
+    "host_lost",
+    "error",
+    "find out what ended it (its Dask worker's log, the kernel's log, its network), then run again",
+)
 def host_lost(host: str, why: str, held: int, share: str) -> Words:
-    """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts open them now ("": none)."""
+    """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts
+    open them now ("": none).
+    """
     lost = f"{held:,} connections: {_OURS}" if held else "none"
     is_error = held > 0 or bool(share)
     return Words(
@@ -204,10 +246,14 @@ def host_lost(host: str, why: str, held: int, share: str) -> Words:
     )
 
 
-@finding("hosts_all_lost", "error", "see that the scheduler runs, and start a Dask worker on each host again")
+@finding(
+    "hosts_all_lost",
+    "error",
+    "see that the scheduler runs, and start a Dask worker on each host again",
+)
 def hosts_all_lost(why: str, within_s: float | None, for_s: float) -> str:
-    """No client host is left; the run waits for one. ``for_s``: how long; ``within_s``: all were last heard within this
-    time.
+    """No client host is left; the run waits for one. ``for_s``: how long; ``within_s``: all were
+    last heard within this time.
     """
     if within_s is None:
         return f"every host is lost; {why}; waiting {format_duration(for_s)} for a host"
@@ -232,9 +278,13 @@ def host_joined(host: str, count: int, reopens: bool) -> str:
     return f"{host} joined and continues with {count:,} connections of lost hosts"
 
 
-# What lateness in the ramp casts doubt on: the connections come at another pace, and some wait before they are opened. A slope
-# of memory over the connections held does not depend on when they came.
-_DOUBTS_PACE = "its pace and the times of connecting are not the planned ones; memory per connection does not depend on it"
+# What lateness in the ramp casts doubt on: the connections come at another pace, and some wait
+# before they are opened. A slope of memory over the connections held does not depend on when they
+# came.
+_DOUBTS_PACE = (
+    "its pace and the times of connecting are not the planned ones; memory per connection does "
+    "not depend on it"
+)
 
 
 def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
@@ -246,7 +296,10 @@ def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s
 PartOfConnect = Literal["tcp", "tls", "protocol"]
 _SLOWER = "ramp more slowly (--ramp N/s), or give more CPUs to both ends"
 _WAITS: dict[PartOfConnect, tuple[str, str]] = {
-    "tcp": ("the server to accept", "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"),
+    "tcp": (
+        "the server to accept",
+        "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)",
+    ),
     "tls": ("TLS's handshake", _SLOWER),
     "protocol": ("the protocol's handshake", _SLOWER),
 }
@@ -254,11 +307,16 @@ _WAITS: dict[PartOfConnect, tuple[str, str]] = {
 
 @finding("ramp_held_back", "warning")
 def ramp_held_back(
-    late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, waited_in: PartOfConnect
+    late_s: float | None,
+    bound_s: float,
+    per_s: float | None,
+    asked_per_s: float,
+    pending: float,
+    waited_in: PartOfConnect,
 ) -> Words:
-    """The ramp was late or slow while connects waited for the server to accept, or for a handshake that took longer than
-    the rest of a connect. Its pace is in doubt, and nothing else. ``late_s``: its p99; ``pending``: connects of a worker
-    that waited, ``waited_in`` which step.
+    """The ramp was late or slow while connects waited for the server to accept, or for a handshake
+    that took longer than the rest of a connect. Its pace is in doubt, and nothing else. ``late_s``:
+    its p99; ``pending``: connects of a worker that waited, ``waited_in`` which step.
     """
     step, remedy = _WAITS[waited_in]
     waited = f"{pending:,.0f} connects per worker waited for {step}"
@@ -267,15 +325,22 @@ def ramp_held_back(
 
 @finding("ramp_late", "warning", "ramp more slowly (--interval), or leave more CPU to asyncli")
 def ramp_late(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
-    """The ramp was late or slow, and not because of the server. Its pace is in doubt, and connects that failed in it, which
-    make the run invalid; what is held, memory per connection and the answers of the hold are not. ``late_s``: its p99.
+    """The ramp was late or slow, and not because of the server. Its pace is in doubt, and connects
+    that failed in it, which make the run invalid; what is held, memory per connection and the
+    answers of the hold are not. ``late_s``: its p99.
     """
     return f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {_DOUBTS_PACE}"
 
 
-@finding("generator_saturated_beats", "error", "use more --workers, a longer --keepalive or fewer --connections")
+@finding(
+    "generator_saturated_beats",
+    "error",
+    "use more --workers, a longer --keepalive or fewer --connections",
+)
 def saturated_beats(late_s: float, bound_s: float) -> str:
-    """Heartbeats were so late (p99) that idle times are not the planned ones: asyncli was the limit."""
+    """Heartbeats were so late (p99) that idle times are not the planned ones: asyncli was the
+    limit.
+    """
     return f"heartbeats were late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
 
 
@@ -284,23 +349,32 @@ _QUIET_HOST = "see that this host neither swaps nor has another heavy load"
 
 @finding("generator_saturated_turn", "error", _QUIET_HOST)
 def saturated_turn(for_s: float, bound_s: float) -> str:
-    """Workers were stopped for too long in total, or for longer than a heartbeat may take: asyncli was the limit."""
+    """Workers were stopped for too long in total, or for longer than a heartbeat may take: asyncli
+    was the limit.
+    """
     return f"a worker was stopped for {for_s:.1f} s (bound {bound_s:.0f} s)"
 
 
 @finding("generator_stood_still", "warning", _QUIET_HOST)
 def stood_still(for_s: float, until_s: float, share: float, bound: float) -> str:
-    """A worker was stopped for a moment, in a run that was otherwise on time. ``share`` of ramp and hold, and its ``bound``."""
+    """A worker was stopped for a moment, in a run that was otherwise on time. ``share`` of ramp and
+    hold, and its ``bound``.
+    """
     return (
-        f"a worker was stopped for {for_s:.1f} s, until {format_clock(until_s)}: latencies then may be asyncli's; "
-        f"it was stopped for {100 * share:.2g} % of ramp and hold (bound {100 * bound:g} %)"
+        f"a worker was stopped for {for_s:.1f} s, until {format_clock(until_s)}: latencies then "
+        f"may be asyncli's; it was stopped for {100 * share:.2g} % of ramp and hold (bound "
+        f"{100 * bound:g} %)"
     )
 
 
-@finding("generator_saturated_cpu", "error", "give it more cores, ramp more slowly, or use a longer --keepalive")
+@finding(
+    "generator_saturated_cpu",
+    "error",
+    "give it more cores, ramp more slowly, or use a longer --keepalive",
+)
 def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
-    """The generator used nearly all of its cores, so its work was delayed: it was the limit. A warning if it was in the ramp
-    only, whose pace alone is in doubt then.
+    """The generator used nearly all of its cores, so its work was delayed: it was the limit. A
+    warning if it was in the ramp only, whose pace alone is in doubt then.
     """
     used = (
         f"asyncli used {format_share(share)} of {cores} cores in the {phase} "

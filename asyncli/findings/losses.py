@@ -25,81 +25,138 @@ LOSS_WORDS = {
     "other": "ended for an unknown reason",
 }
 # The same in short.
-_GENERAL = {"closed_announced": "were closed by the server with notice", "heartbeat_timeout": "fell silent"}
+_GENERAL = {
+    "closed_announced": "were closed by the server with notice",
+    "heartbeat_timeout": "fell silent",
+}
 #: How connects failed, by cause, and the remedy.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
-    "refused": ("connects were refused", "see that the server listens at this address and port, its backlog, and firewalls"),
-    "reset": (
-        "connects were granted by the kernel of the other end, and then reset before anything was sent",
-        "see the server's error log and limits (net.ipv4.tcp_abort_on_overflow resets at a full listen queue), and firewalls and "
-        "proxies on the way",
+    "refused": (
+        "connects were refused",
+        "see that the server listens at this address and port, its backlog, and firewalls",
     ),
-    "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
+    "reset": (
+        "connects were granted by the kernel of the other end, and then reset before anything was "
+        "sent",
+        "see the server's error log and limits (net.ipv4.tcp_abort_on_overflow resets at a full "
+        "listen queue), and firewalls and proxies on the way",
+    ),
+    "unreachable": (
+        "connects found no route, or were blocked",
+        "see routes and firewall between here and the server",
+    ),
     "connect_timeout": (
         "connects got no answer in time",
-        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see firewalls, if over a network",
+        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or "
+        "see firewalls, if over a network",
     ),
     "tls_failed": ("connects failed in the TLS handshake", "see the finding tls_handshakes_failed"),
     "tls_timeout": (
         "connects succeeded, but their TLS handshake took too long",
-        "ramp more slowly (--interval), or give the server more CPU: a handshake takes some 0.5 ms of it",
+        "ramp more slowly (--interval), or give the server more CPU: a handshake takes some 0.5 "
+        "ms of it",
     ),
-    "handshake_refused": ("connects were refused in the protocol's handshake", "see the finding handshakes_refused"),
+    "handshake_refused": (
+        "connects were refused in the protocol's handshake",
+        "see the finding handshakes_refused",
+    ),
     "handshake_timeout": (
         "connects succeeded, but their protocol handshake was not answered in time",
         "see the server's load, and whether it speaks the protocol at this URL",
     ),
     "no_ports": (
         "connects found no free local port",
-        "spread over more sources (--source) or server ports, or widen net.ipv4.ip_local_port_range",
+        "spread over more sources (--source) or server ports, or widen "
+        "net.ipv4.ip_local_port_range",
     ),
-    "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
+    "no_descriptors": (
+        "connects found no free descriptor",
+        "raise the limit (ulimit -n), or use more --workers",
+    ),
     "other": ("connects failed for an unknown reason", "see the kernel's log"),
 }
 # Remedies of failed reconnects, which follow a loss.
 _REPLACING = {
-    "refused": "see the findings on lost connections: meanwhile nothing listened there, or a firewall refused them",
-    "reset": "see the findings on lost connections: meanwhile the server, or a firewall or proxy on the way, reset them",
+    "refused": (
+        "see the findings on lost connections: meanwhile nothing listened there, or a firewall "
+        "refused them"
+    ),
+    "reset": (
+        "see the findings on lost connections: meanwhile the server, or a firewall or proxy on "
+        "the way, reset them"
+    ),
     "unreachable": "see routes, links and firewalls between here and the server at that time",
-    "connect_timeout": "see the findings on lost connections: meanwhile the server did not accept, or their packets were dropped",
+    "connect_timeout": (
+        "see the findings on lost connections: meanwhile the server did not accept, or their "
+        "packets were dropped"
+    ),
 }
-# Kinds of error statuses (RFC 9110, section 15; RFC 6585); others below 500 are about the request, others about the server. nginx
-# answers 503 beyond limit_conn and limit_req.
+# Kinds of error statuses (RFC 9110, section 15; RFC 6585); others below 500 are about the request,
+# others about the server. nginx answers 503 beyond limit_conn and limit_req.
 _STATUS_KINDS = {
-    **dict.fromkeys((401, 403, 407), "login"), **dict.fromkeys((429, 503), "limit"), **dict.fromkeys((502, 504), "backend"),
-}  # fmt: skip
+    **dict.fromkeys((401, 403, 407), "login"),
+    **dict.fromkeys((429, 503), "limit"),
+    **dict.fromkeys((502, 504), "backend"),
+}
 _STATUS_REMEDIES = {
-    "request": "use a path, or a --method such as GET, that it answers with a status below 400; else see the server's error log",
-    "login": "send what it asks for (--header 'Authorization: ...'), or use a path that needs no permission",
+    "request": (
+        "use a path, or a --method such as GET, that it answers with a status below 400; else see "
+        "the server's error log"
+    ),
+    "login": (
+        "send what it asks for (--header 'Authorization: ...'), or use a path that needs no "
+        "permission"
+    ),
     "limit": (
-        "see the server's limits on connections and on the rate of requests (of one client too: --source spreads them), its "
-        "load, and its error log; or use a longer --keepalive"
+        "see the server's limits on connections and on the rate of requests (of one client too: "
+        "--source spreads them), its load, and its error log; or use a longer --keepalive"
     ),
     "backend": "see the backend behind it, and the server's error log",
     "server": "see the server's error log for the reason",
 }
 # Settings of servers, by what they allow more of.
 _SETTINGS = {
-    "more_slots": {"nginx": "worker_connections, worker_rlimit_nofile", "Apache": "MaxRequestWorkers", "HAProxy": "maxconn"},
+    "more_slots": {
+        "nginx": "worker_connections, worker_rlimit_nofile",
+        "Apache": "MaxRequestWorkers",
+        "HAProxy": "maxconn",
+    },
     "more_descriptors": {"nginx": "worker_rlimit_nofile", "HAProxy": "ulimit-n"},
-    "keep_alive": {"nginx": "keepalive_timeout, keepalive_requests", "Apache": "KeepAlive", "HAProxy": "option http-keep-alive"},
-    "longer_life": {"nginx": "keepalive_requests, keepalive_time", "Apache": "MaxKeepAliveRequests"},
+    "keep_alive": {
+        "nginx": "keepalive_timeout, keepalive_requests",
+        "Apache": "KeepAlive",
+        "HAProxy": "option http-keep-alive",
+    },
+    "longer_life": {
+        "nginx": "keepalive_requests, keepalive_time",
+        "Apache": "MaxKeepAliveRequests",
+    },
+    "longer_workers": {"Apache": "MaxConnectionsPerChild"},
 }
 # This many client hosts are named.
 _NAMED = 3
-#: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for Unix sockets.
+#: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for
+#: Unix sockets.
 _QUEUE = {
-    "overflows": "connects were sent again or in vain while a listen queue on {host} was full (ListenOverflows: {dropped})",
-    "full": "connects waited for room in the server's listen queue; clients such as nginx do not wait, and fail (EAGAIN)",
+    "overflows": (
+        "connects were sent again or in vain while a listen queue on {host} was full "
+        "(ListenOverflows: {dropped})"
+    ),
+    "full": (
+        "connects waited for room in the server's listen queue; clients such as nginx do not "
+        "wait, and fail (EAGAIN)"
+    ),
     "drops": (
-        "connects were sent again or in vain while listening sockets of {host} that were not full dropped some (ListenDrops less "
-        "ListenOverflows: {dropped})"
+        "connects were sent again or in vain while listening sockets of {host} that were not full "
+        "dropped some (ListenDrops less ListenOverflows: {dropped})"
     ),
 }
 
 
 class HostReport(TypedDict):
-    """``count`` attempts that silent client hosts reported later; ``hosts``: their names and silences (s)."""
+    """``count`` attempts that silent client hosts reported later; ``hosts``: their names and
+    silences (s).
+    """
 
     count: int
     hosts: Sequence[tuple[str, float]]
@@ -134,7 +191,9 @@ def plain_braces(text: str) -> str:
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy. ``whose``: "asyncli's" or "its"."""
+    """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy.
+    ``whose``: "asyncli's" or "its".
+    """
     hosts: dict[str, None] = {}
     for cause in findings:
         if cause.code == HOST_LOST:
@@ -169,7 +228,9 @@ def _named_hosts(hosts: Sequence[str]) -> str:
 
 
 def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
-    """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
+    """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client
+    host was cut off...``
+    """
     until = format_clock(until_s)
     if len(hosts) == 1:
         name, silent_s = hosts[0]
@@ -191,8 +252,9 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
 # What a cause means, where its words in a report do not tell.
 _MEANS = {
     "heartbeat_timeout": (
-        "neither side had closed the connection, but a heartbeat got no answer within --timeout (a connection that listens: no "
-        "data within --silence); the diagnosis says why, as far as it can be told"
+        "neither side had closed the connection, but a heartbeat got no answer within --timeout "
+        "(a connection that listens: no data within --silence); the diagnosis says why, as far as "
+        "it can be told"
     ),
     "other": "the kernel gave an error that has no cause of its own here",
 }
@@ -216,12 +278,17 @@ def connects_failed(cause: str, count: int) -> Words:
     return Words(_many(count, words), remedy)
 
 
-@finding("failed_{cause}", "error")
+@finding("failed_{cause}", "error", values=", ".join(CONNECT_WORDS))
 def failed(
-    cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
+    cause: str,
+    count: int,
+    from_s: float | None,
+    until_s: float | None,
+    replacing: bool,
+    told: Sequence[HostReport],
 ) -> Words:
-    """Failed connects of one cause: the entry of the cause itself says more. ``replacing``: all were reconnects.
-    ``told``: reported by client hosts after a silence.
+    """Failed connects of one cause: the entry of the cause itself says more. ``replacing``: all
+    were reconnects. ``told``: reported by client hosts after a silence.
     """
     evidence, remedy, _ = connects_failed(cause, count)
     if cause not in evidence:
@@ -243,13 +310,17 @@ def failed(
     return Words(evidence, remedy)
 
 
-@finding("lost_{cause}", "error")
+@finding("lost_{cause}", "error", values=", ".join(LOSS_WORDS))
 def lost(
-    cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str], protocol: str = "http"
+    cause: str,
+    count: int,
+    incidents: Sequence[Incident],
+    remedies: Sequence[str],
+    protocol: str = "http",
 ) -> Words:
     """Connections lost before the drain by one cause: the entry of the cause itself says more. Each
-    incident is reported once, with its most frequent cause; it is found by ages, idle times and requests of the lost
-    connections and by the server's own counts.
+    incident is reported once, with its most frequent cause; it is found by ages, idle times and
+    requests of the lost connections and by the server's own counts.
     """
     if len(incidents) == 1:
         return Words(_incident(incidents[0], protocol), "; ".join(remedies))
@@ -327,11 +398,18 @@ def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
 
 @finding("status_errors", "error")
 def status_errors(
-    by_status: Mapping[int, int], of: int, from_s: float, until_s: float, over_tls: bool, server: str, descriptors: int | None
+    by_status: Mapping[int, int],
+    of: int,
+    from_s: float,
+    until_s: float,
+    over_tls: bool,
+    server: str,
+    descriptors: int | None,
 ) -> Words:
-    """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work. Verdict and
-    row of heartbeats say how many. ``descriptors``: of a process of the ``server`` that had reached its limit meanwhile, if
-    there are errors of the server (5xx): files and backends need one each.
+    """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the
+    intended work. Verdict and row of heartbeats say how many. ``descriptors``: of a process of the
+    ``server`` that had reached its limit meanwhile, if there are errors of the server (5xx): files
+    and backends need one each.
     """
     statuses = ", ".join(map(str, sorted(by_status)))
     when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
@@ -347,30 +425,42 @@ def status_errors(
     return Words(evidence, f"{remedy}{allowed_by(by_status, of, 'heartbeats')}")
 
 
-@finding("redirected", "warning", "soak the location that it redirects to ('curl -sI URL' prints it)")
-def redirected(by_status: Mapping[int, int], of: int, from_s: float) -> str:
-    """Answers were redirects, which asyncli does not follow: the intended work is elsewhere. ``of``: all answers; ``from_s``:
-    when the first of them came.
+@finding(
+    "redirected", "warning", "use the location that it redirects to ('curl -sI URL' prints it)"
+)
+def redirected(by_status: Mapping[int, int], of: int, from_s: float | None) -> str:
+    """Answers were redirects, which asyncli does not follow: the intended work is elsewhere.
+    ``of``: all answers; ``from_s``: when the first of them came (None: in a bench).
     """
+    question = "request" if from_s is None else "heartbeat"
     count = sum(by_status.values())
     statuses = f"HTTP {', '.join(map(str, sorted(by_status)))}"
     if count == of:
-        return f"every heartbeat was answered with a redirect ({statuses})"
-    return (
-        f"{format_count(count)} of {format_many(of, 'heartbeat')} were answered with a redirect ({statuses}), from "
-        f"{format_clock(from_s)} on: the server did the intended work for the others alone"
-    )
+        return f"every {question} was answered with a redirect ({statuses})"
+    share = f"{format_count(count)} of {format_many(of, question)}"
+    redirects = f"{share} were answered with a redirect ({statuses})"
+    if from_s is None:
+        return redirects
+    since = format_clock(from_s)
+    return f"{redirects}, from {since} on: the server did the intended work for the others alone"
 
 
 @finding("handshakes_refused", "error")
 def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
-    """TCP connected, but the server refused the protocol's handshake, such as an upgrade to WebSocket: by its answer."""
-    return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
+    """TCP connected, but the server refused the protocol's handshake, such as an upgrade to
+    WebSocket: by its answer.
+    """
+    return Words(
+        f"the server refused handshakes: {by_reason(reasons)}",
+        remedy_of_refusals(protocol, reasons),
+    )
 
 
 @finding("streams_lost", "error")
 def streams_lost(reasons: Mapping[str, int]) -> Words:
-    """Held streams ended or were answered with an error, on connections that stayed open: by the reason."""
+    """Held streams ended or were answered with an error, on connections that stayed open: by the
+    reason.
+    """
     ends = by_reason({name_of_reset(why): count for why, count in reasons.items()})
     return Words(f"held streams ended: {ends}", remedy_of_refusals("http2", reasons))
 
@@ -382,11 +472,12 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
-@finding("listen_{what}", "warning")
+@finding("listen_{what}", "warning", values="full, overflows or drops")
 def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
-    """A listen queue was full, or listening sockets dropped connects, probably the server's. Connects of asyncli waited for
-    a Unix socket's queue; or with TCP they timed out, or their own sockets sent the SYN or the first request again, while
-    listening sockets of the server's host dropped some, of all programs. ``count``: of ours; ``dropped``: by the host.
+    """A listen queue was full, or listening sockets dropped connects, probably the server's.
+    Connects of asyncli waited for a Unix socket's queue; or with TCP they timed out, or their own
+    sockets sent the SYN or the first request again, while listening sockets of the server's host
+    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host.
     """
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"

@@ -9,12 +9,20 @@ from asyncli.model.units import format_bytes, format_count, format_duration, for
 _SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
 
 
-@finding("preflight_{check}", "warning")
+@finding("preflight_{check}", "warning", values="the code of a limit in 'asyncli check --json'")
 def preflight(
-    check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
+    check: str,
+    verdict: str,
+    what: str,
+    have: float | None,
+    need: float | None,
+    unit: str,
+    detail: str,
+    remedy: str,
 ) -> Words:
-    """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
-    with "warn" it may, with "unknown" the limit or what the plan needs of it is unknown. ``have`` and ``need`` are in ``unit``.
+    """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short"
+    the run fails for certain, with "warn" it may, with "unknown" the limit or what the plan needs
+    of it is unknown. ``have`` and ``need`` are in ``unit``.
     """
     amounts = []
     if have is not None:

@@ -1,4 +1,6 @@
-"""Findings of sampling: probes that fail or are expensive, the server's processes, the kernel's files."""
+"""Findings of sampling: probes that fail or are expensive, the server's processes, the kernel's
+files.
+"""
 
 from __future__ import annotations
 
@@ -24,36 +26,45 @@ def probe_answered(url: str, status: int, over_tls: bool) -> Words:
     return Words(f"{url}: the heartbeat got an error answer (HTTP {status})", remedy)
 
 
-@finding("{probe}_slowed", "info")
+#: What a probe may be.
+_PROBES = (
+    "status, metrics, agent, server, sockets, kernel, memory and others: what is read each second"
+)
+
+
+@finding("{probe}_slowed", "info", values=_PROBES)
 def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> str:
-    """A probe is read less often than once a second, because it takes much CPU. ``budget``: the share of a core it may use."""
+    """A probe is read less often than once a second, because it takes much CPU. ``budget``: the
+    share of a core it may use.
+    """
     return (
-        f"reading {probe} takes {format_duration(cost_s)} of CPU, so asyncli does so every {format_duration(period_s)} (budget: "
-        f"{format_share(budget, 1)} of a core)"
+        f"reading {probe} takes {format_duration(cost_s)} of CPU, so asyncli does so every "
+        f"{format_duration(period_s)} (budget: {format_share(budget, 1)} of a core)"
     )
 
 
-@finding("{probe}_lost", "warning", "figures leave this gap blank")
+@finding("{probe}_lost", "warning", "figures leave this gap blank", values=_PROBES)
 def probe_lost(probe: str, from_s: float, why: str, untrusted: bool) -> str:
-    """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap from then on. ``untrusted``:
-    TLS failed, which is no sign that the server is silent.
+    """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap
+    from then on. ``untrusted``: TLS failed, which is no sign that the server is silent.
     """
     return f"{probe} could not be read from {format_clock(from_s)} on: {why}"
 
 
-@finding("{probe}_back", "info")
+@finding("{probe}_back", "info", values=_PROBES)
 def probe_back(probe: str, at_s: float, for_s: float) -> str:
     """A probe that had failed answers again."""
     return f"{probe} is read again at {format_clock(at_s)}, after a gap of {format_duration(for_s)}"
 
 
-@finding("{whose}_memory_unprivileged", "warning")
+@finding("{whose}_memory_unprivileged", "warning", values="server or generator")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need rights; RSS counts shared pages in each process. An info if asyncli does not run as root (see
-    needs_root). ``user``: as which it runs.
+    """PSS and USS need rights; RSS counts shared pages in each process. An info if asyncli does not
+    run as root (see needs_root). ``user``: as which it runs.
     """
     evidence = (
-        f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
+        f"using RSS for the {whose}, which counts shared pages in every process: "
+        f"/proc/{pid}/smaps_rollup: {why} for user {user}"
     )
     if user:
         return Words(evidence, "", "info")
@@ -62,8 +73,8 @@ def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
 
 @finding("slabinfo_unreadable", "warning")
 def slabinfo_unreadable(why: str, user: int) -> Words:
-    """Kernel memory of sockets needs root (/proc/slabinfo). An info if asyncli does not run as root: needs_root has the
-    remedy. ``user``: as which it runs.
+    """Kernel memory of sockets needs root (/proc/slabinfo). An info if asyncli does not run as
+    root: needs_root has the remedy. ``user``: as which it runs.
     """
     evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
     if user:
@@ -73,43 +84,68 @@ def slabinfo_unreadable(why: str, user: int) -> Words:
 
 @finding("needs_root", "warning")
 def needs_root(unknown: Sequence[str], command: str, instead: str) -> Words:
-    """These values need root. ``command``: runs asyncli as root; ``instead``: a flag that needs no root and gives the server's
-    memory (RSS), CPU and limits, "" if none is needed.
+    """These values need root. ``command``: runs asyncli as root; ``instead``: a flag that needs no
+    root and gives the server's memory (RSS), CPU and limits, "" if none is needed.
     """
     flag = f"; or {instead}: its RSS, CPU and limits need no root" if instead else ""
     return Words(f"without root unknown: {'; '.join(unknown)}", f"{command}{flag}")
 
 
-@finding("slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge")
+@finding(
+    "slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge"
+)
 def slab_caches_missing(caches: Sequence[str]) -> str:
-    """The kernel merges slab caches of one size; without /sys/kernel/slab a socket's cache cannot be identified."""
-    return f"kernel.socket_bytes is too low: {', '.join(caches)} not found in /proc/slabinfo or /sys/kernel/slab"
+    """The kernel merges slab caches of one size; without /sys/kernel/slab a socket's cache cannot
+    be identified.
+    """
+    return (
+        f"kernel.socket_bytes is too low: {', '.join(caches)} not found in /proc/slabinfo or "
+        "/sys/kernel/slab"
+    )
 
 
 @finding("server_ended", "error")
 def server_ended(at_s: float, why: str, pid: int | None) -> Words:
-    """All processes of the server ended. ``pid``: given by --server-pid, which follows no restart."""
+    """All processes of the server ended. ``pid``: given by --server-pid, which follows no
+    restart.
+    """
     evidence = f"{why} at {format_clock(at_s)}"
     if pid is None:
         return Words(evidence, _ERROR_LOGS)
     return Words(
-        f"{evidence}; --server-pid {pid} does not follow a restart", f"{_ERROR_LOGS}; --server-pidfile and --server-name do"
+        f"{evidence}; --server-pid {pid} does not follow a restart",
+        f"{_ERROR_LOGS}; --server-pidfile and --server-name do",
     )
 
 
 @finding("server_processes_unknown", "warning")
 def server_processes_unknown(why: str, remedy: str) -> Words:
-    """The server's processes were not found, so its memory and CPU are unknown. An info if nothing can be done about it."""
-    return Words(f"{why}; the server's memory and CPU are unknown", remedy, None if remedy else "info")
+    """The server's processes were not found, so its memory and CPU are unknown. An info if nothing
+    can be done about it.
+    """
+    return Words(
+        f"{why}; the server's memory and CPU are unknown", remedy, None if remedy else "info"
+    )
 
 
-@finding("server_restarted", "warning", "see the server's log; memory before and after is of different processes")
+@finding(
+    "server_restarted",
+    "warning",
+    "see the server's log; memory before and after is of different processes",
+)
 def server_restarted(pid: int) -> str:
-    """All processes of the server were replaced, so memory before and after is of different processes."""
+    """All processes of the server were replaced, so memory before and after is of different
+    processes.
+    """
     return f"all processes of the server ended and were replaced (root now {pid})"
 
 
 @finding("server_master_ended", "warning", f"{_ERROR_LOGS}; restart the server after the run")
 def server_master_ended(pid: int) -> str:
-    """The server's main process ended while its workers continue: a worker that ends is not replaced."""
-    return f"the server's main process (pid {pid}) ended; its workers continue, without replacement or reload"
+    """The server's main process ended while its workers continue: a worker that ends is not
+    replaced.
+    """
+    return (
+        f"the server's main process (pid {pid}) ended; its workers continue, without replacement "
+        "or reload"
+    )

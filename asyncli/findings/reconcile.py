@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
@@ -11,7 +12,9 @@ from asyncli.model.products import STATUS_PAGES, product_of
 from asyncli.model.records import Finding, Severity
 from asyncli.model.units import format_clock, format_count, format_many
 
-Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"]
+Unknown = Literal[
+    "nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"
+]
 
 
 class Since(TypedDict):
@@ -23,8 +26,9 @@ class Since(TypedDict):
 
 
 class Beyond(TypedDict):
-    """Why the server counts more than we hold: connections of ``killed`` workers, or from ``before`` our first connect (0: none);
-    ``others`` that use it; else ``lost`` or failed ones that it still counts.
+    """Why the server counts more than we hold: connections of ``killed`` workers, or from
+    ``before`` our first connect (0: none); ``others`` that use it; else ``lost`` or failed ones
+    that it still counts.
     """
 
     killed: int
@@ -34,7 +38,9 @@ class Beyond(TypedDict):
 
 
 class Apart(TypedDict):
-    """``by``: the difference of a pair; ``flight``: the in-flight bound; ``before``: from before our first connect."""
+    """``by``: the difference of a pair; ``flight``: the in-flight bound; ``before``: from before
+    our first connect.
+    """
 
     pair: str
     by: int
@@ -44,9 +50,13 @@ class Apart(TypedDict):
 
 # The sentence names this many restarts of counters.
 _TIMES_NAMED = 3
-_OTHER_CLIENTS = "another client uses this server, such as a monitor or a second asyncli: stop it, and run again"
+_OTHER_CLIENTS = (
+    "another client uses this server, such as a monitor or a second asyncli: stop it, and run again"
+)
 _LATE = "the server still counts connections that were lost or given up"
-_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
+_DESCRIPTORS = (
+    "see its error log for 'too many open files', and raise its descriptor limit{more_descriptors}"
+)
 _SLOTS = "raise its limit on connections{more_slots}"
 _RESTARTED = "see whether the server was restarted"
 _SEE_OTHERS = "see the other findings for why"
@@ -60,20 +70,29 @@ _NAMES = {
 }
 _BEHIND = {
     "asked": "see the losses, the failed connects and the ramp's lateness for why",
-    "held": "held connections had ended unnoticed: see the server's error log, and middle boxes for silent drops",
+    "held": (
+        "held connections had ended unnoticed: see the server's error log, and middle boxes for "
+        "silent drops"
+    ),
     "accepts": f"they waited in its listen queue: {_DESCRIPTORS}",
     "handled": _SLOTS,
     "requests": _RESTARTED,
 }
 
 
-def divergence_sentence(pair: str, from_s: float, to_s: float, most: int, at_s: float, closed: bool) -> str:
+def divergence_sentence(
+    pair: str, from_s: float, to_s: float, most: int, at_s: float, closed: bool
+) -> str:
     """Which count fell behind the other, when, by how much, and until when."""
     behind, of = _NAMES[pair]
     how = "fell behind" if most < 0 else "ran ahead of"
-    # What is in flight hides a small difference at first; nothing is between the plan and what is held.
+    # What is in flight hides a small difference at first; nothing is between the plan and what is
+    # held.
     at = "at" if pair == "asked" else "at or before"
-    when = f"{behind} {how} {of} {at} {format_clock(from_s)}, by up to {_count(most)} (at {format_clock(at_s)})"
+    when = (
+        f"{behind} {how} {of} {at} {format_clock(from_s)}, by up to {_count(most)} (at "
+        f"{format_clock(at_s)})"
+    )
     if closed:
         return f"{when}, until {format_clock(to_s)}"
     return f"{when}, to the end"
@@ -137,15 +156,24 @@ def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Sever
 PARTED = frozenset({"parted_held", "parted_accepts", "parted_handled", "parted_requests"})
 
 
-@finding("parted_{pair}", "warning")
+@finding("parted_{pair}", "warning", values="asked, held, accepts, handled or requests")
 def parted(
-    pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond,
+    pair: str,
+    from_s: float,
+    to_s: float,
+    at_s: float,
+    most: int,
+    closed: bool,
+    times: int,
+    addresses: int,
+    beyond: Beyond,
     server: str,
-) -> Words:  # fmt: skip
-    """Two counts differed for a while by more than was in flight: the server's count against asyncli's, or the held
-    connections against the planned ones. A warning if the server counted fewer connections at one address, else an info.
-    ``times``: how often; ``most``: by how much in the largest, at ``at_s`` (below 0: the server's count, or the held
-    connections, were less); ``addresses``: servers of the run.
+) -> Words:
+    """Two counts differed for a while by more than was in flight: the server's count against
+    asyncli's, or the held connections against the planned ones. A warning if the server counted
+    fewer connections at one address, else an info. ``times``: how often; ``most``: by how much in
+    the largest, at ``at_s`` (below 0: the server's count, or the held connections, were less);
+    ``addresses``: servers of the run.
     """
     evidence = divergence_sentence(pair, from_s, to_s, most, at_s, closed)
     if times == 2:
@@ -163,26 +191,74 @@ def parted(
 
 
 @finding("reconcile_held", "error")
-def reconcile_held(held: int, active: int, since: Since | None, addresses: int, beyond: Beyond) -> Words:
-    """At the hold's end client and server count different numbers of connections. A warning if the server counts more."""
-    evidence = f"the client holds {format_many(held, 'connection')}, the server {active:,}{_since(since)}"
+def reconcile_held(
+    held: int, active: int, since: Since | None, addresses: int, beyond: Beyond
+) -> Words:
+    """At the hold's end client and server count different numbers of connections. A warning if the
+    server counts more.
+    """
+    evidence = (
+        f"the client holds {format_many(held, 'connection')}, the server {active:,}{_since(since)}"
+    )
     if active > held:
         return Words(evidence, _beyond(beyond), "warning")
     remedy = (
-        "the server closed connections, or never accepted them: see its error log for 'too many open files', and middle boxes "
-        "for silent drops"
+        "the server closed connections, or never accepted them: see its error log for 'too many "
+        "open files', and middle boxes for silent drops"
     )
     return Words(evidence, *_behind(addresses, "error", remedy))
+
+
+def found_by_values(row: str) -> str:
+    """Where the server's active count is from, as a sentence."""
+    return f"The server's active count is {row}: found by its values, not by a rule."
+
+
+@finding("counted_by_values", "info")
+def counted_by_values(
+    row: str, url: str, before: int, held: int, active: int, agrees: bool
+) -> Words:
+    """No rule names what counts connections on the server's pages of metrics, and one row counts
+    them by its values: it rose by one for each connection, stayed with them, and fell when they
+    were closed. It is compared with asyncli's count; no cost is divided by it, and it is no
+    evidence of a loss. A warning if the two differ at the hold's end.
+
+    ``row``: its name and labels; ``url``: the page; ``before``: what it counted beside asyncli's
+    connections, which is taken off; ``held``, ``active``: asyncli's count and the row's at the
+    hold's end; ``agrees``: whether they differ by no more than was in flight.
+    """
+    evidence = (
+        f"{row} of {url} counts the server's active connections by its values: no rule names it, "
+        "and it rose with the connections held, stayed with them, and fell when they were closed"
+    )
+    flag = f"--metrics-map {shlex.quote(f'active={row}')}"
+    remedy = f"name it in later runs: {flag}"
+    if before:
+        evidence += f"; what it counted beside them ({format_count(before)}) is taken off"
+    if before > 1:
+        # One is taken for asyncli's own reading of the page: see collect/metric_values.py.
+        remedy += f", which does not take off the {format_count(before)}"
+    if agrees:
+        return Words(evidence, remedy)
+    evidence += (
+        f"; at the hold's end it is {format_count(active)}, and asyncli holds {format_count(held)}"
+    )
+    remedy = f"see whether it counts all connections; if so, {remedy}"
+    return Words(evidence, remedy, "warning")
 
 
 @finding("reconcile_accepts", "error")
 def reconcile_accepts(
     opened: int, accepts: int, since: Since | None, addresses: int, silent: int, server: str
 ) -> Words:
-    """The client opened another number of connections than the server accepted. ``silent``: those that were never answered, if
-    they explain it: when the last packet of a handshake is lost, only the client has a connection.
+    """The client opened another number of connections than the server accepted. ``silent``: those
+    that were never answered, if they explain it: when the last packet of a handshake is lost, only
+    the client has a connection.
     """
-    evidence = f"the client opened {format_many(opened, 'connection')}, the server accepted {accepts:,}{_since(since)}"
+    evidence = (
+        f"the client opened {format_many(opened, 'connection')}, the server accepted "
+        f"{accepts:,}{_since(since)}"
+    )
     if accepts > opened:
         return Words(evidence, _OTHER_CLIENTS, "warning")
     remedy = f"they wait in its listen queue: {_DESCRIPTORS}".format_map(settings(server))
@@ -194,13 +270,16 @@ def reconcile_accepts(
 
 @finding("reconcile_handled", "error")
 def reconcile_handled(accepts: int, handled: int, since: Since | None, server: str) -> Words:
-    """The server accepted connections and did not handle them: nginx had no free slot for them; HAProxy rejected them by a rule,
-    or their handshake of TLS failed.
+    """The server accepted connections and did not handle them: nginx had no free slot for them;
+    HAProxy rejected them by a rule, or their handshake of TLS failed.
     """
     accepted = format_many(accepts, "connection")
     evidence = f"the server accepted {accepted} and handled {handled:,}"
     if product_of(server) == "HAProxy":
-        evidence += ": the rest got no session, because a rule rejected them or their handshake of TLS failed"
+        evidence += (
+            ": the rest got no session, because a rule rejected them or their handshake of TLS "
+            "failed"
+        )
         remedy = "see its rules that reject, and its counts of denied connections (dcon, dses)"
         return Words(evidence + _since(since), remedy)
     evidence += f": the rest found no free slot{_since(since)}"
@@ -210,7 +289,10 @@ def reconcile_handled(accepts: int, handled: int, since: Since | None, server: s
 @finding("reconcile_requests", "warning")
 def reconcile_requests(answers: int, requests: int, since: Since | None, addresses: int) -> Words:
     """The server counts another number of requests than the client's answers and polls."""
-    evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests{_since(since)}"
+    evidence = (
+        f"the client counts {answers:,} answers and polls, the server {requests:,} "
+        f"requests{_since(since)}"
+    )
     if requests > answers:
         return Words(evidence, _OTHER_CLIENTS)
     return Words(evidence, *_behind(addresses, "warning", _RESTARTED))
@@ -232,16 +314,16 @@ def counts_ahead(diverged: Finding) -> bool:
 
 @finding("reconcile_stale", "info", "restart the server before a run")
 def reconcile_stale(by: int, killed: int, before: int) -> str:
-    """The server counts connections as active that are not this run's, or that ended with a worker that was killed.
-    ``killed``: how many of these.
+    """The server counts connections as active that are not this run's, or that ended with a worker
+    that was killed. ``killed``: how many of these.
     """
     return f"{_differ('held', by)}: {_stale(killed, before)}"
 
 
 @finding("reconcile_in_flight", "info")
 def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Words:
-    """Counts differ by no more than was in flight when they were read, so they agree. ``ended``: hold and drain finished;
-    ``anew``: the server was restarted during the run.
+    """Counts differ by no more than was in flight when they were read, so they agree. ``ended``:
+    hold and drain finished; ``anew``: the server was restarted during the run.
     """
     remedy = "after a finished hold and drain nothing is in flight"
     if ended:
@@ -258,17 +340,22 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
     return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
 
 
-@finding("counters_restarted", "warning", "see the server's log for why it was restarted, or reloaded (HAProxy)")
+@finding(
+    "counters_restarted",
+    "warning",
+    "see the server's log for why it was restarted, or reloaded (HAProxy)",
+)
 def counters_restarted(at_s: Sequence[float], counter: str, before: float, after: float) -> str:
-    """The server's counters fell: it was restarted, or another server answers. ``at_s``: when, first from ``before`` to
-    ``after``.
+    """The server's counters fell: it was restarted, or another server answers. ``at_s``: when,
+    first from ``before`` to ``after``.
     """
     when = ", ".join(map(format_clock, at_s[:_TIMES_NAMED]))
     if len(at_s) > _TIMES_NAMED:
         when = f"{when} and {len(at_s) - _TIMES_NAMED} more times"
     return (
-        f"the server's counters restarted at {when} ({counter} fell from {format_count(before)} to {format_count(after)}): the "
-        "counts before and after are added; what came after its last status page is missing"
+        f"the server's counters restarted at {when} ({counter} fell from {format_count(before)} "
+        f"to {format_count(after)}): the counts before and after are added; what came after its "
+        "last status page is missing"
     )
 
 
@@ -276,27 +363,37 @@ def _way_to_a_page(server: str) -> str:
     """How the page of ``server`` ("": unknown) is read."""
     page = STATUS_PAGES.get(product_of(server), "")
     if server and not page:
-        return f"asyncli reads status pages of {', '.join(STATUS_PAGES)}, and none of {server}"
+        return (
+            f"asyncli reads status pages of {', '.join(STATUS_PAGES)}, and none of {server}; "
+            "if its own metrics count connections, name their page with --server-metrics"
+        )
     return f"name its status page ({page or ', '.join(STATUS_PAGES)}) with --status-url"
 
 
 @finding("reconciliation_unknown", "info")
 def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> Words:
-    """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a status page and a baseline, those
-    that were not planned.
+    """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a
+    status page and a baseline, those that were not planned.
     """
-    ways = {"status_url": _way_to_a_page(server), "baseline": "plan a --baseline"}
+    ways = {
+        "status_url": _way_to_a_page(server),
+        "metrics_map": "name what counts connections on its page of metrics with --metrics-map",
+        "baseline": "plan a --baseline",
+    }
     missing = ", and ".join(ways[name] for name in lacks)
     reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
         "no_page": ("no status page from before the ramp", missing or _SEE_OTHERS),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",
-            "Apache counts requests with ExtendedStatus On, and connections in prefork, or in event with one process",
+            "Apache counts requests with ExtendedStatus On, and connections in prefork, or in "
+            "event with one process",
         ),
         "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
         "page_of_new_processes": (
-            "after its reload the status page is of the new processes, while earlier ones hold the connections", _SEE_OTHERS
+            "after its reload the status page is of the new processes, while earlier ones hold "
+            "the connections",
+            _SEE_OTHERS,
         ),
     }[why]
     return Words(f"the server's own counts are unknown: {reason}", remedy)

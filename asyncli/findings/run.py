@@ -13,7 +13,9 @@ _SEVERITIES: dict[str, Severity] = {"passed": "info"}
 
 
 def where(phase: str | None, after_s: float, of_s: float | None) -> str:
-    """``5 min into the hold of 12 h``. ``phase``: None before the baseline, "resume" while a resumed run reopens connections."""
+    """``5 min into the hold of 12 h``. ``phase``: None before the baseline, "resume" while a
+    resumed run reopens connections.
+    """
     if phase == "resume":
         return "before the resumed run had reopened its connections"
     if phase is None:
@@ -29,17 +31,21 @@ def resume_with(command: str) -> str:
 
 
 def _verdict(verdict: str, why: str, rule: str, by_limits: bool) -> Words:
-    """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it; ``by_limits``: only limits made it fail."""
+    """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it; ``by_limits``:
+    only limits made it fail.
+    """
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
 
 
-verdict = finding("verdict_{verdict}", "error")(_verdict)
+verdict = finding("verdict_{verdict}", "error", values="failed, invalid or untested")(_verdict)
 finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 
 
 @finding(STOPPED, "warning")
 def stopped_by_user(phase: str | None, after_s: float, of_s: float | None, resume: str) -> Words:
-    """The user stopped the run with Ctrl-C or a signal. ``resume``: the command that continues it; "" if it was drained."""
+    """The user stopped the run with Ctrl-C or a signal. ``resume``: the command that continues it;
+    "" if it was drained.
+    """
     return Words(
         f"stopped by the user (Ctrl-C or a signal) {where(phase, after_s, of_s)}",
         resume_with(resume) if resume else "let the run finish, or plan a shorter one",
@@ -49,24 +55,33 @@ def stopped_by_user(phase: str | None, after_s: float, of_s: float | None, resum
 @finding(CUT, "warning", _SO_FAR)
 def cut_off(phase: str | None, after_s: float, of_s: float | None) -> str:
     """A second Ctrl-C or signal ended the run at once, without a drain."""
-    return f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {where(phase, after_s, of_s)}"
+    return (
+        "ended at once (a second Ctrl-C or signal, or its task was cancelled) "
+        f"{where(phase, after_s, of_s)}"
+    )
 
 
 @finding(ABORTED, "error", "leave out --abort to continue past a crossed limit")
 def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, because: str) -> str:
-    """asyncli stopped the run: a limit of --fail-if was crossed (--abort), or this host ran low on memory (capacity)."""
+    """asyncli stopped the run: a limit of --fail-if was crossed (--abort), or this host ran low on
+    memory (capacity).
+    """
     return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
 @finding(GAVE_UP, "error", "see the findings on connects that failed")
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
-    """The ramp ended early, because nothing had connected and many connects had failed. ``failures``: how many."""
+    """The ramp ended early, because nothing had connected and many connects had failed.
+    ``failures``: how many.
+    """
     return f"gave up after {format_duration(round(after_s, 1))}: all {failures:,} connects failed"
 
 
 @finding("nobody_home", "error")
 def nobody_home(failures: int, resume: str) -> Words:
-    """A resumed run could reopen none of its connections. ``resume``: the command that continues it."""
+    """A resumed run could reopen none of its connections. ``resume``: the command that continues
+    it.
+    """
     return Words(
         f"no connection was reopened: all {failures:,} connects failed",
         f"start the server, then {resume_with(resume)}",
@@ -75,44 +90,63 @@ def nobody_home(failures: int, resume: str) -> Words:
 
 @finding("held_again", "info")
 def held_again(held: int, off_s: float, opened_s: float) -> str:
-    """A resumed run has reopened its connections. ``off_s``: from the interruption to the resumption; ``opened_s``: to reopen."""
-    parts = f"{format_duration(round(off_s))} interrupted, {format_duration(round(opened_s))} to reopen"
+    """A resumed run has reopened its connections. ``off_s``: from the interruption to the
+    resumption; ``opened_s``: to reopen.
+    """
+    parts = (
+        f"{format_duration(round(off_s))} interrupted, {format_duration(round(opened_s))} to reopen"
+    )
     return f"{held:,} connections are held again: {parts}"
 
 
 @finding("hold_until", "info")
 def hold_until(until: str, hold_s: float, ends_local: str) -> Words:
-    """When a hold ends that was planned by the wall clock. A warning if that time had passed when the hold began."""
+    """When a hold ends that was planned by the wall clock. A warning if that time had passed when
+    the hold began.
+    """
     if hold_s <= 0:
-        return Words(f"the hold was to end at {until}, which had passed", "give a later time: --hold 'until 07:00'", "warning")
+        return Words(
+            f"the hold was to end at {until}, which had passed",
+            "give a later time: --hold 'until 07:00'",
+            "warning",
+        )
     return Words(f"the hold ends at {ends_local}, {format_duration(round(hold_s))} after it began")
 
 
 @finding("waiting", "info")
 def waiting(what: str) -> str:
-    """asyncli waits before a run: for the server to listen, for cluster hosts, or until leases of a killed session expire."""
+    """asyncli waits before a run: for the server to listen, for cluster hosts, or until leases of a
+    killed session expire.
+    """
     return what
 
 
 @finding("watcher_failed", "warning")
-def watcher_failed(phase: str | None, after_s: float, of_s: float | None, why: str, path: str) -> Words:
-    """The display (screen, log or notebook) raised an error and was switched off. The run continues. ``path``: its file."""
+def watcher_failed(
+    phase: str | None, after_s: float, of_s: float | None, why: str, path: str
+) -> Words:
+    """The display (screen, log or notebook) raised an error and was switched off. The run
+    continues. ``path``: its file.
+    """
     return Words(
-        f"the display (screen, log or notebook) failed {where(phase, after_s, of_s)} and was switched off: {why}",
+        f"the display (screen, log or notebook) failed {where(phase, after_s, of_s)} and was "
+        f"switched off: {why}",
         f"the run continues: 'asyncli watch {path}' shows it",
     )
 
 
 @finding("sample_refused", "warning", "see what sent it: the agent, or the kernel's files")
 def sample_refused(metric: str, value: float) -> str:
-    """A metric had a value that no host can have, and was left out. Only the first of a run is reported."""
+    """A metric had a value that no host can have, and was left out. Only the first of a run is
+    reported.
+    """
     return f"{metric} was read as {value:.3g}, which is impossible; such values are left out"
 
 
 @finding("incomplete", "warning", _SO_FAR)
 def incomplete(phase: str | None, written: bool | None) -> Words:
-    """The run file has no end: the run ended early, or it is still being written. ``phase``: the last one (None: before the
-    first); ``written``: whether it still is (None: unknown).
+    """The run file has no end: the run ended early, or it is still being written. ``phase``: the
+    last one (None: before the first); ``written``: whether it still is (None: unknown).
     """
     where = f"in its {phase}" if phase else "at its start"
     if written:
@@ -140,8 +174,8 @@ def stopped_early(after_s: float, of_s: float) -> str:
 
 @finding("server_changed", "warning", "run again, without --resume, to measure this server")
 def server_changed(differs: Sequence[str], was_held: bool) -> str:
-    """Another server answers since the resumption. ``differs``: what differs; ``was_held``: in the hold, so its cost was
-    never measured.
+    """Another server answers since the resumption. ``differs``: what differs; ``was_held``: in the
+    hold, so its cost was never measured.
     """
     if was_held:
         return (

@@ -6,10 +6,27 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.loss_causes import WHAT_IT_WAITS_FOR, WHAT_STOPPED_IT
-from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many, format_share
+from asyncli.model.records import Severity
+from asyncli.model.units import (
+    LONGEST_S,
+    format_clock,
+    format_count,
+    format_duration,
+    format_many,
+    format_share,
+)
 
 #: Why no heartbeat was answered.
-NoAnswers = Literal["unacknowledged", "stopped", "waited", "stood_still", "computing", "slow", "page_answered", "unknown"]
+NoAnswers = Literal[
+    "unacknowledged",
+    "stopped",
+    "waited",
+    "stood_still",
+    "computing",
+    "slow",
+    "page_answered",
+    "unknown",
+]
 # These reasons say themselves how much CPU was used.
 _TELLS_CPU = ("computing", "stopped", "waited", "stood_still")
 _NETWORK = "see routes, firewalls and links between here and the server"
@@ -17,38 +34,56 @@ _NETWORK = "see routes, firewalls and links between here and the server"
 
 @finding("no_answers", "warning")
 def no_answers(
-    from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int,
-    cores: float | None, every_s: float | None,
-) -> Words:  # fmt: skip
-    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost. The cause is
-    inferred from retransmissions of asyncli's sockets, the server's status page and its CPU time. ``times``: of so many
-    periods this is the longest, ``every_s`` apart if regular; ``requests``: how many the page counted; ``cores``: of CPU.
+    from_s: float,
+    to_s: float,
+    waited: int,
+    server: str,
+    why: NoAnswers,
+    requests: int | None,
+    times: int,
+    cores: float | None,
+    every_s: float | None,
+) -> Words:
+    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was
+    lost. The cause is inferred from retransmissions of asyncli's sockets, the server's status page
+    and its CPU time. ``times``: of so many periods this is the longest, ``every_s`` apart if
+    regular; ``requests``: how many the page counted; ``cores``: of CPU.
     """
     reason, remedy = {
-        "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
+        "unacknowledged": (
+            "no packet was acknowledged: looks like the network path was down",
+            _NETWORK,
+        ),
         "stopped": (
-            f"a signal or a debugger had stopped {server}: its status page was silent and its processes used no CPU",
+            f"a signal or a debugger had stopped {server}: its status page was silent and its "
+            "processes used no CPU",
             WHAT_STOPPED_IT,
         ),
         "waited": (
-            f"looks like {server} waited for something that blocks all of it: its status page was silent and its processes used "
-            "no CPU, though no signal had stopped them",
+            f"looks like {server} waited for something that blocks all of it: its status page was "
+            "silent and its processes used no CPU, though no signal had stopped those that hold "
+            "connections",
             WHAT_IT_WAITS_FOR,
         ),
         "stood_still": (
-            f"looks like {server} was stopped, or waited for something: its status page was silent and its processes used no CPU",
+            f"looks like {server} was stopped, or waited for something: its status page was "
+            "silent and its processes used no CPU",
             f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
         ),
         "computing": (
-            f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something else",
-            "see what it computes (a profiler, the log of its garbage collector); give it more processes or threads",
+            f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something "
+            "else",
+            "see what it computes (a profiler, the log of its garbage collector); give it more "
+            "processes or threads",
         ),
         "slow": (
-            f"{server} counted {format_many(requests or 0, 'request')} meanwhile: it was slow, or its answers were delayed",
+            f"{server} counted {format_many(requests or 0, 'request')} meanwhile: it was slow, or "
+            "its answers were delayed",
             "see its load, and middle boxes between here and the server",
         ),
         "page_answered": (
-            "its status page answered: looks like the network path was down, or a part of it was stopped",
+            "its status page answered: looks like the network path was down, or a part of it was "
+            "stopped",
             f"see its workers and backends; {_NETWORK}",
         ),
         "unknown": (
@@ -71,15 +106,29 @@ def no_answers(
     )
 
 
-@finding("answers_slow", "warning", "see the server's load, workers, disks and backends at that time, and the network path")
+@finding(
+    "answers_slow",
+    "warning",
+    "see the server's load, workers, disks and backends at that time, and the network path",
+)
 def answers_slow(
-    from_s: float, to_s: float, late: int, others: int, median_s: float, usual_s: float, server: str, cores: float | None,
-    times: int, all_s: int, every_s: float | None,
-) -> str:  # fmt: skip
-    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it, while
-    the others were answered as usual. One stopped worker of several looks so, and a slow backend. ``late``: how many took
-    long, in the median ``median_s``; ``times``: of so many periods this is the longest, ``all_s`` in total, ``every_s``
-    apart if regular; ``cores``: CPU of the server meanwhile.
+    from_s: float,
+    to_s: float,
+    late: int,
+    others: int,
+    median_s: float,
+    usual_s: float,
+    server: str,
+    cores: float | None,
+    times: int,
+    all_s: int,
+    every_s: float | None,
+) -> str:
+    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1
+    s more than it, while the others were answered as usual. One stopped worker of several looks so,
+    and a slow backend. ``late``: how many took long, in the median ``median_s``; ``times``: of so
+    many periods this is the longest, ``all_s`` in total, ``every_s`` apart if regular; ``cores``:
+    CPU of the server meanwhile.
     """
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
     evidence = (
@@ -99,13 +148,21 @@ def answers_slow(
 
 @finding("packets_sent_again", "warning")
 def packets_sent_again(
-    here: bool, count: int, from_s: float, to_s: float, share: float, within_s: float, one_network: bool
+    here: bool,
+    count: int,
+    from_s: float,
+    to_s: float,
+    share: float,
+    within_s: float,
+    one_network: bool,
 ) -> Words:
-    """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel reports for each of
-    them; or the server's host sent as much again, counted for all its programs, while so many answers were late. ``here``:
-    asyncli's sockets did.
+    """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel
+    reports for each of them; or the server's host sent as much again, counted for all its programs,
+    while so many answers were late. ``here``: asyncli's sockets did.
     """
-    when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
+    when = (
+        f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
+    )
     segments = format_many(count, "TCP segment")
     if here:
         sent_again = f"asyncli's connections sent {segments} again {when} their requests"
@@ -129,34 +186,67 @@ def packets_sent_again(
     )
 
 
-@finding("fell_silent", "warning", "see the server's log of that time; with --silence TIME such connections count as lost")
+@finding(
+    "fell_silent",
+    "warning",
+    "see the server's log of that time; with --silence TIME such connections count as lost",
+)
 def fell_silent(count: int, held: int, from_s: float, for_s: float, usual_gap_s: float) -> str:
-    """Listening connections received nothing any more at the end of the hold, for ten times as long as a message usually took to
-    come. They count as held: without --silence, or within it, nothing says how long a connection may be silent.
+    """Listening connections received nothing any more at the end of the hold, for ten times as long
+    as a message usually took to come. They count as held: without --silence, or within it, nothing
+    says how long a connection may be silent.
     """
-    quiet = f"received nothing from {format_clock(from_s)} to the end, for {format_duration(max(1, round(for_s)))}"
+    quiet = (
+        f"received nothing from {format_clock(from_s)} to the end, for "
+        f"{format_duration(max(1, round(for_s)))}"
+    )
     return (
-        f"{format_count(count)} of {format_count(held)} held connections {quiet}, though a message had come every "
-        f"{format_duration(usual_gap_s)} on average: looks like the server was stopped, forgot them, or had nothing to send"
+        f"{format_count(count)} of {format_count(held)} held connections {quiet}, though a "
+        f"message had come every {format_duration(usual_gap_s)} on average: looks like the server "
+        "was stopped, forgot them, or had nothing to send"
     )
 
 
 @finding("not_heard", "warning")
-def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
-    """Connections were open at the end, but had no heartbeat (if they listen: no data) since the hold began, or since the
-    first unanswered heartbeat of a fault. So it is unknown whether the server still serves them. Connections that listen
-    without a limit may stay silent. ``from_s``: since when; ``enough_s``: a hold that hears from each connection or ends
-    it.
+def not_heard(
+    count: int,
+    held: int,
+    from_s: float,
+    for_s: float,
+    fault: bool,
+    enough_s: float,
+    listens: bool,
+    server_stopped: bool = False,
+) -> Words:
+    """Connections were open at the end, but had no heartbeat (if they listen: no data) since the
+    hold began, or since the first unanswered heartbeat of a fault. So it is unknown whether the
+    server still serves them. Connections that listen without a limit may stay silent. ``from_s``:
+    since when; ``enough_s``: a hold that hears from each connection or ends it;
+    ``server_stopped``: since then a signal or a debugger had stopped the server, which therefore
+    serves none of them (state T of /proc/PID/stat).
     """
     forever = listens and enough_s >= LONGEST_S
     ago = format_duration(max(1, round(for_s)))
-    none_came = "no data came on them" if listens else "no heartbeat was due on them"
+    if server_stopped:
+        return Words(
+            f"{format_count(count)} of {format_count(held)} held connections were open at the "
+            f"end, but a signal or a debugger had stopped the server from {format_clock(from_s)} "
+            f"to the end, for {ago}: its kernel alone kept them",
+            WHAT_STOPPED_IT,
+            "error",
+        )
+    none_came = "no heartbeat was due on them"
+    if listens:
+        none_came = "no data came on them"
+    severity: Severity | None = None
+    if forever and not fault:
+        severity = "info"
     return Words(
         f"{format_count(count)} of {format_count(held)} held connections were open at the end, "
         f"but {none_came} after {format_clock(from_s)}, {_since_when(fault, listens)}, "
         f"{ago} before: whether the server still serves them is unknown",
         _hold_longer(fault, enough_s, listens),
-        "info" if forever and not fault else None,
+        severity,
     )
 
 

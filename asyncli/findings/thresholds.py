@@ -10,32 +10,44 @@ from asyncli.model.units import format_duration
 
 @finding("limit_kept", "info")
 def limit_kept(limit: str, key: str, value: float, amount: str) -> str:
-    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount`` is the same with its unit."""
+    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount`` is the
+    same with its unit.
+    """
     return f"kept: {limit}: {key} is {amount}"
 
 
 @finding("limit_crossed", "error")
 def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
-    """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the JSON."""
+    """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the
+    JSON.
+    """
     return f"crossed: {limit}: {key} is {amount}"
 
 
 @finding("limit_unknown", "error")
 def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
-    """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 % interval includes the limit.
-    ``key`` null: this asyncli cannot parse the limit, and ``amount`` says why.
+    """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
+    interval includes the limit. ``key`` null: this asyncli cannot parse the limit, and ``amount``
+    says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
-    narrow = "more connections or a longer hold narrow the interval" if value is not None else "see why it is unknown"
+    narrow = (
+        "more connections or a longer hold narrow the interval"
+        if value is not None
+        else "see why it is unknown"
+    )
     return Words(f"undecided: {limit}: {key} is {amount}", f"{narrow}; or leave the limit out")
 
 
 @finding("drift_hold", "warning")
 def drift_hold(limits: Sequence[str], least_s: float, hold_s: float) -> Words:
-    """The hold is too short for a limit on drift, which will be unknown. ``least_s``: the shortest hold that suffices."""
+    """The hold is too short for a limit on drift, which will be unknown. ``least_s``: the shortest
+    hold that suffices.
+    """
     least = format_duration(least_s)
     return Words(
-        f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is {format_duration(hold_s)}",
+        f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is "
+        f"{format_duration(hold_s)}",
         f"hold for {least} or longer (--hold), or leave the limit out",
     )

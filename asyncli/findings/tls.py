@@ -1,4 +1,6 @@
-"""Findings of TLS: failed handshakes, weak certificates and ciphers, and the cost of OpenSSL's objects."""
+"""Findings of TLS: failed handshakes, weak certificates and ciphers, and the cost of OpenSSL's
+objects.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ NO_HTTP2_REMEDY = "leave --http2 out, or enable HTTP/2 on the server"
 _MOST_REASONS = 8
 # Kind of reason -> remedy. Such handshakes fail at any number of connections.
 _REMEDIES = {
-    "ours": "name a certificate that the server trusts and that is valid: --client-cert, --client-key",
+    "ours": (
+        "name a certificate that the server trusts and that is valid: --client-cert, --client-key"
+    ),
     "expired": "renew the server's certificate",
-    "sni": "the server has no host of that name (SNI): use one that it has, in the URL or with --sni",
+    "sni": (
+        "the server has no host of that name (SNI): use one that it has, in the URL or with --sni"
+    ),
     "name": "use a name that the server's certificate has, in the URL or with --sni",
-    "theirs": "see the certificate that the server shows: replace it, or name its authority with --ca",
+    "theirs": (
+        "see the certificate that the server shows: replace it, or name its authority with --ca"
+    ),
     "alpn": NO_HTTP2_REMEDY,
 }
 _DAY_S = 86_400.0
@@ -42,7 +50,9 @@ def refuses_ours(reason: str) -> bool:
 
 
 def unknown_name(reason: str) -> bool:
-    """Whether the server knows no host of the name that we sent (alert 112; nginx: ssl_reject_handshake)."""
+    """Whether the server knows no host of the name that we sent (alert 112; nginx:
+    ssl_reject_handshake).
+    """
     return "unrecognized name" in reason.replace("_", " ")
 
 
@@ -77,7 +87,9 @@ def remedy_of_reasons(reasons: Mapping[str, int], otherwise: str) -> str:
 @finding("tls_handshakes_failed", "error")
 def tls_handshakes_failed(reasons: Mapping[str, int]) -> Words:
     """TCP connected but TLS failed: by the server's alert, or by OpenSSL's message on this host."""
-    return Words(f"TLS handshakes failed: {by_reason(reasons)}", remedy_of_reasons(reasons, TLS_REMEDY))
+    return Words(
+        f"TLS handshakes failed: {by_reason(reasons)}", remedy_of_reasons(reasons, TLS_REMEDY)
+    )
 
 
 @finding("tls_unverified", "info", "name the authority with --ca")
@@ -88,8 +100,9 @@ def tls_unverified() -> str:
 
 @finding("tls_certificate_ends", "warning", "renew it")
 def tls_certificate_ends(subject: str, ends: str, days_left: float, run_s: float) -> str:
-    """The server's certificate expires before the run ends (later handshakes fail), or within 30 days of the run's start and
-    within the last third of its lifetime. ``run_s``: how long the run lasts, or is to last.
+    """The server's certificate expires before the run ends (later handshakes fail), or within 30
+    days of the run's start and within the last third of its lifetime. ``run_s``: how long the run
+    lasts, or is to last.
     """
     left_s = days_left * _DAY_S
     until = datetime.datetime.fromisoformat(ends).astimezone(datetime.UTC)
@@ -108,11 +121,14 @@ def tls_certificate_ends(subject: str, ends: str, days_left: float, run_s: float
 
 @finding("tls_weak", "warning")
 def tls_weak(what: str, chosen: str) -> Words:
-    """The server's choice is weaker than RFC 9325 (sections 4.1 to 4.5) recommends. ``what``: "forward secrecy" or "authenticated
-    encryption" (which its suite lacks), "key" or "signature".
+    """The server's choice is weaker than RFC 9325 (sections 4.1 to 4.5) recommends. ``what``:
+    "forward secrecy" or "authenticated encryption" (which its suite lacks), "key" or "signature".
     """
     certificate = {
-        "key": f"the server's certificate has a key of {chosen}, below 2,048 bits of RSA or 224 of a curve (RFC 9325, 4.5)",
+        "key": (
+            f"the server's certificate has a key of {chosen}, below 2,048 bits of RSA or 224 of a "
+            "curve (RFC 9325, 4.5)"
+        ),
         "signature": f"the server's certificate is signed with {chosen} (RFC 9325, 4.5)",
     }
     if what in certificate:
@@ -120,7 +136,11 @@ def tls_weak(what: str, chosen: str) -> Words:
     return Words(f"the server chose {chosen}, which has no {what} (RFC 9325, 4.1, 4.2)", _CHOICE)
 
 
-@finding("tls_not_resumed", "warning", "enable session tickets or a session cache, or leave --tls-resume out")
+@finding(
+    "tls_not_resumed",
+    "warning",
+    "enable session tickets or a session cache, or leave --tls-resume out",
+)
 def tls_not_resumed(full: int) -> str:
     """With --tls-resume no handshake was resumed."""
     return f"--tls-resume: the server resumed no session; {format_count(full)} handshakes were full"
@@ -128,8 +148,11 @@ def tls_not_resumed(full: int) -> str:
 
 @finding("tls_objects", "info")
 def tls_objects(connections: int, of: int) -> Words:
-    """Connections without TLS 1.3 keep an OpenSSL object, which is memory of asyncli, not of the server."""
+    """Connections without TLS 1.3 keep an OpenSSL object, which is memory of asyncli, not of the
+    server.
+    """
     return Words(
-        f"{format_count(connections)} of {format_count(of)} connections keep an OpenSSL object (TLS 1.2): part of asyncli's cost",
+        f"{format_count(connections)} of {format_count(of)} connections keep an OpenSSL object "
+        "(TLS 1.2): part of asyncli's cost",
         "allow TLS 1.3 on the server to hold more with less memory",
     )

@@ -1,4 +1,6 @@
-"""The reasons of verdicts in words, each a whole clause. :mod:`asyncli.analysis.verdict` picks one and gives its fields."""
+"""The reasons of verdicts in words, each a whole clause. :mod:`asyncli.analysis.verdict` picks one
+and gives its fields.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from asyncli.model.units import format_clock, format_duration, format_many
 
 RULE = (
-    "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
-    "held, on lost or on a status replaces that part; invalid: asyncli was the limit, or you stopped the run before its hold; "
-    "untested: nothing connected, or no heartbeat ever answered (of listening ones: no byte came and no program accepted them), "
-    "or the server sends such answers unasked as often; else failed"
+    "passed: as many held at the hold's end as asked for, none lost, no answer an error (status "
+    "400 or more), and no server that a signal or a debugger had stopped at the end; a --fail-if "
+    "on held, on lost or on a status replaces that part; invalid: asyncli was the limit, or you "
+    "stopped the run before its hold; untested: nothing connected, or no heartbeat ever answered "
+    "(of listening ones: no byte came and no program accepted them), or the server sends such "
+    "answers unasked as often; else failed"
 )
 
 NO_RECORDS = "the run file has no record of its connections"
-RECORDS_DO_NOT_ADD_UP = "the run file lacks records: its seconds do not add up, so losses may be missing"
+RECORDS_DO_NOT_ADD_UP = (
+    "the run file lacks records: its seconds do not add up, so losses may be missing"
+)
 NOTHING_CONNECTED = "nothing ever connected"
 NO_HEARTBEAT_DUE = "no heartbeat was due yet (hold for longer, or write --first-beat now)"
 NO_ANSWER_RIGHT = "no answer was right"
@@ -56,6 +62,13 @@ def fewer_held(held: int, asked: int) -> str:
     return f"{part_of(held, asked, 'connection')} held at the end"
 
 
+def server_stopped(for_s: float) -> str:
+    return (
+        "a signal or a debugger had stopped the server in the last "
+        f"{format_duration(max(1, round(for_s)))} of the hold"
+    )
+
+
 def streams_lost(count: int) -> str:
     return f"{format_many(count, 'held stream')} lost"
 
@@ -92,7 +105,10 @@ def lost_but_allowed(count: int) -> str:
 
 
 def lost_by_asyncli_but_allowed(count: int) -> str:
-    return f"the server lost none; {count:,} were lost with asyncli's own processes, which --fail-if allows"
+    return (
+        f"the server lost none; {count:,} were lost with asyncli's own processes, which --fail-if "
+        "allows"
+    )
 
 
 def connects_retried(failed: int) -> str:

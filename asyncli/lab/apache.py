@@ -61,7 +61,8 @@ class ApacheBinary(NamedTuple):
 
 
 def parse_version(text: str) -> str | None:
-    """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later.
+    """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or
+    later.
     """
     match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
     if match is None or (int(match[2]), int(match[3])) < (2, 4):
@@ -184,14 +185,18 @@ class LabApache(LabServer):
         if self._one_listener:
             # The status page's own virtual host has no listener and is unreachable.
             self.status_port = self.port
-            status_here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
+            status_here = (
+                '    <Location "/server-status">\n'
+                "        SetHandler server-status\n"
+                "    </Location>\n"
+            )
             status_listen = "# (with one listener it is the target's own)"
         return {
             "folder": quoted(folder),
             "mutex": quoted(f"default:{folder}"),
             "pid_file": quoted(folder / "apache.pid"),
             "error_log": quoted(folder / "error.log"),
-            "page": quoted(folder / "page.html"),
+            "page": quoted(folder / "body.html"),
             "user_lines": _user_lines(),
             "modules": self._modules(),
             "mpm_lines": "\n".join(f"{name} {value:g}" for name, value in self._directives.items()),
@@ -262,7 +267,7 @@ class LabApache(LabServer):
         )
 
     def _files(self) -> Mapping[str, bytes]:
-        return {"page.html": page(self.page_bytes)}
+        return {"body.html": page(self.page_bytes)}
 
     def _argv(self) -> list[str]:
         assert self._binary is not None
@@ -286,8 +291,9 @@ class LabApache(LabServer):
             return False
         if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
             raise HostError(
-                f"{self.name}: its processes run as nobody and cannot read {self.config_path.parent}; "
-                "set TMPDIR to a folder that every user may enter, for example /tmp"
+                f"{self.name}: its processes run as nobody and cannot read "
+                f"{self.config_path.parent}; set TMPDIR to a folder that every user may enter, "
+                "for example /tmp"
             )
         return True
 
@@ -317,8 +323,9 @@ class LabApachePrefork(LabApache):
         count = self._asked_workers or self.connections + _POLLERS
         if count > _MOST_PREFORK + _POLLERS:
             raise HostError(
-                f"apache-prefork needs a process for each of {self.connections:,} connections, and the lab starts at most "
-                f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
+                f"apache-prefork needs a process for each of {self.connections:,} connections, "
+                f"and the lab starts at most {_MOST_PREFORK:,}; ask for fewer (-c "
+                f"{_MOST_PREFORK}), or use apache-event"
             )
         started = count
         # Apache requires MaxSpareServers > MinSpareServers.
@@ -388,5 +395,6 @@ def _user_lines() -> str:
         return f"User nobody\nGroup {grp.getgrgid(nobody.pw_gid).gr_name}"
     except KeyError:
         raise HostError(
-            "apache: this host has no user nobody to serve as, and Apache refuses root; run as another user"
+            "apache: this host has no user nobody to serve as, and Apache refuses root; run as "
+            "another user"
         ) from None

@@ -50,10 +50,15 @@ class LabServer(ABC):
     #: The template of its configuration in configs/; "": none.
     template: ClassVar[str] = ""
     status_path: ClassVar[str] = ""
+    #: The path of its page of metrics in Prometheus's text format, at the status page's port; "":
+    #: none.
+    metrics_path: str = ""
     speaks_tls: ClassVar[bool] = False
     speaks_http2: ClassVar[bool] = False
     speaks_proxy_protocol: ClassVar[bool] = False
     speaks_deflate: ClassVar[bool] = False
+    #: It takes ``heap_bytes``, the most memory of its heap.
+    limits_heap: ClassVar[bool] = False
     #: The scheme of its URL without TLS.
     scheme: str = "http"
     #: A second scheme that it accepts at the same port; "": none.
@@ -135,6 +140,13 @@ class LabServer(ABC):
         if not self.status_path:
             return None
         return f"http://127.0.0.1:{self.status_port}{self.status_path}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of the page on which it reports its own metrics; None: it has none."""
+        if not self.metrics_path:
+            return None
+        return f"http://127.0.0.1:{self.status_port}{self.metrics_path}"
 
     @property
     def pid(self) -> int:
@@ -299,8 +311,8 @@ class LabServer(ABC):
         except OSError as error:
             await self.stop()
             raise HostError(
-                f"{self.display_name} could not be started ({error}); TMPDIR must be a folder that can be written, "
-                f"and {self._argv()[0]} a program that can be run"
+                f"{self.display_name} could not be started ({error}); TMPDIR must be a folder "
+                f"that can be written, and {self._argv()[0]} a program that can be run"
             ) from None
         except BaseException:
             await self.stop()
@@ -322,7 +334,8 @@ class LabServer(ABC):
             return template.substitute(self._values())
         except (KeyError, ValueError) as error:
             raise HostError(
-                f"configs/{self.template}: asyncli has no value for {error}; write $$ for a dollar sign"
+                f"configs/{self.template}: asyncli has no value for {error}; write $$ for a "
+                "dollar sign"
             ) from None
 
     async def _wait_for_line(self) -> None:
@@ -349,22 +362,24 @@ class LabServer(ABC):
             if await self._is_ready():
                 if not all_ready:
                     raise HostError(
-                        f"{self.display_name} has not started its {self.workers} workers within {_START_S:.0f} s: "
-                        f"{self._first_error()}; ask for fewer connections, or look at the host's load"
+                        f"{self.display_name} has not started its {self.workers} workers within "
+                        f"{_START_S:.0f} s: {self._first_error()}; ask for fewer connections, or "
+                        "look at the host's load"
                     )
                 return
             await asyncio.sleep(0.01)
         if process.poll() is None:
             raise HostError(
-                f"{self.display_name} does not answer on 127.0.0.1:{self.status_port} after {_START_S:.0f} s: "
-                f"{self._first_error()}; look for a firewall rule on loopback, or at the host's load"
+                f"{self.display_name} does not answer on 127.0.0.1:{self.status_port} after "
+                f"{_START_S:.0f} s: {self._first_error()}; look for a firewall rule on loopback, "
+                "or at the host's load"
             )
         raise self._start_error()
 
     def _start_error(self) -> HostError:
         """The error for a process that ended during its start, with the reason it printed."""
         complaint = self._first_error()
-        if "Address already in use" in complaint or "(98" in complaint:
+        if "address already in use" in complaint.lower() or "(98" in complaint:
             return _PortTakenError(
                 f"{self.display_name} did not start: {complaint}; stop what uses the port, or use "
                 "--port 0"
@@ -430,18 +445,18 @@ def quoted(text: Path | str) -> str:
     return f'"{escaped}"'
 
 
-async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
-    """The response of a port of this host to a GET, head and body, within 5 s; b"" without a
-    response.
+async def ask(port: int, path: str, address: str = "127.0.0.1", version: str = "1.0") -> bytes:
+    """The response of a port of this host to a GET of this version of HTTP, head and body, within
+    5 s; b"" without a response.
     """
     answer = b""
     try:
         async with asyncio.timeout(_ASK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(address, port)
             try:
-                writer.write(
-                    f"GET {path} HTTP/1.0\r\nHost: {ports.host_port(address, port)}\r\n\r\n".encode()
-                )
+                host = ports.host_port(address, port)
+                head = (f"GET {path} HTTP/{version}", f"Host: {host}", "Connection: close")
+                writer.write("".join(f"{line}\r\n" for line in (*head, "")).encode())
                 while len(answer) < _LONGEST_ANSWER:
                     part = await reader.read(65536)
                     if not part:

@@ -117,9 +117,21 @@ class Connection(asyncio.Protocol):
     """A client's connection. A Protocol takes a third of the memory of streams, and no task."""
 
     __slots__ = (
-        "byte_protocol", "closing", "eof", "in_request", "opened", "owed", "paused", "reading", "request", "requests", "since",
-        "state", "transport", "unread",
-    )  # fmt: skip
+        "byte_protocol",
+        "closing",
+        "eof",
+        "in_request",
+        "opened",
+        "owed",
+        "paused",
+        "reading",
+        "request",
+        "requests",
+        "since",
+        "state",
+        "transport",
+        "unread",
+    )
 
     def __init__(self, state: SharedState) -> None:
         self.state = state
@@ -357,7 +369,8 @@ def stop_requested(*worker_pipes: int) -> asyncio.Future[int]:
 
 
 def run_listener(address: str, port: int, connection: Callable[[], asyncio.Protocol]) -> int:
-    """Serve in one process until a signal; print the port once it listens. Returns the exit status.
+    """Serve in one process until a signal; print the port once it listens. Returns the exit
+    status.
     """
     _raise_descriptors()
 

@@ -1,4 +1,5 @@
-"""Starts servers as child processes that end with us, and ends them with all of their own children.
+"""Starts servers as child processes that end with us, and ends them with all of their own
+children.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ async def run_module(
             process = spawn(argv, stdout=subprocess.PIPE, stderr=stderr, env=import_environment())
         except OSError as error:
             raise HostError(
-                f"{module} could not be started ({error.strerror}); see the host's limits of processes"
+                f"{module} could not be started ({error.strerror}); see the host's limits of "
+                "processes"
             ) from None
         try:
             line = await first_line(process, timeout_s)

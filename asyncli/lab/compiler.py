@@ -20,9 +20,11 @@ _BUILD_S = 120.0
 
 @lru_cache
 def build(source: Path) -> Path:
-    """Build a C source once (half a second); returns the program's path, in a temporary folder of this process.
+    """Build a C source once (half a second); returns the program's path, in a temporary folder of
+    this process.
 
-    The compiler is $CC (default ``cc``). Raises :class:`HostError` without one, and with its first error if it fails.
+    The compiler is $CC (default ``cc``). Raises :class:`HostError` without one, and with its first
+    error if it fails.
     """
     compiler = _compiler()
     try:
@@ -41,7 +43,8 @@ def build(source: Path) -> Path:
             (line for line in lines if "error" in line.lower()), f"exit status {result.returncode}"
         )
         raise HostError(
-            f"{compiler[0]} cannot build {source.name}: {first}; install a working compiler and the C library's headers ({_NEED})"
+            f"{compiler[0]} cannot build {source.name}: {first}; install a working compiler and "
+            f"the C library's headers ({_NEED})"
         )
     if not os.access(program, os.X_OK):  # it knows of noexec mounts
         raise HostError(

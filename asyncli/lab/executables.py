@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -72,7 +73,10 @@ def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
     """The absolute path of each program with one of ``names``, and its output for ``flag`` (a few
     ms each).
     """
-    places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
+    path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    # What pip installs beside asyncli is there, also if no environment is activated.
+    pip_folder = str(Path(sys.executable).parent)
+    places = dict.fromkeys([*path_folders, *_PLACES, pip_folder])
     for name, place in itertools.product(names, filter(None, places)):
         path = shutil.which(name, path=place)
         if path is not None:
@@ -94,7 +98,8 @@ def find_nginx() -> NginxBinary | None:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors a process may have: the hard limit, or fs.nr_open if that is infinite.
+    """How many descriptors a process may have: the hard limit, or fs.nr_open if that is
+    infinite.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY:

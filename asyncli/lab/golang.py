@@ -5,20 +5,17 @@ cache.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from asyncli.lab.build_cache import BUILD_S, building, cache_folder
 from asyncli.lab.executables import programs
 from asyncli.model.errors import HostError
 from asyncli.model.secret_variables import for_child
 
 SOURCES = Path(__file__).with_name("go")
-# 16 s on two idle CPUs if Go's standard library is not built yet.
-_BUILD_S = 300.0
 
 
 class Built(NamedTuple):
@@ -44,13 +41,12 @@ def build(name: str) -> Built:
 def locate(name: str) -> tuple[str, Built]:
     """The path of the host's Go, and the program that it has built or would build."""
     path, version = _find_go(name)
-    sources = (SOURCES / "go.mod", SOURCES / "go.sum", SOURCES / name / "main.go")
+    common = ("go.mod", "go.sum", "metrics/metrics.go")
+    sources = [SOURCES / source for source in (*common, f"{name}/main.go")]
     texts = [source.read_bytes() for source in sources]
     digest = hashlib.sha256(b"\0".join([version.encode(), *texts])).hexdigest()[:16]
-    program = Path(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asyncli", f"{name}-{digest}"
-    )
-    return path, Built(program, version)
+    # A report calls a server by its file.
+    return path, Built(cache_folder() / digest / name, version)
 
 
 def _find_go(name: str) -> tuple[str, str]:
@@ -75,36 +71,21 @@ def version_of(module: str) -> str:
 
 def _build(go: str, name: str, program: Path) -> None:
     env = {**for_child(), "GOTOOLCHAIN": "local", "GOFLAGS": "", "CGO_ENABLED": "0"}
-    try:
-        program.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when complete: another run may look for it.
-        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-            made = Path(folder, name)
-            argv = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(made), f"./{name}"]
-            done = subprocess.run(
-                argv,
-                cwd=SOURCES,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=_BUILD_S,
-                check=False,
+    with building(name, go, program, "GOPROXY") as made:
+        argv = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(made), f"./{name}"]
+        done = subprocess.run(
+            argv,
+            cwd=SOURCES,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            check=False,
+        )
+        if done.returncode:
+            # A line with # names the package.
+            error = next(
+                (line for line in done.stderr.splitlines() if not line.startswith("#")),
+                "it printed nothing",
             )
-            if done.returncode:
-                # A line with # names the package.
-                error = next(
-                    (line for line in done.stderr.splitlines() if not line.startswith("#")),
-                    "it printed nothing",
-                )
-                raise HostError(
-                    f"{name}: {go} cannot build it: {error}; see GOPROXY, and Go's version"
-                )
-            made.replace(program)
-    except subprocess.TimeoutExpired:
-        raise HostError(
-            f"{name}: {go} has not built it after {_BUILD_S:.0f} s; look at the host's load, or at GOPROXY"
-        ) from None
-    except OSError as error:
-        raise HostError(
-            f"{name}: no folder to build it in ({error}); set XDG_CACHE_HOME to one that can be written"
-        ) from None
+            raise HostError(f"{name}: {go} cannot build it: {error}; see GOPROXY, and Go's version")

@@ -2,7 +2,7 @@
 messages.
 
 Each is one process without a status page, and sends no pings: a server's own pings would be
-additional heartbeats.
+additional heartbeats. Those on Node, Go and Java have a page of metrics.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from asyncli.lab import golang
+from asyncli.lab import golang, java
 from asyncli.lab.base import LabServer, backlog
 from asyncli.lab.executables import programs
 from asyncli.model.errors import HostError
+from asyncli.model.units import format_bytes
 
 # Listeners, pipes, epoll sets and what a runtime opens.
 _OWN_DESCRIPTORS = 64
+# Room for 10,000 connections, small enough to be collected now and then.
+_JAVA_HEAP_BYTES = 256_000_000
 
 
 class _LabLibrary(LabServer):
     """``_program`` is started with address, port, backlog, timeout of idle HTTP connections (s),
-    the certificate's file ("": no TLS), and "deflate" to accept compression (else ""); it prints a
-    line when it listens.
+    the certificate's file ("": no TLS), "deflate" to accept compression (else ""), and the port
+    of its page of metrics if it has one; it prints a line when it listens.
     """
 
     scheme = "ws"
@@ -45,8 +48,12 @@ class _LabLibrary(LabServer):
 
     async def _prepare(self) -> None:
         self._workers = 1
-        self._require_descriptors(_OWN_DESCRIPTORS)
+        self._require_descriptors(self._own_descriptors())
         await asyncio.to_thread(self._find)
+
+    def _own_descriptors(self) -> int:
+        """Descriptors that the process needs for other things than connections."""
+        return _OWN_DESCRIPTORS
 
     def _find(self) -> None:
         """Set ``_program`` and ``_label``. Raises :class:`HostError` if something is missing."""
@@ -56,7 +63,10 @@ class _LabLibrary(LabServer):
         pem = str(self._file("server.pem")) if self.tls else ""
         deflate = "deflate" if self.deflate else ""
         place = (self.address, str(self.port))
-        return [*self._program, *place, str(backlog()), str(self._timeout_s), pem, deflate]
+        argv = [*self._program, *place, str(backlog()), str(self._timeout_s), pem, deflate]
+        if self.metrics_path:
+            argv.append(str(self.status_port))
+        return argv
 
 
 class _LabPython(_LabLibrary):
@@ -120,9 +130,46 @@ class LabUvicorn(_LabPython):
     optional = ("uvloop", "httptools")
 
 
-class LabNodeWs(_LabLibrary):
-    """Node with the package ``ws``: WebSockets and HTTP/1.1. It is searched as Node does, from the
-    current folder up, then in the folders of ``npm install -g``.
+class _LabNode(_LabLibrary):
+    """Runs a program of ours with the host's Node."""
+
+    def _node(self) -> _Node:
+        """The host's Node. Raises :class:`HostError` without one."""
+        for path, version_text in programs("--version", "node", "nodejs"):
+            return _Node(path, version_text.strip().removeprefix("v"))
+        raise HostError(
+            f"{self.name}: no node on this host; install it (apt-get install nodejs npm)"
+        )
+
+    def _require_package(self, node: _Node, package: str) -> Path:
+        """The folder of an npm package. Raises :class:`HostError` without it."""
+        folder = _node_package(node, package)
+        if folder is not None:
+            return folder
+        raise HostError(
+            f"{self.name}: no package {package} here, in NODE_PATH or among npm's global ones; "
+            f"install it here (npm install {package}) or for all (npm install -g {package})"
+        )
+
+
+class LabNodeHttp(_LabNode):
+    """Node's own HTTP/1.1 server, whose page of metrics is the package ``prom-client``'s."""
+
+    name = "node-http"
+    scheme = "http"
+    metrics_path = "/metrics"
+
+    def _find(self) -> None:
+        node = self._node()
+        prom_client = self._require_package(node, "prom-client")
+        prom_client_version = _node_version_of(prom_client)
+        self._label = f"{self.name}/{node.version} (prom-client {prom_client_version})"
+        self._program = (node.path, _beside("node_http.js"), str(prom_client))
+
+
+class LabNodeWs(_LabNode):
+    """Node with the package ``ws``: WebSockets and HTTP/1.1. It has a page of metrics if the
+    package ``prom-client`` is installed.
     """
 
     name = "node-ws"
@@ -130,27 +177,43 @@ class LabNodeWs(_LabLibrary):
     speaks_deflate = True
 
     def _find(self) -> None:
-        node = next(programs("--version", "node", "nodejs"), None)
-        if node is None:
-            raise HostError(
-                "node-ws: no node on this host; install it (apt-get install nodejs npm)"
-            )
-        path, version_text = node
-        package = _package_ws(path)
-        facts = json.loads((package / "package.json").read_text(encoding="utf-8"))
-        self._label = f"ws/{facts.get('version')} (Node {version_text.strip().removeprefix('v')})"
-        self._program = (path, str(Path(__file__).with_name("node_ws.js")), str(package))
+        node = self._node()
+        ws = self._require_package(node, "ws")
+        prom_client = _node_package(node, "prom-client")
+        if prom_client is not None:
+            self.metrics_path = "/metrics"
+        self._label = f"ws/{_node_version_of(ws)} (Node {node.version})"
+        self._program = (node.path, _beside("node_ws.js"), str(ws), str(prom_client or ""))
 
 
 class _LabGo(_LabLibrary):
-    """Built with the host's Go at its first start, from the sources and checksums in ``go/``."""
+    """Built with the host's Go at its first start, from the sources and checksums in ``go/``.
+    Beside the page of metrics, which is client_golang's, there are those of net/http/pprof.
+    """
 
+    metrics_path = "/metrics"
+    #: The library that holds the connections, as in go.mod.
     module: ClassVar[str]
 
     def _find(self) -> None:
         built = golang.build(self.name)
-        self._label = f"{self.name}/{golang.version_of(self.module)} ({built.go})"
+        self._label = self._label_of(built)
         self._program = (str(built.program),)
+
+    def _label_of(self, built: golang.Built) -> str:
+        return f"{self.name}/{golang.version_of(self.module)} ({built.go})"
+
+
+class LabGoHttp(_LabGo):
+    """Go's ``net/http``, a goroutine and two buffers for each connection: HTTP/1.1."""
+
+    name = "go-http"
+    module = "prometheus/client_golang"
+    scheme = "http"
+
+    def _label_of(self, built: golang.Built) -> str:
+        version = built.go.removeprefix("go")
+        return f"{self.name}/{version} (client_golang {golang.version_of(self.module)})"
 
 
 class LabGorilla(_LabGo):
@@ -171,6 +234,35 @@ class LabGobwas(_LabGo):
     speaks_tls = False
 
 
+class LabJvm(_LabLibrary):
+    """Java's Netty, built with the host's Maven at its first start: HTTP/1.1. Its page of metrics
+    is Micrometer's. ``heap_bytes`` limits its heap.
+    """
+
+    name = "jvm"
+    scheme = "http"
+    metrics_path = "/metrics"
+    limits_heap = True
+
+    def __init__(self, *common: Any, heap_bytes: int = _JAVA_HEAP_BYTES, **more: Any) -> None:
+        super().__init__(*common, **more)
+        self._heap_bytes = heap_bytes
+
+    def _own_descriptors(self) -> int:
+        # Netty starts two threads for each CPU, with an epoll set and a wake-up of up to two.
+        return _OWN_DESCRIPTORS + 6 * len(os.sched_getaffinity(0))
+
+    def _find(self) -> None:
+        program = java.find_java(self.name)
+        folder = java.build(self.name)
+        netty = java.version_of("netty-codec-http")
+        micrometer = java.version_of("micrometer-registry-prometheus")
+        parts = f"Netty {netty}, Micrometer {micrometer}, heap {format_bytes(self._heap_bytes)}"
+        self._label = f"{self.name}/{program.version} ({parts})"
+        options = (f"-Xmx{self._heap_bytes}", "-cp", java.class_path(folder))
+        self._program = (program.path, *options, java.MAIN)
+
+
 def _version_of(package: str) -> str | None:
     try:
         return version(package)
@@ -178,15 +270,31 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _package_ws(node: str) -> Path:
-    """The folder of the package ws. Raises :class:`HostError` without it."""
-    for folder in _node_folders(node):
-        if Path(folder, "ws", "package.json").is_file():
-            return Path(folder, "ws")
-    raise HostError(
-        "node-ws: no package ws here, in NODE_PATH or among npm's global ones; install it here "
-        "(npm install ws) or for all (npm install -g ws)"
-    )
+class _Node(NamedTuple):
+    """The program, and its version as ``20.20.2``."""
+
+    path: str
+    version: str
+
+
+def _node_package(node: _Node, package: str) -> Path | None:
+    """The folder of an npm package, or None. It is searched as Node does, from the current folder
+    up, then in the folders of ``npm install -g``.
+    """
+    for folder in _node_folders(node.path):
+        if Path(folder, package, "package.json").is_file():
+            return Path(folder, package)
+    return None
+
+
+def _node_version_of(package: Path) -> str:
+    facts = json.loads((package / "package.json").read_text(encoding="utf-8"))
+    return str(facts.get("version"))
+
+
+def _beside(file_name: str) -> str:
+    """The path of a program in this folder."""
+    return str(Path(__file__).with_name(file_name))
 
 
 def _node_folders(node: str) -> Iterator[str]:

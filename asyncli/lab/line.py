@@ -46,7 +46,10 @@ class Quality(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, {format_share(self.lost, 1)} lost"
+        return (
+            f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, "
+            f"{format_share(self.lost, 1)} lost"
+        )
 
 
 @contextlib.asynccontextmanager
@@ -79,13 +82,15 @@ async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
 
 
 def _device() -> int:
-    """A descriptor of a new TUN device in this thread's namespace; closing it removes the device.
+    """A descriptor of a new TUN device in this thread's namespace; closing it removes the
+    device.
     """
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise HostError(
-            f"/dev/net/tun cannot be opened ({error.strerror}); {REMEDY}, with the kernel's module tun"
+            f"/dev/net/tun cannot be opened ({error.strerror}); {REMEDY}, with the kernel's "
+            "module tun"
         ) from None
     try:
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", _DEVICE, _IFF_TUN | _IFF_NO_PI))

@@ -170,5 +170,6 @@ def _set(name: str, value: str) -> None:
         path.write_text(value, encoding="ascii")
     except OSError as error:
         raise HostError(
-            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}"
+            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); "
+            f"{REMEDY}"
         ) from None

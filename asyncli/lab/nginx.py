@@ -77,11 +77,13 @@ class LabNginx(LabServer):
         self._binary = self._binary or find_nginx()
         if self._binary is None:
             raise HostError(
-                "no nginx on this host; install it (apt-get install nginx) or use the built-in server"
+                "no nginx on this host; install it (apt-get install nginx) or use the built-in "
+                "server"
             )
         if not self._binary.stub_status:
             raise HostError(
-                f"{self._binary.path} is built without stub_status; install the distribution's nginx, or use the built-in server"
+                f"{self._binary.path} is built without stub_status; install the distribution's "
+                "nginx, or use the built-in server"
             )
         self.sizes = size(
             self._sized_for,
@@ -121,33 +123,42 @@ class LabNginx(LabServer):
     def _values(self) -> Mapping[str, object]:
         assert self.sizes is not None
         assert self._binary is not None
-        modern = self._binary.version >= (1, 19, 10)
         parts, body = _split_body(self._body)
-        return {
-            "error_log": quoted(self._file("error.log")),
+        user_line = "# (user: only root may set it)"
+        if os.geteuid() == 0:
             # The workers of a root nginx stay root: another user's PSS needs CAP_SYS_PTRACE, which
             # root lacks in most containers.
-            "user_line": "user root root;"
-            if os.geteuid() == 0
-            else "# (user: only root may set it)",
+            user_line = "user root root;"
+        keepalive_time = "# (not in this version)"
+        status_keepalive_time = "# (keepalive_time: not in this version)"
+        if self._binary.version >= (1, 19, 10):
+            keepalive_time = f"keepalive_time {self._time_s}s;"
+            status_keepalive_time = "keepalive_time 1000h;"
+        # At least nginx's default, for tests with a short keepalive_timeout.
+        header_timeout_s = max(60, self._timeout_s)
+        http2_lines = "# (no HTTP/2)"
+        if self.http2:
+            # It also ends HTTP/2 connections that only ping.
+            header_timeout_s = self._time_s
+            http2_lines = "http2_max_concurrent_streams 10000;"
+        tls_lines = "# (no TLS)"
+        if self.tls:
+            tls_lines = self._tls_lines()
+        return {
+            "error_log": quoted(self._file("error.log")),
+            "user_line": user_line,
             "workers": self.sizes.workers,
             "nofile": self.sizes.nofile,
             "slots": self.sizes.slots,
             "temp_paths": _temp_paths(self._binary.without),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # At least nginx's default, for tests with a short keepalive_timeout; it ends HTTP/2
-            # connections that only ping.
-            "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
-            "keepalive_time": f"keepalive_time {self._time_s}s;"
-            if modern
-            else "# (not in this version)",
-            "status_keepalive_time": "keepalive_time 1000h;"
-            if modern
-            else "# (keepalive_time: not in this version)",
+            "header_timeout": header_timeout_s,
+            "keepalive_time": keepalive_time,
+            "status_keepalive_time": status_keepalive_time,
             "listen": " ".join([ports.host_port(self.address, self.port), *self._listen_options()]),
-            "http2_lines": "http2_max_concurrent_streams 10000;" if self.http2 else "# (no HTTP/2)",
-            "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
+            "http2_lines": http2_lines,
+            "tls_lines": tls_lines,
             "backlog": backlog(),
             "content_type": self._content_type,
             "modules": "# (no modules)",
@@ -246,7 +257,8 @@ class LabNchan(LabNginx):
         self._module = Path(self._binary.modules, _NCHAN_MODULE)
         if not self._module.is_file():
             raise HostError(
-                "this host's nginx has no Nchan module; install it (apt-get install libnginx-mod-nchan)"
+                "this host's nginx has no Nchan module; install it (apt-get install "
+                "libnginx-mod-nchan)"
             )
 
     def _values(self) -> Mapping[str, object]:
@@ -255,5 +267,10 @@ class LabNchan(LabNginx):
             "modules": f"load_module {quoted(self._module)};",
             # It sends no pings: heartbeats are the client's.
             "answer": "nchan_subscriber websocket eventsource;\n            nchan_channel_id soak;",
-            "beside_status": "location = /publish {\n            nchan_publisher;\n            nchan_channel_id soak;\n        }",
+            "beside_status": (
+                "location = /publish {\n"
+                "            nchan_publisher;\n"
+                "            nchan_channel_id soak;\n"
+                "        }"
+            ),
         }

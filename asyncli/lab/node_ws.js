@@ -1,25 +1,23 @@
-// The program behind asyncli.lab.libraries.LabNodeWs: node node_ws.js PACKAGE ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
+// The program behind asyncli.lab.libraries.LabNodeWs:
+// node node_ws.js WS PROM_CLIENT ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE METRICS_PORT
 //
-// Set up for many idle connections as the documentation of ws and Node advises: no permessage-deflate unless DEFLATE is given (ws: "significant
-// overhead in terms of performance and memory consumption"), no list of clients, and idle HTTP connections are kept (by default Node closes them
-// after 5 s, and those without a request after 60 s).
+// Set up for many idle connections as the documentation of ws advises: no permessage-deflate unless
+// DEFLATE is given (ws: "significant overhead in terms of performance and memory consumption"), and
+// no list of clients. PROM_CLIENT "": it has no page of metrics.
 "use strict";
-const fs = require("fs");
-const [packaged, address, port, backlog, idle, pem, deflate] = process.argv.slice(2);
-const { WebSocketServer } = require(packaged);
+const heldServer = require("./node_server.js");
+const [ws, promClient, address, port, backlog, idle, pem, deflate, metricsPort] =
+  process.argv.slice(2);
+const { WebSocketServer } = require(ws);
 
-const answer = (_request, response) => response.end("ok\n");
-const both = pem ? fs.readFileSync(pem) : null;
-const server = pem ? require("https").createServer({ cert: both, key: both }, answer) : require("http").createServer(answer);
-server.keepAliveTimeout = idle * 1000;
-server.headersTimeout = 0;
-server.requestTimeout = 0;
-new WebSocketServer({ server, perMessageDeflate: Boolean(deflate), clientTracking: false }).on("connection", (held) => {
+const { server, listen } = heldServer(address, port, backlog, idle, pem);
+const options = { server, perMessageDeflate: Boolean(deflate), clientTracking: false };
+new WebSocketServer(options).on("connection", (held) => {
   held.on("message", (data, binary) => held.send(data, { binary }));
   held.on("error", () => held.terminate());
 });
-server.on("error", (error) => {
-  console.error(error.message);
-  process.exit(1);
-});
-server.listen({ host: address, port: Number(port), backlog: Number(backlog) }, () => console.log("ready"));
+if (promClient) {
+  require("./node_metrics.js")(promClient, metricsPort, listen);
+} else {
+  listen();
+}

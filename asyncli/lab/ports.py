@@ -61,12 +61,20 @@ def require_free(address: str, port: int) -> None:
     if error is None:
         return
     known = {
-        errno.EADDRINUSE: f"port {port} of {address} is taken; stop what listens there (ss -ltnp 'sport = :{port}'), "
-        "or use --port 0",
-        errno.EACCES: f"port {port} needs root to listen on; use a port from 1024 up, or --port 0 for a free one",
-        errno.EADDRNOTAVAIL: f"{address} is no address of this host; use 127.0.0.1 or one that `ip address` shows",
+        errno.EADDRINUSE: f"port {port} of {address} is taken; stop what listens there (ss -ltnp "
+        f"'sport = :{port}'), or use --port 0",
+        errno.EACCES: (
+            f"port {port} needs root to listen on; use a port from 1024 up, or --port 0 for a "
+            "free one"
+        ),
+        errno.EADDRNOTAVAIL: (
+            f"{address} is no address of this host; use 127.0.0.1 or one that `ip address` shows"
+        ),
     }
-    other = f"cannot listen on {host_port(address, port)} ({error.strerror}); use another port or address"
+    other = (
+        f"cannot listen on {host_port(address, port)} ({error.strerror}); use another port or "
+        "address"
+    )
     raise HostError(known.get(error.errno or 0, other))
 
 
@@ -112,5 +120,6 @@ def free_pair(address: str) -> tuple[int, int]:
         if error is None and bind_error("127.0.0.1", port + 1) is None:
             return port, port + 1
     raise HostError(
-        f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port"
+        f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name "
+        "one with --port"
     )

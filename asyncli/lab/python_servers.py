@@ -2,9 +2,10 @@
 
     python -m asyncli.lab.python_servers NAME ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
 
-Set up for many idle connections as the libraries' documentation advises: no compression unless DEFLATE is given, since it takes
-most of a connection's memory (websockets, "Memory and buffers": 64 kB with it, 14 kB without); no access log; no pings (by
-default websockets and uvicorn send one every 20 s); idle HTTP connections are kept (by default uvicorn closes them after 5 s).
+Set up for many idle connections as the libraries' documentation advises: no compression unless
+DEFLATE is given, since it takes most of a connection's memory (websockets, "Memory and buffers": 64
+kB with it, 14 kB without); no access log; no pings (by default websockets and uvicorn send one
+every 20 s); idle HTTP connections are kept (by default uvicorn closes them after 5 s).
 """
 
 from __future__ import annotations
@@ -133,10 +134,17 @@ def _uvicorn(options: _Options) -> None:
                 _ready()
 
     config = uvicorn.Config(
-        app, host=options.address, port=options.port, backlog=options.backlog, timeout_keep_alive=options.idle_s,
-        access_log=False, log_level="warning", ws_ping_interval=None, ws_per_message_deflate=options.deflate,
+        app,
+        host=options.address,
+        port=options.port,
+        backlog=options.backlog,
+        timeout_keep_alive=options.idle_s,
+        access_log=False,
+        log_level="warning",
+        ws_ping_interval=None,
+        ws_per_message_deflate=options.deflate,
         ssl_certfile=options.pem or None,
-    )  # fmt: skip
+    )
     AnnouncingServer(config).run()
 
 

@@ -28,5 +28,6 @@ def _packaged(folder: str, name: str) -> Path:
         if path.is_file():
             return path
     raise HostError(
-        f"{folder}/{name}: not part of this installation of asyncli; install it again from a complete wheel"
+        f"{folder}/{name}: not part of this installation of asyncli; install it again from a "
+        "complete wheel"
     )

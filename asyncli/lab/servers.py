@@ -32,6 +32,7 @@ NAMES: dict[str, Known] = {
         "proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"
     ),
     "caddy": Known("packaged_servers.LabCaddy", "HTTP, HTTP/2"),
+    "envoy": Known("packaged_servers.LabEnvoy", "HTTP, HTTP/2"),
     "lighttpd": Known("packaged_servers.LabLighttpd", "HTTP, HTTP/2"),
     "varnish": Known("packaged_servers.LabVarnish", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
@@ -39,9 +40,12 @@ NAMES: dict[str, Known] = {
     "uvicorn": Known(
         "libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"
     ),
+    "node-http": Known("libraries.LabNodeHttp", "Node's http: HTTP"),
     "node-ws": Known("libraries.LabNodeWs", "Node's ws: WebSocket, HTTP"),
+    "go-http": Known("libraries.LabGoHttp", "Go's net/http: HTTP"),
     "gorilla": Known("libraries.LabGorilla", "Go's gorilla/websocket: WebSocket, HTTP"),
     "gobwas": Known("libraries.LabGobwas", "Go's gobwas/ws on an epoll set: WebSocket"),
+    "jvm": Known("libraries.LabJvm", "Java's Netty: HTTP"),
     "mosquitto": Known("packaged_servers.LabMosquitto", "MQTT"),
     "nats": Known("packaged_servers.LabNats", "NATS, as raw TCP"),
     "redis": Known("packaged_servers.LabRedis", "raw TCP"),
@@ -60,17 +64,19 @@ NAMES: dict[str, Known] = {
 
 
 class _Ability(NamedTuple):
-    """What an option asks of a server, which not every one speaks."""
+    """What an option asks of a server, which not every one can."""
 
-    name: str
+    #: With "does not" before it.
+    verb: str
     has: Callable[[type[LabServer]], bool]
 
 
 _ABILITIES = {
-    "tls": _Ability("TLS", lambda kind: kind.speaks_tls),
-    "http2": _Ability("HTTP/2", lambda kind: kind.speaks_http2),
-    "proxy_protocol": _Ability("the PROXY protocol", lambda kind: kind.speaks_proxy_protocol),
-    "deflate": _Ability("permessage-deflate", lambda kind: kind.speaks_deflate),
+    "tls": _Ability("speak TLS", lambda kind: kind.speaks_tls),
+    "http2": _Ability("speak HTTP/2", lambda kind: kind.speaks_http2),
+    "proxy_protocol": _Ability("speak the PROXY protocol", lambda kind: kind.speaks_proxy_protocol),
+    "deflate": _Ability("speak permessage-deflate", lambda kind: kind.speaks_deflate),
+    "heap_bytes": _Ability("limit its heap", lambda kind: kind.limits_heap),
 }
 
 
@@ -92,9 +98,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
     for option, ability in _ABILITIES.items():
         if options.get(option) and not ability.has(kind):
             others = ", ".join(other for other in NAMES if ability.has(kind_of(other)))
-            raise PlanError(
-                f"the lab {name} does not speak {ability.name}; those that do are {others}"
-            )
+            raise PlanError(f"the lab {name} does not {ability.verb}; those that do are {others}")
     if NAMES[name].class_path.startswith("models."):
         options["model"] = name
     return kind(**options)

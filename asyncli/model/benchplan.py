@@ -59,6 +59,8 @@ class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=T
     connect_timeout_s: float = 10.0
     status_url: str | None = None
     status_headers: tuple[str, ...] = ()
+    server_metrics: tuple[str, ...] = ()
+    metrics_map: tuple[str, ...] = ()
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
@@ -75,7 +77,8 @@ class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=T
     def held(self) -> Plan:
         """A soak's plan with the same connections, for preflight and collector."""
         shared = {*self.__struct_fields__} & {*Plan.__struct_fields__} - {"method", "fail_if"}
-        return Plan(batch=self.connections, **{name: getattr(self, name) for name in shared})
+        values = msgspec.structs.asdict(self)
+        return Plan(batch=self.connections, **{name: values[name] for name in shared})
 
 
 class BenchRun(msgspec.Struct):

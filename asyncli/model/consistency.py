@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncli.model.errors import PlanError
+from asyncli.model.metrics_map import mapped_metric
 from asyncli.model.places import UNIX, resolved
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS
 from asyncli.model.tcp_values import asks_for_nonce
@@ -47,17 +48,15 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
             f"{where}: name the server once, not {len(names)} times; leave all but one out"
         )
     has_agent = fields.get("agent") is not None
-    read_by_agent = _given(fields, ("status_url", *names))
+    read_by_agent = _given(fields, ("status_url", "server_metrics", *names))
     if has_agent and read_by_agent:
         where = _places(read_by_agent, located)
         raise PlanError(
-            f"{located['agent']} and {where}: the agent reads the server's status page "
+            f"{located['agent']} and {where}: the agent reads the server's pages "
             f"and processes; give {where} to 'asyncli agent'"
         )
-    if fields.get("status_headers") and fields.get("status_url") is None:
-        raise PlanError(
-            f"{located['status_headers']}: there is no status page; name it with --status-url"
-        )
+    require_pages(fields, located)
+    require_collect(fields, located)
     options_of_agent = _given(fields, ("agent_token_file", "agent_ca"))
     if options_of_agent and not has_agent:
         raise PlanError(
@@ -66,8 +65,51 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
         )
 
 
+def require_pages(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """Refuse flags about pages of the server that are not named, and contradictory ones."""
+    has_metrics = bool(fields.get("server_metrics"))
+    if fields.get("status_headers") and fields.get("status_url") is None and not has_metrics:
+        raise PlanError(
+            f"{located['status_headers']}: there is no status page; name it with --status-url"
+        )
+    mapped = fields.get("metrics_map") or ()
+    if mapped and not has_metrics:
+        raise PlanError(
+            f"{located['metrics_map']}: there is no page of metrics; name it with --server-metrics"
+        )
+    meanings = [mapped_metric(text).meaning for text in mapped]
+    for meaning in set(meanings):
+        if meanings.count(meaning) > 1:
+            raise PlanError(
+                f"{located['metrics_map']}: several metrics for {meaning}; leave out all but one"
+            )
+
+
+#: The fewest plateaus whose collections are a line.
+FEWEST_PLATEAUS = 3
+
+
+def require_collect(
+    fields: Mapping[str, Any], located: Mapping[str, str] = {"collect": "--collect"}
+) -> None:
+    """Refuse collections without rests to ask for them in, and of a process on another host."""
+    collect = fields.get("collect")
+    if collect is None:
+        return
+    if fields.get("plateaus", 0) < FEWEST_PLATEAUS:
+        raise PlanError(
+            f"{located['collect']}: a collection is asked for at the end of each plateau, and "
+            "three are a line; add --plateaus 5"
+        )
+    if collect == "auto" and fields.get("agent") is not None:
+        raise PlanError(
+            f"{located['collect']}: the server's process is on the agent's host, where asyncli "
+            "cannot ask it; name a page that collects: --collect URL"
+        )
+
+
 def _given(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    return [name for name in names if fields.get(name) is not None]
+    return [name for name in names if fields.get(name)]
 
 
 def _places(names: Iterable[str], located: Mapping[str, str]) -> str:
@@ -111,8 +153,9 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
 
 
 def _require_no_tls_flags(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Refuse TLS flags where no URL uses TLS. All but --sni may be for the status page."""
-    is_page_secure = (fields.get("status_url") or "").lower().startswith("https://")
+    """Refuse TLS flags where no URL uses TLS. All but --sni may be for a page of the server."""
+    pages = (fields.get("status_url") or "", *(fields.get("server_metrics") or ()))
+    is_page_secure = any(page.lower().startswith(("https://", "mqtts://")) for page in pages)
     flags = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
     if flags and not is_page_secure:
         raise PlanError(f"{flags[0]}: no URL uses TLS; write https:// or wss://, or leave it out")

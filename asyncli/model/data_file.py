@@ -94,7 +94,7 @@ def _read_rows(plan: Plan, where: str, file: TextIO, most: int) -> Data:
     """The columns that ``plan`` uses as fields, from the first ``most`` rows."""
     lines = csv.reader(file, strict=True)
     names = _column_names(where, next(lines, []))
-    fields = {field: getattr(plan, field) for field in Plan.__struct_fields__}
+    fields = msgspec.structs.asdict(plan)
     require_fields(fields, {}, names)
     templates = list(plan_templates(fields, names))
     columns = _used_columns(templates, names)

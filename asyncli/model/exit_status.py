@@ -8,13 +8,18 @@ from __future__ import annotations
 PASSED, NOT_GOING_ON, REFUSED, UNTESTED, INVALID, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 99, 130
 #: For ``--help``.
 LISTED = (
-    "Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested (nothing listens, connects or answers), 4 invalid, "
-    "99 failed, 130 a second Ctrl-C."
+    "Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested (nothing listens, "
+    "connects or answers), 4 invalid, 99 failed, 130 a second Ctrl-C."
 )
 _OF_VERDICT = {
-    "passed": PASSED, "found": PASSED, "held": PASSED, "untested": UNTESTED, "invalid": INVALID, "failed": FAILED,
+    "passed": PASSED,
+    "found": PASSED,
+    "held": PASSED,
+    "untested": UNTESTED,
+    "invalid": INVALID,
+    "failed": FAILED,
     "stopped": FAILED,
-}  # fmt: skip
+}
 
 
 def exit_status(verdict: str) -> int:

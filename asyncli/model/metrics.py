@@ -73,7 +73,8 @@ def greatest(name: str) -> float:
 
 
 def meaning(name: str) -> str:
-    """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an unknown one.
+    """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an
+    unknown one.
     """
     metric = METRICS.get(name) or METRICS.get(family_of(name))
     if metric is None:
@@ -104,12 +105,26 @@ STATUS_BUSY = _gauge(
     "status.busy", "Apache's processes or threads that serve a connection or a request"
 )
 STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
+STATUS_PLACES = _gauge(
+    "status.places",
+    "places of Apache's scoreboard, where each connection takes one (prefork, worker): "
+    "MaxRequestWorkers",
+)
 STATUS_LIMIT = _gauge(
     "status.limit", "open connections at which the frontend of HAProxy that we use is full (slim)"
 )
 STATUS_LIMIT_IN_ALL = _gauge(
     "status.limit_in_all",
-    "connections that all frontends of HAProxy may have together (global maxconn, by its HTML page)",
+    "connections that all frontends of HAProxy may have together (global maxconn, by its HTML "
+    "page)",
+)
+STATUS_BEHIND = _gauge(
+    "status.behind",
+    "sessions that the servers of the backend of HAProxy that we use have more than at the first "
+    "page",
+)
+STATUS_BEHIND_LIMIT = _gauge(
+    "status.behind_limit", "how many more these may have: the sum of their slim, less those"
 )
 STATUS_POLLS = _counter(
     "status.polls", "status requests sent since our start; the server counts them as requests"
@@ -120,6 +135,46 @@ STATUS_UNANSWERED = _counter(
 )
 STATUS_CONNECTS = _counter(
     "status.connects", "connections of our polls; the server counts each as one accept"
+)
+RUNTIME_HEAP_BYTES = _gauge(
+    "runtime.heap_bytes", "objects in the server's heap by its runtime, garbage included"
+)
+RUNTIME_LIVE_BYTES = _gauge(
+    "runtime.live_bytes", "of these, what was alive after the last collection, by the runtime"
+)
+RUNTIME_COLLECTIONS = _counter(
+    "runtime.collections", "major collections of garbage since the server's start"
+)
+RUNTIME_COLLECTED_AT_S = _gauge(
+    "runtime.collected_at_s", "when the last collection ended, in seconds since 1970"
+)
+RUNTIME_STACKS_BYTES = _gauge("runtime.stacks_bytes", "stacks of the runtime's threads (Go)")
+RUNTIME_GOAL_BYTES = _gauge(
+    "runtime.goal_bytes", "size of the heap at which the next collection begins"
+)
+RUNTIME_OWN_BYTES = _gauge(
+    "runtime.own_bytes", "structures of the runtime itself in use (Go: mspan, mcache, gc, other)"
+)
+RUNTIME_LIMIT_BYTES = _gauge("runtime.limit_bytes", "the greatest size that the heap may have")
+RUNTIME_GOGC_PERCENT = _gauge(
+    "runtime.gogc_percent", "growth of Go's heap after which a collection begins (GOGC)"
+)
+RUNTIME_ALLOCATED_BYTES = _gauge(
+    "runtime.allocated_bytes", "memory in use by the count of the server's allocator, no garbage"
+)
+RUNTIME_FORCED_BYTES = _gauge(
+    "runtime.forced_bytes", "what was alive after a collection that asyncli asked for (--collect)"
+)
+RUNTIME_FORCED_S = _gauge("runtime.forced_s", "how long that collection took")
+RUNTIME_DESCRIPTORS = _gauge(
+    "runtime.descriptors", "descriptors of the process whose page of metrics is read"
+)
+PAGE = _family(
+    "page.",
+    "a row of the server's page of metrics that may count its connections, where no rule names "
+    "one: the number of its --server-metrics, and its name with its labels",
+    "page_row",
+    "row",
 )
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
 SERVER_STOPPED = _gauge(
@@ -137,7 +192,27 @@ SERVER_STARTED = _counter(
 )
 SERVER_JOINED = _counter(
     "server.joined",
-    "of these, workers: processes whose parent had children when sampling began, and their children",
+    "of these, workers: processes whose parent had children when sampling began, and their "
+    "children",
+)
+SERVER_BRIEF = _counter(
+    "server.brief",
+    "server processes that ended after only one reading had seen them: others may have come and "
+    "gone between two readings",
+)
+SERVER_WORKERS = _gauge(
+    "server.workers",
+    "workers of nginx, by the titles of its processes: its cache manager and cache loader are none",
+)
+SERVER_WORKERS_STOPPED = _gauge(
+    "server.workers_stopped", "of these, how many a signal or a debugger has stopped"
+)
+SERVER_WORKERS_ENDED = _counter(
+    "server.workers_ended", "workers of nginx that ended since our start"
+)
+SERVER_KILLED = _counter(
+    "server.killed",
+    "server processes that the kernel killed for lack of memory since our start, by its log",
 )
 SERVER_SOCKETS = _gauge(
     "server.sockets",
@@ -156,6 +231,10 @@ SERVER_SOCKETS_ELSEWHERE = _gauge(
 SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
 SERVER_LISTENERS_OPENED = _counter(
     "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
+)
+SERVER_LISTENERS_DROPPED = _counter(
+    "server.listeners_dropped",
+    "connects that these dropped since our start, mostly because their queue was full",
 )
 SERVER_PSS_BYTES = _gauge(
     "server.pss_bytes", "proportional set size, summed over the server's processes"
@@ -206,11 +285,27 @@ SERVER_GROUP_LIMIT_BYTES = _gauge(
 SERVER_GROUP_KILLED = _counter(
     "server.group_killed", "processes of that group killed for lack of memory since it was made"
 )
+SERVER_GROUP_CPUS = _gauge(
+    "server.group_cpus",
+    "cores that the server's control group, or the tightest one above it, may use on average "
+    "(cpu.max, cpu.cfs_quota_us)",
+)
+SERVER_GROUP_PERIODS = _counter(
+    "server.group_periods", "periods of that quota, of 0.1 s each as a rule, with work to do"
+)
+SERVER_GROUP_THROTTLED = _counter(
+    "server.group_throttled", "of these, in which the quota was used up, and all its tasks waited"
+)
 SERVER_GROUP_TASKS = _gauge(
     "server.group_tasks",
     "threads of the server's control group, or of the one above it with the least room",
 )
 SERVER_GROUP_TASKS_LIMIT = _gauge("server.group_tasks_limit", "how many these may be (pids.max)")
+SERVER_SOURCE_PORTS = _gauge(
+    "server.source_ports",
+    "ports from which the server may connect to one address (ip_local_port_range of its network "
+    "namespace)",
+)
 SERVER_USER_TASKS = _gauge(
     "server.user_tasks",
     "threads of the server's user: the server's, and those of others when sampling began",
@@ -225,6 +320,11 @@ SERVER_ADDRESS_SPACE_BYTES = _gauge(
 SERVER_ADDRESS_SPACE_LIMIT_BYTES = _gauge(
     "server.address_space_limit_bytes", "that limit (RLIMIT_AS)"
 )
+SERVER_DATA_BYTES = _gauge(
+    "server.data_bytes",
+    "private writable memory of the server's process that is closest to its limit, if it has one",
+)
+SERVER_DATA_LIMIT_BYTES = _gauge("server.data_limit_bytes", "that limit (RLIMIT_DATA)")
 SERVER_MAPPINGS = _gauge(
     "server.mappings", "memory maps of the server's process with the largest address space"
 )
@@ -274,7 +374,8 @@ KERNEL_TCP_MEM_BYTES = _gauge(
 )
 HOST_USED_BYTES = _gauge(
     "host.used_bytes",
-    "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes - kernel.slab_free_bytes",
+    "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes - "
+    "kernel.slab_free_bytes",
 )
 HOST_CPU_LISTS_BYTES = _gauge(
     "host.cpu_lists_bytes", "free pages on per-CPU lists, which MemFree does not count (zoneinfo)"
@@ -283,6 +384,14 @@ HOST_FREE_BYTES = _gauge("host.free_bytes", "MemFree")
 HOST_AVAILABLE_BYTES = _gauge("host.available_bytes", "MemAvailable")
 HOST_SLAB_BYTES = _gauge("host.slab_bytes", "Slab of meminfo")
 HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
+HOST_COMMITTED_BYTES = _gauge(
+    "host.committed_bytes",
+    "Committed_AS of meminfo: what programs asked for, used or not; only where the kernel grants "
+    "no more than its limit (vm.overcommit_memory 2)",
+)
+HOST_COMMIT_LIMIT_BYTES = _gauge(
+    "host.commit_limit_bytes", "that limit: CommitLimit of meminfo (vm.overcommit_ratio)"
+)
 HOST_PROCESSES_BYTES = _gauge(
     "host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files"
 )
@@ -302,18 +411,39 @@ HOST_CPU_BUSY_S = _counter(
     "host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores"
 )
 BESIDE_DESCRIPTORS = _family(
-    "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",
-    "beside_descriptors", "program",
-)  # fmt: skip
+    "beside.descriptors.",
+    "descriptors by which another program's processes rose, not those of the server's clients",
+    "beside_descriptors",
+    "program",
+)
 BESIDE_PROCESSES = _family(
     "beside.processes.", "processes that this program started", "beside_processes", "program"
 )
 BESIDE_HOLDERS = _family(
-    "beside.holders.", "processes of this program that hold connections at the server's ports", "beside_holders", "program"
-)  # fmt: skip
+    "beside.holders.",
+    "processes of this program that hold connections at the server's ports",
+    "beside_holders",
+    "program",
+)
+BESIDE_DESCRIPTORS_OPEN = _family(
+    "beside.descriptors_open.",
+    "descriptors of the process of this program that is nearest to its limit, if it holds the "
+    "server's connections or is behind the server",
+    "beside_descriptors_open",
+    "program",
+)
+BESIDE_DESCRIPTORS_LIMIT = _family(
+    "beside.descriptors_limit.",
+    "the limit of that process (RLIMIT_NOFILE)",
+    "beside_descriptors_limit",
+    "program",
+)
 BESIDE_BYTES = _family(
-    "beside.bytes.", "anonymous and shared memory by which those of its processes rose", "beside_bytes", "program"
-)  # fmt: skip
+    "beside.bytes.",
+    "anonymous and shared memory by which those of its processes rose",
+    "beside_bytes",
+    "program",
+)
 AGENT_USS_BYTES = _gauge(
     "agent.uss_bytes", "private memory of the agent that samples the server's host"
 )
@@ -330,9 +460,11 @@ SILENT = _family(
     "seconds without a message from this client host of a cluster; a value when messages resume",
 )
 TCP = _family(
-    "tcp.", "a TCP extension counter since boot: ListenOverflows, ListenDrops, RetransSegs...", "tcp_events_total",
+    "tcp.",
+    "a TCP extension counter since boot: ListenOverflows, ListenDrops, RetransSegs...",
+    "tcp_events_total",
     "counter",
-)  # fmt: skip
+)
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Retransmitted segments.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
@@ -342,7 +474,9 @@ OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: its restart.
 SINCE_AGENT_START = (
     STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, SERVER_JOINED,
-    SERVER_LISTENERS_OPENED, AGENT_CPU_S,
+    SERVER_BRIEF,
+    SERVER_LISTENERS_OPENED, SERVER_LISTENERS_DROPPED, SERVER_WORKERS_ENDED, SERVER_KILLED,
+    AGENT_CPU_S,
 )  # fmt: skip
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -14,20 +14,50 @@ from asyncli.model.values import MOST_CONNECTIONS, parse_file, parse_text, read_
 CLIENT_ID = "asyncli-{random}-{n:06d}"
 # MQTT 3.1.1, section 3.2.2.3, and MQTT 5, section 2.4: their codes do not conflict.
 _FROM_128 = (
-    "unspecified error", "malformed packet", "protocol error", "implementation specific error", "unsupported protocol version",
-    "client identifier not valid", "bad user name or password", "not authorized", "server unavailable", "server busy", "banned",
-    "server shutting down", "bad authentication method", "keep alive timeout", "session taken over", "topic filter invalid",
-    "topic name invalid", "packet identifier in use", "packet identifier not found", "receive maximum exceeded",
-    "topic alias invalid", "packet too large", "message rate too high", "quota exceeded", "administrative action",
-    "payload format invalid", "retain not supported", "QoS not supported", "use another server", "server moved",
-    "shared subscriptions not supported", "connection rate exceeded", "maximum connect time",
-    "subscription identifiers not supported", "wildcard subscriptions not supported",
-)  # fmt: skip
+    "unspecified error",
+    "malformed packet",
+    "protocol error",
+    "implementation specific error",
+    "unsupported protocol version",
+    "client identifier not valid",
+    "bad user name or password",
+    "not authorized",
+    "server unavailable",
+    "server busy",
+    "banned",
+    "server shutting down",
+    "bad authentication method",
+    "keep alive timeout",
+    "session taken over",
+    "topic filter invalid",
+    "topic name invalid",
+    "packet identifier in use",
+    "packet identifier not found",
+    "receive maximum exceeded",
+    "topic alias invalid",
+    "packet too large",
+    "message rate too high",
+    "quota exceeded",
+    "administrative action",
+    "payload format invalid",
+    "retain not supported",
+    "QoS not supported",
+    "use another server",
+    "server moved",
+    "shared subscriptions not supported",
+    "connection rate exceeded",
+    "maximum connect time",
+    "subscription identifiers not supported",
+    "wildcard subscriptions not supported",
+)
 #: Reason code -> why a server refuses or disconnects.
 REASONS = dict(enumerate(_FROM_128, 128)) | {
-    1: "unacceptable protocol version", 2: "identifier rejected", 3: "server unavailable", 4: "bad user name or password",
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
     5: "not authorized",
-}  # fmt: skip
+}
 _QOS = re.compile(r"(.*)@([0-9]+)", re.DOTALL)
 # MQTT gives a text's length in two bytes.
 _LONGEST_TEXT = 60_000
@@ -86,12 +116,13 @@ def parse_login_file(value: object) -> str:
     """``user:password`` or ``user`` from a file of one line. No error shows it."""
     path = parse_file(value)
     lines = read_text(path, _LOGIN).splitlines()
-    if len(lines) != 1 or not _is_login(lines[0]):
+    if len(lines) != 1 or not is_login(lines[0]):
         raise ValueError(f"{shown(path)} has no login in it; {_LOGIN}")
     return lines[0]
 
 
-def _is_login(text: str) -> bool:
+def is_login(text: str) -> bool:
+    """Whether CONNECT can have ``user:password`` or ``user``."""
     user, _, _ = text.partition(":")
     return bool(user) and "\0" not in text and len(text.encode()) <= _LONGEST_TEXT
 

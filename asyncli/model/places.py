@@ -72,7 +72,8 @@ def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
 def aimed(
     target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()
 ) -> Target:
-    """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if given.
+    """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if
+    given.
     """
     addresses = resolved(resolve).get((target.host, target.port))
     if addresses:

@@ -16,6 +16,7 @@ from asyncli.core.ramp import Ramp
 from asyncli.model import values
 from asyncli.model.consistency import require_consistent
 from asyncli.model.errors import PlanError
+from asyncli.model.metrics_map import parse_metrics_map
 from asyncli.model.mqtt_values import (
     parse_client_id,
     parse_login_file,
@@ -25,7 +26,7 @@ from asyncli.model.mqtt_values import (
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
-from asyncli.model.status_place import parse_status_url
+from asyncli.model.status_place import parse_metrics_url, parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
@@ -42,8 +43,7 @@ class RedactedPlan(values.TlsOptions, frozen=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         fields = []
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
+        for name, value in msgspec.structs.asdict(self).items():
             if _is_shown(name, value):
                 fields.append((name, without_secrets(name, value)))
         return fields
@@ -87,8 +87,13 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     #: The name that TLS requests and verifies, instead of the URLs' hosts.
     sni: str | None = None
     status_url: str | None = None
-    #: Sent with each request of the status page.
+    #: Sent with each request of the status page and the pages of metrics.
     status_headers: tuple[str, ...] = ()
+    #: Pages of the server's own metrics, and which of these count what (metrics_map.py).
+    server_metrics: tuple[str, ...] = ()
+    metrics_map: tuple[str, ...] = ()
+    #: How asyncli asks the server for collections of its heap: "auto" or a URL; None: not at all.
+    collect: str | None = None
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
@@ -146,7 +151,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def has_ports(self) -> bool:
-        """Whether its connections are TCP: a Unix socket has no ports, packets or kernel counters.
+        """Whether its connections are TCP: a Unix socket has no ports, packets or kernel
+        counters.
         """
         return not (self.connect_to or "").startswith(UNIX)
 
@@ -199,7 +205,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def patience_s(self) -> float:
-        """How long an expected answer or message may be late until the connection counts as lost.
+        """How long an expected answer or message may be late until the connection counts as
+        lost.
         """
         if self.listens:
             return self.longest_silence_s
@@ -215,8 +222,9 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def tls_options(self) -> values.TlsOptions:
         """The TLS options, whether TLS is used or not."""
+        own = msgspec.structs.asdict(self)
         names = values.TlsOptions.__struct_fields__
-        return values.TlsOptions(**{name: getattr(self, name) for name in names})
+        return values.TlsOptions(**{name: own[name] for name in names})
 
     @property
     def offered_alpn(self) -> tuple[str, ...]:
@@ -275,6 +283,9 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     ),
     "status_url": ("status_url", parse_status_url),
     "status_header": ("status_headers", values.each_of(values.parse_header)),
+    "server_metrics": ("server_metrics", values.each_of(parse_metrics_url)),
+    "metrics_map": ("metrics_map", values.each_of(parse_metrics_map)),
+    "collect": ("collect", values.parse_collect),
     "server_pid": ("server_pid", values.whole_number(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", values.parse_file),
     "server_name": ("server_name", values.parse_text),
@@ -452,6 +463,9 @@ _OPTIONAL = frozenset(
         "sni",
         "data",
         "status_headers",
+        "server_metrics",
+        "metrics_map",
+        "collect",
     }
 )
 
@@ -474,8 +488,9 @@ def load_plan(document: Mapping[str, Any]) -> Plan:
         plan = msgspec.convert(document, Plan)
     except msgspec.ValidationError as error:
         raise PlanError(f"recorded plan: {str(error)[:200]}") from None
+    recorded = msgspec.structs.asdict(plan)
     for field, parse in KEYS.values():
-        value = getattr(plan, field)
+        value = recorded[field]
         try:
             if value is not None:
                 parse(value)

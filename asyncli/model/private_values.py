@@ -7,22 +7,21 @@ and no plan from elsewhere, such as a stranger's run file, has the second opened
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from asyncli.model.masks import LOGIN, MASK, masked_page, masked_url, query_of_page
 from asyncli.model.units import shown
 
-#: Replaces a value that may be secret, wherever a plan is shown or recorded.
-MASK = "***"
 # What is sent is masked whole: no rule tells a password from a word (AUTH hunter2, {"token": "x"}).
 _WHOLE = ("mqtt_login", "send", "ws_message")
 _HEADERS = ("headers", "status_headers")
+# URLs with a login and a query: one, and several.
+_PAGES = ("status_url", "server_metrics")
 #: Fields whose values may be secret.
-SECRETS = (*_HEADERS, "urls", "status_url", *_WHOLE)
-_LOGIN = re.compile(r"(?<=://)[^/?#@]*@")
+SECRETS = (*_HEADERS, "urls", *_PAGES, *_WHOLE)
 _SEPARATORS = {"headers": ":", "status_headers": ":", "urls": "?"}
 #: Keys of a plan that name a file whose content leaves this host, for the server or an agent.
 SENT_FILES = (
@@ -38,11 +37,18 @@ SENT_FILES = (
 REOPENED = ("agent_token_file", "client_cert", "client_key")
 #: The flags that give a field again.
 _FLAGS = {
-    "headers": "--header-file FILE", "urls": "the URL with its query", "mqtt_login": "--mqtt-login-file FILE",
-    "send": "--send BYTES", "ws_message": "--ws-message TEXT", "agent_token_file": "--agent-token-file FILE",
-    "client_cert": "--client-cert FILE", "client_key": "--client-key FILE", "status_headers": "--status-header HEADER",
-    "status_url": "--status-url with its login",
-}  # fmt: skip
+    "headers": "--header-file FILE",
+    "urls": "the URL with its query",
+    "mqtt_login": "--mqtt-login-file FILE",
+    "send": "--send BYTES",
+    "ws_message": "--ws-message TEXT",
+    "agent_token_file": "--agent-token-file FILE",
+    "client_cert": "--client-cert FILE",
+    "client_key": "--client-key FILE",
+    "status_headers": "--status-header HEADER",
+    "status_url": "--status-url with its login and query",
+    "server_metrics": "--server-metrics with its login and query",
+}
 
 
 # What a run file lacks of a field; of others the text that was sent.
@@ -51,21 +57,9 @@ _NOT_KEPT = {
     "urls": "the query of its URL",
     "mqtt_login": "its login",
     "status_headers": "the headers of its status page",
-    "status_url": "the login of its status page",
+    "server_metrics": "the login and the query of its page of metrics",
+    "status_url": "the login and the query of its status page",
 }
-
-
-def masked_url(url: str) -> str:
-    """``url`` without the query's text: ``https://host/path?***``."""
-    address, question_mark, _ = url.partition("?")
-    if not question_mark:
-        return url
-    return f"{address}?{MASK}"
-
-
-def masked_login(url: str) -> str:
-    """``url`` without its login: ``https://***@host/path``."""
-    return _LOGIN.sub(f"{MASK}@", url, count=1)
 
 
 def without_secrets(field: str, value: Any) -> Any:
@@ -75,7 +69,9 @@ def without_secrets(field: str, value: Any) -> Any:
     if field == "urls":
         return [masked_url(str(url)) for url in value or ()]
     if field == "status_url":
-        return value and masked_login(str(value))
+        return value and masked_page(str(value))
+    if field == "server_metrics":
+        return [masked_page(str(url)) for url in value or ()]
     if field in _WHOLE and value:
         return MASK
     return value
@@ -119,10 +115,16 @@ def _has_mask(field: str, value: Any) -> bool:
     if field in _HEADERS:
         return any(header.endswith(f": {MASK}") for header in value or ())
     if field == "status_url":
-        return f"://{MASK}@" in (value or "")
+        return _is_masked_page(value or "")
+    if field == "server_metrics":
+        return any(_is_masked_page(page) for page in value or ())
     if field == "urls":
         return any(url.endswith(f"?{MASK}") for url in value or ())
     return bool(value == MASK)
+
+
+def _is_masked_page(page: str) -> bool:
+    return f"://{MASK}@" in page or page.endswith(f"?{MASK}")
 
 
 def given_again(document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,8 +171,9 @@ def secret_texts(document: Mapping[str, Any]) -> list[str]:
     for field in SECRETS:
         value = document.get(field) or ()
         for text in (value,) if isinstance(value, str) else value:
-            if field == "status_url":
-                texts += _LOGIN.findall(text)
+            if field in _PAGES:
+                texts += LOGIN.findall(text)
+                texts += query_of_page(text)
             elif field in _SEPARATORS:
                 _, _, after_separator = text.partition(_SEPARATORS[field])
                 texts.append(after_separator)

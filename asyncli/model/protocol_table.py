@@ -32,21 +32,52 @@ _WEB = ("http", "https"), (80, 443)
 PROTOCOLS = {
     "http": ProtocolTraits("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
     "http2": ProtocolTraits(
-        "HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2",
-        frozenset({"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"}),  # RFC 9113, section 8.2.2
+        "HTTP/2",
+        *_WEB,
+        ("http2", "h2_heartbeat", "h2_table", "streams"),
+        True,
+        "heartbeats",
+        "--http2",
+        frozenset(
+            {"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"}
+        ),  # RFC 9113, section 8.2.2
     ),
     "sse": ProtocolTraits(
-        "Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse",
+        "Server-sent events",
+        *_WEB,
+        ("http_protocol", "silence_s"),
+        True,
+        "connections",
+        "--protocol sse",
         frozenset({"last-event-id"}),
     ),
-    "stream": ProtocolTraits("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
+    "stream": ProtocolTraits(
+        "HTTP stream",
+        *_WEB,
+        ("http_protocol", "silence_s"),
+        True,
+        "connections",
+        "--protocol stream",
+    ),
     "websocket": ProtocolTraits(
-        "WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections",
-        reserved=frozenset({"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}),
+        "WebSocket",
+        ("ws", "wss"),
+        (80, 443),
+        ("ws_message", "ws_deflate"),
+        True,
+        "connections",
+        reserved=frozenset(
+            {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
+        ),
     ),
     "tcp": ProtocolTraits("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
-    "mqtt": ProtocolTraits("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
-}  # fmt: skip
+    "mqtt": ProtocolTraits(
+        "MQTT",
+        ("mqtt", "mqtts"),
+        (1883, 8883),
+        ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe"),
+    ),
+}
 #: What a plan's ``protocol`` has http:// URLs speak.
 STREAMS = ("sse", "stream")
 #: What is spoken to URLs of each scheme where the plan says nothing else, and whether over TLS.
@@ -86,6 +117,13 @@ NO_MORE_EVENTS = "HTTP 204: no more events, so clients must not reconnect"
 NOT_OFFERED = "an extension that was not offered"
 #: Fields of a plan that some protocols alone have.
 OWN_KEYS = tuple(dict.fromkeys(key for protocol in PROTOCOLS.values() for key in protocol.keys))
+
+
+def streams_needed(held: int, heads: bool) -> int:
+    """How many streams at once the server must allow on a connection of HTTP/2: those that are
+    held and one for a HEAD, and in any case one, because without it no request is served.
+    """
+    return max(1, held + heads)
 
 
 def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:

@@ -14,7 +14,7 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from asyncli.model.private_values import MASK
+from asyncli.model.masks import MASK
 
 # A word of fewer characters is not looked for.
 _SHORTEST_WORD = 4

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
-from asyncli.core.adding import added_up, summable
+from asyncli.core.adding import added_up, copy_counts
 from asyncli.core.histogram import Histogram
 from asyncli.model.text import plain, tidy
 
@@ -49,7 +49,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 #: Codes of findings. The user stopped the run: with a drain, or at once.
-STOPPED, CUT = "stopped_by_user", "cut_off"
+STOPPED = "stopped_by_user"
+CUT = "cut_off"
 #: The run was resumed.
 RESUMED = "resumed"
 #: In the environment of a run resumed against another server: the last instant of the previous one
@@ -73,6 +74,15 @@ class Phase(msgspec.Struct):
     end_s: float | None = None
 
 
+def phase_at(phases: Iterable[Phase], t_s: float) -> PhaseName | None:
+    """The phase that had begun last at ``t_s``; None before the first."""
+    name = None
+    for phase in phases:
+        if phase.start_s <= t_s:
+            name = phase.name
+    return name
+
+
 class Gap(msgspec.Struct):
     """An interruption of a resumed run: from its last record until all connections are held again;
     ``end_s`` None until then.
@@ -80,6 +90,36 @@ class Gap(msgspec.Struct):
 
     start_s: float
     end_s: float | None = None
+
+
+#: What was done: so far only a note by the user (``asyncli mark``).
+EventKind = Literal["mark"]
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """Something that was done to the run or to its server, or noted, at ``at_s`` (s since the run's
+    start).
+
+    ``end_s``: when its effects were over (s); None while they last. A mark has none, so it ends as
+    it begins. ``text``: one line, of the user for a mark. ``fields``: what else is known of it, as
+    plain data.
+    """
+
+    kind: EventKind
+    at_s: float
+    end_s: float | None
+    text: str
+    fields: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        tidy(self)
+        if self.fields:
+            msgspec.structs.force_setattr(self, "fields", plain(self.fields))
+
+
+def mark(at_s: float, text: str) -> RunEvent:
+    """A note at this instant (s since the run's start)."""
+    return RunEvent("mark", at_s, at_s, text)
 
 
 class TimeSpan(Protocol):
@@ -102,12 +142,17 @@ def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> floa
 
 
 class Deaths(msgspec.Struct, array_like=True):
-    """Connections lost by one cause: their number, age (s), idle time (s) and requests."""
+    """Connections lost by one cause: their number, age (s), idle time (s) and requests; numbers are
+    truncated. ``idle_ms``: the same idle times in milliseconds; ``in_message``: how many ended
+    within a message, of which a part had come. Older run files lack both.
+    """
 
     count: Count = 0
     age_s: Histogram = msgspec.field(default_factory=Histogram)
     idle_s: Histogram = msgspec.field(default_factory=Histogram)
     requests: Histogram = msgspec.field(default_factory=Histogram)
+    idle_ms: Histogram = msgspec.field(default_factory=Histogram)
+    in_message: Count = 0
 
 
 #: Why a bench's worker ended: all requests done, time over, stopped, or no connection was possible.
@@ -212,7 +257,7 @@ class TlsCounts(msgspec.Struct):
 class ProtocolCounts(msgspec.Struct):
     """What a protocol with a handshake, such as WebSocket, counts in a second. Mergeable."""
 
-    not_added: ClassVar[tuple[str, ...]] = ("streams_open",)
+    not_added: ClassVar[tuple[str, ...]] = ("streams_open", "without_streams")
 
     #: From our first bytes to the peer's acceptance (us); a :class:`Tick`'s ``connect_us`` includes
     #: the TCP connect.
@@ -246,6 +291,9 @@ class ProtocolCounts(msgspec.Struct):
     #: HTTP/2 connections that a GOAWAY without error announced the end of, and that were kept for
     #: their held streams.
     draining: Count = 0
+    #: HTTP/2 connections on which the server allows fewer streams at once than the plan needs, or
+    #: none, at the end of the second. A gauge, summed over workers.
+    without_streams: int = 0
     #: HTTP/2 connections whose requests use the server's dynamic table.
     tables: Count = 0
     #: WebSocket: permessage-deflate as granted, with its parameters -> connections.
@@ -256,10 +304,18 @@ class ProtocolCounts(msgspec.Struct):
 
 #: The type of a body of server-sent events.
 EVENTS = "text/event-stream"
-#: Fields of a tick that are summed over workers, but not over time.
+#: Fields of a tick that are summed over workers (``Tick.merge_gauges``), but not over time.
 GAUGES = (
-    "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
-)  # fmt: skip
+    "workers",
+    "held",
+    "connecting",
+    "awaiting",
+    "ramped",
+    "drained",
+    "held_at_drain",
+    "cpu_user_s",
+    "cpu_system_s",
+)
 
 
 class Tick(msgspec.Struct):
@@ -335,16 +391,34 @@ class Tick(msgspec.Struct):
         """Established connections that ended in this second, by any cause."""
         return sum(deaths.count for deaths in self.deaths.values())
 
+    @property
+    def lost_by_cause(self) -> dict[str, int]:
+        """The same by cause."""
+        return {cause: deaths.count for cause, deaths in self.deaths.items()}
+
+    @property
+    def failed(self) -> int:
+        """Connects that failed in this second, by any cause."""
+        return sum(self.failures.values())
+
     def merge_counts(self, other: Tick) -> None:
         """Add the counts of ``other`` (not its gauges)."""
         whole = added_up(self, other)
-        for name in summable(Tick):
-            setattr(self, name, getattr(whole, name))
+        # The gauges of its parts, such as open streams, stay as they are.
+        whole.merge_gauges(self)
+        copy_counts(whole, self)
 
     def merge_gauges(self, other: Tick) -> None:
         """Add the gauges of another worker's tick."""
-        for name in GAUGES:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.workers += other.workers
+        self.held += other.held
+        self.connecting += other.connecting
+        self.awaiting += other.awaiting
+        self.ramped += other.ramped
+        self.drained += other.drained
+        self.held_at_drain += other.held_at_drain
+        self.cpu_user_s += other.cpu_user_s
+        self.cpu_system_s += other.cpu_system_s
         self.longest_wait_s = max(self.longest_wait_s, other.longest_wait_s)
         if other.tls is not None:
             self.tls = self.tls or TlsCounts()
@@ -352,6 +426,7 @@ class Tick(msgspec.Struct):
         if other.protocol is not None:
             self.protocol = self.protocol or ProtocolCounts()
             self.protocol.streams_open += other.protocol.streams_open
+            self.protocol.without_streams += other.protocol.without_streams
 
 
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")

@@ -12,7 +12,17 @@ from functools import cached_property
 import msgspec
 
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick
+from asyncli.model.records import (
+    Check,
+    Environment,
+    Finding,
+    Gap,
+    Phase,
+    PhaseName,
+    RunEvent,
+    Sample,
+    Tick,
+)
 from asyncli.model.samples import Series, instants, metrics_of, series, within
 from asyncli.model.topology import Place, Sides, place_of
 
@@ -63,6 +73,8 @@ class Run(msgspec.Struct, dict=True):
     dropped: int = 0
     #: Where the run was interrupted and resumed, in order.
     gaps: list[Gap] = msgspec.field(default_factory=list)
+    #: What was done to it or noted, in order of time.
+    events: list[RunEvent] = msgspec.field(default_factory=list)
     #: Unix time of the clock's zero.
     started_wall_s: float = 0.0
 

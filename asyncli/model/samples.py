@@ -161,7 +161,8 @@ class Series(msgspec.Struct):
         return self.values[place]
 
     def at(self, t_s: float) -> float | None:
-        """The value at ``t_s``, interpolated; the first or last value beyond an end; None if empty.
+        """The value at ``t_s``, interpolated; the first or last value beyond an end; None
+        if empty.
         """
         if not self.t_s:
             return None

@@ -48,7 +48,9 @@ def ascii_only(text: str) -> str:
 
 
 def _replace_by_ascii(error: UnicodeError) -> tuple[str, int]:
-    """A handler of ``codecs``: what replaces the text that cannot be encoded, and where to go on."""
+    """A handler of ``codecs``: what replaces the text that cannot be encoded, and where to
+    go on.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return ascii_only(error.object[error.start : error.end]), error.end
@@ -108,7 +110,6 @@ def plain(value: Any) -> Any:
 
 def tidy(record: msgspec.Struct) -> None:
     """Make a record's texts printable, even if it is frozen: for its ``__post_init__``."""
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
+    for name, value in msgspec.structs.asdict(record).items():
         if isinstance(value, str) and not value.isprintable():
             msgspec.structs.force_setattr(record, name, printable(value))

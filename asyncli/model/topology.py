@@ -14,6 +14,14 @@ import msgspec
 
 from asyncli.model.metrics import CLIENT, KERNEL_SOCKETS, TCP
 from asyncli.model.records import MOST, SERVER_CHANGED, Environment
+from asyncli.model.runtimes import Runtime
+
+
+class CountSource(msgspec.Struct, frozen=True):
+    """The page of the server's own metrics whose count of connections is used, and its metric."""
+
+    url: str
+    metric: str
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -29,10 +37,19 @@ class Place(msgspec.Struct, frozen=True):
     destinations: tuple[str, ...] = ()
     #: ``nginx/1.22.1``; "": unknown.
     server_label: str = ""
+    #: The directives of nginx that apply at the first target: "location proxy_pass". Empty where
+    #: its configuration was not read.
+    server_directives: tuple[str, ...] = ()
     #: The server's processes are known.
     server_found: bool = False
+    #: What its programs run on.
+    server_runtime: Runtime = Runtime()
     #: If the run was resumed against another server: the last instant (s) of the previous one.
     server_changed_s: float | None = None
+    #: None: the server's counts are those of a status page, or unknown.
+    count_source: CountSource | None = None
+    #: The URLs of the server's pages of metrics, in the order of --server-metrics.
+    metrics_urls: tuple[str, ...] = ()
     #: The agent's host; None without an agent.
     agent: Place | None = None
     #: The agent is in asyncli's own network namespace.
@@ -84,6 +101,7 @@ def place_of(environment: Environment) -> Place:
     cluster = _facts(environment, "cluster")
     local = environment.get("local")
     destinations = environment.get("destinations")
+    directives = server.get("directives")
     return Place(
         local=local if isinstance(local, bool) else None,
         cpus=_number(environment.get("cpus")),
@@ -91,8 +109,12 @@ def place_of(environment: Environment) -> Place:
         workers=_number(environment.get("workers")),
         destinations=tuple(map(str, destinations)) if isinstance(destinations, list) else (),
         server_label=str(server.get("label") or ""),
+        server_directives=tuple(map(str, directives)) if isinstance(directives, dict) else (),
         server_found=bool(server.get("pid")),
+        server_runtime=Runtime.of(server.get("runtime")),
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
+        count_source=_count_source(server.get("metrics")),
+        metrics_urls=_metrics_urls(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
         server_here=cluster.get("server_here") is True,
@@ -106,6 +128,25 @@ def _facts(environment: Environment, name: str) -> Mapping[str, Any]:
     if not isinstance(facts, dict):
         return {}
     return facts
+
+
+def _count_source(pages: object) -> CountSource | None:
+    """The first of the pages of metrics whose count of connections is used."""
+    if not isinstance(pages, list):
+        return None
+    for page in pages:
+        if isinstance(page, dict) and page.get("active_by"):
+            return CountSource(str(page.get("url")), str(page["active_by"]))
+    return None
+
+
+def _metrics_urls(pages: object) -> tuple[str, ...]:
+    if not isinstance(pages, list):
+        return ()
+    urls = []
+    for page in pages:
+        urls.append(str(page.get("url")) if isinstance(page, dict) else "")
+    return tuple(urls)
 
 
 def _host_of(agent: object) -> Place | None:

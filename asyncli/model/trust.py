@@ -97,12 +97,17 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     path = os.path.abspath(path)
     until_s = time.monotonic() + _TIMEOUT_S
     output = b""
+    executable = path
+    pass_fds: tuple[int, ...] = ()
+    if fd is not None:
+        executable = f"/proc/self/fd/{fd}"
+        # A script's interpreter opens it again by this name.
+        pass_fds = (fd,)
     try:
         process = subprocess.Popen(
             [path, flag],
-            executable=path if fd is None else f"/proc/self/fd/{fd}",
-            # A script's interpreter opens it again by this name.
-            pass_fds=() if fd is None else (fd,),
+            executable=executable,
+            pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

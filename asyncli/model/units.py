@@ -13,14 +13,21 @@ import time
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
+from asyncli.model.masks import masked_if_url
+
 _COUNT = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kKmMgGtT])(i?)[bB]?", re.ASCII)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
 _DURATION_FACTOR = {
-    "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "m": Fraction(60),
-    "h": Fraction(3600), "d": Fraction(86400),
-}  # fmt: skip
+    "us": Fraction(1, 1_000_000),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+}
 # Without 24:00, which fromisoformat() takes for the next day's midnight from Python 3.14 on.
 _UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?((?!24)\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
 # Ten years: a longer duration is a typing error, and float seconds would lose microseconds.
@@ -33,7 +40,11 @@ _MOST_SHOWN = 100
 
 
 def shown(value: object) -> str:
-    """A value quoted for an error: one line of at most 100 characters and an ellipsis."""
+    """A value quoted for an error: one line of at most 100 characters and an ellipsis, without the
+    query of a URL.
+    """
+    if isinstance(value, str):
+        value = masked_if_url(value)
     try:
         # TOML has dates and times.
         text = str(value) if isinstance(value, datetime.date | datetime.time) else repr(value)
@@ -48,7 +59,8 @@ def shown(value: object) -> str:
 
 
 def parse_count(value: object) -> int:
-    """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``.
+    """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``,
+    ``"1_000_000"``.
     """
     try:
         number = _number_of(value)
@@ -219,9 +231,7 @@ def parse_pace(value: object) -> tuple[int, float]:
         )
     count, interval = parts
     if interval.strip().isalpha():
-        per_s = parse_count(count) / parse_duration(f"1{interval.strip()}")
-        batch = max(1, math.floor(per_s * _BATCH_S))
-        return batch, batch / per_s
+        return pace_of(parse_count(count) / parse_duration(f"1{interval.strip()}"))
     batch = parse_count(count)
     interval_s = parse_duration(interval)
     if interval_s == 0:
@@ -229,9 +239,31 @@ def parse_pace(value: object) -> tuple[int, float]:
     return batch, interval_s
 
 
+def pace_of(per_s: float) -> tuple[int, float]:
+    """The even pace of ``per_s`` connections a second as (connections, seconds)."""
+    batch = max(1, math.floor(per_s * _BATCH_S))
+    return batch, batch / per_s
+
+
 def format_count(number: float) -> str:
     """``100000`` -> ``"100,000"``; never ``"-0"``."""
     return f"{number:z,.0f}"
+
+
+def known_digits(value: float, half: float) -> tuple[float, float]:
+    """``value`` and ``half`` of its interval with the digits that are known: the half to two, and
+    the value to the same place: ``16002, 1434`` -> ``16000, 1400``. From 1 down to whole numbers.
+    """
+    if not math.isfinite(half) or half < 100:
+        return value, half
+    place = 1 - math.floor(math.log10(half))
+    return round(value, place), round(half, place)
+
+
+def format_measured(value: float, half: float) -> str:
+    """``16002, 1434`` -> ``"16,000 B a connection (± 1,400)"``."""
+    known, known_half = known_digits(value, half)
+    return f"{known:,.0f} B a connection (± {known_half:,.0f})"
 
 
 def format_rate(per_s: float) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from asyncli.model.private_values import MASK
+from asyncli.model.masks import MASK, masked_url
 from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
 from asyncli.model.units import (
     LONGEST_S,
@@ -97,16 +97,18 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
     """Parse a URL with one of ``schemes``. ``ValueError`` says what is wrong and what to write."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{shown(value)} is not a URL; {_EXAMPLE}")
+        raise ValueError(f"{_shown_url(value)} is not a URL; {_EXAMPLE}")
     protocol, secure = SCHEMES[_scheme_of(value, schemes)]
     parts, host = _split(value)
     port_text = _port_text(value, parts.netloc, host)
     if not _is_complete(parts, protocol, port_text):
         example = f"{parts.scheme}://127.0.0.1:{_usual_port(protocol, secure=secure) or 6379}"
-        raise ValueError(f"{shown(value)} is not a host and a port; write for example {example}")
+        raise ValueError(
+            f"{_shown_url(value)} is not a host and a port; write for example {example}"
+        )
     if protocol == "websocket" and parts.fragment:
         raise ValueError(
-            f"{shown(value)} has a fragment, which WebSocket forbids (RFC 6455, section 3); "
+            f"{_shown_url(value)} has a fragment, which WebSocket forbids (RFC 6455, section 3); "
             "leave it out"
         )
     if port_text is None:
@@ -120,27 +122,33 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
     return Target(url=value, host=host, port=port, path=path, secure=secure, protocol=protocol)
 
 
+def _shown_url(value: object) -> str:
+    """A URL quoted for an error, or what a user wrote in place of one, without its query."""
+    return shown(masked_url(value) if isinstance(value, str) else value)
+
+
 def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
     """The scheme of a URL, which may be invalid."""
     _require_no_user_name(value)
     _require_printable_ascii(value)
-    scheme, colon, _ = value.partition("://")
+    masked = masked_url(value)
+    scheme, colon, _ = masked.partition("://")
     if not colon:
         raise ValueError(
-            f"{shown(value)} has no scheme; "
-            f"write {schemes[0]}://{value[:60]} (or {', '.join(schemes[1:])})"
+            f"{_shown_url(value)} has no scheme; "
+            f"write {schemes[0]}://{masked[:60]} (or {', '.join(schemes[1:])})"
         )
     protocol_name = _ALIASES.get(scheme.lower(), scheme.lower())
     protocol = PROTOCOLS.get(protocol_name)
     takes_all_schemes = len(schemes) == len(SCHEMES)
     if protocol is not None and protocol.flag and takes_all_schemes:
         raise ValueError(
-            f"{shown(value)}: {shown(scheme)} is not a scheme; "
+            f"{_shown_url(value)}: {shown(scheme)} is not a scheme; "
             f"write {protocol.schemes[0]}:// and {protocol.flag}"
         )
     if scheme.lower() not in schemes:
         raise ValueError(
-            f"{shown(value)}: unknown scheme {shown(scheme)}; "
+            f"{_shown_url(value)}: unknown scheme {shown(scheme)}; "
             f"write {', '.join(schemes[:-1])} or {schemes[-1]}"
         )
     return scheme.lower()
@@ -155,19 +163,19 @@ def _require_no_user_name(value: str) -> None:
         remedy = "write --mqtt-login-file FILE"
     else:
         remedy = "send an Authorization header (--header-file)"
-    raise ValueError(f"{shown(masked)} carries a user name; leave it out, and {remedy}")
+    raise ValueError(f"{_shown_url(masked)} carries a user name; leave it out, and {remedy}")
 
 
 def _require_printable_ascii(value: str) -> None:
     for character in value:
         if character.isspace() or ord(character) < 33 or ord(character) == 127:
             raise ValueError(
-                f"{shown(value)} has white space or a control character; "
+                f"{_shown_url(value)} has white space or a control character; "
                 "remove it, or write it as %20"
             )
     if not value.isascii():
         raise ValueError(
-            f"{shown(value)} is not ASCII; "
+            f"{_shown_url(value)} is not ASCII; "
             "percent-encode the path and write the host name as punycode"
         )
 
@@ -178,9 +186,11 @@ def _split(value: str) -> tuple[SplitResult, str]:
         parts = urlsplit(value)
         host = parts.hostname
     except ValueError as error:
-        raise ValueError(f"{shown(value)} is not a URL ({str(error)[:100]}); {_EXAMPLE}") from None
+        raise ValueError(
+            f"{_shown_url(value)} is not a URL ({str(error)[:100]}); {_EXAMPLE}"
+        ) from None
     if not host:
-        raise ValueError(f"{shown(value)} has no host; {_EXAMPLE}")
+        raise ValueError(f"{_shown_url(value)} has no host; {_EXAMPLE}")
     return parts, host
 
 
@@ -189,7 +199,7 @@ def _port_text(value: str, authority: str, host: str) -> str | None:
     match = _AUTHORITY.fullmatch(authority)
     if match is None or (match["address"] and not is_address(host)):
         raise ValueError(
-            f"{shown(value)}: {shown(authority)} is not a host; "
+            f"{_shown_url(value)}: {shown(authority)} is not a host; "
             "write a name or an address (IPv6 in brackets) and its port"
         )
     return match["port"]
@@ -214,7 +224,7 @@ def _usual_port(protocol: str, *, secure: bool) -> int | None:
 def _port_number(value: str, text: str) -> int:
     if not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 65535:
         raise ValueError(
-            f"{shown(value)}: port {shown(text)} is not a port; write a number from 1 to 65535"
+            f"{_shown_url(value)}: port {shown(text)} is not a port; write a number from 1 to 65535"
         )
     return int(text)
 
@@ -244,14 +254,14 @@ def parse_agent(value: object) -> str:
     """Parse an agent's address, ``http://host[:port]`` or https; the default port is added."""
     if "://" not in str(value) and not _USERINFO.match(str(value)):
         raise ValueError(
-            f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}"
+            f"{_shown_url(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}"
         )
     try:
         target = parse_url(value)
     except ValueError as error:
         raise ValueError(f"{error} (for an agent: http://HOST:{AGENT_PORT})") from None
     if target.path != "/":
-        raise ValueError(f"{shown(value)} has a path; write http://HOST:{AGENT_PORT}")
+        raise ValueError(f"{_shown_url(value)} has a path; write http://HOST:{AGENT_PORT}")
     scheme = "https" if target.secure else "http"
     authority = urlsplit(target.url).netloc
     if re.search(r":[0-9]+\Z", authority):
@@ -296,6 +306,30 @@ def parse_source(value: str) -> str:
         raise ValueError(
             f"{shown(value)} is not an IP address of this host; write for example 127.0.0.2"
         ) from None
+
+
+def parse_collect(value: object) -> str | None:
+    """Check how a collection is asked for: ``auto``, ``none`` (None), or a URL.
+
+    A command is no part of a plan, which may be a stranger's.
+    """
+    text = parse_text(value).strip()
+    if text == "none":
+        return None
+    if text == "auto":
+        return text
+    if not is_page(text):
+        raise ValueError(
+            f"{shown(text)} is none of auto, none and http://HOST/PATH; a command is given on the "
+            "command line alone (--collect 'COMMAND {pid}')"
+        )
+    parse_url(text)
+    return text
+
+
+def is_page(text: str) -> bool:
+    """Whether a text is the URL of a page, and not a command."""
+    return text.startswith(("http://", "https://"))
 
 
 def parse_header(value: str) -> str:

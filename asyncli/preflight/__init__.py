@@ -47,7 +47,9 @@ def examine(
         addresses.setdefault(destination.target, []).append(destination.address)
     # The files of another host are not ours.
     kind_of = file_kind if far is None else unknown_kind
-    of_server = _server_checks(plan, far or limits, configured, addresses, kind_of)
+    # Each host of a cluster has addresses of its own.
+    sources = max(1, len(spread.sources)) if hosts is None else None
+    of_server = _server_checks(plan, far or limits, configured, addresses, kind_of, sources)
     if any(check.code == "nginx_backlog" for check in of_server):
         # nginx's queue is the lesser of its backlog and this limit: one shortage, one remedy.
         checks = [check for check in checks if check.code.removeprefix(FAR) != "somaxconn"]
@@ -97,10 +99,11 @@ def _server_checks(
     configured: Configured,
     addresses: Mapping[int, Sequence[str]],
     kind_of: KindOf,
+    sources: int | None,
 ) -> list[Check]:
     """The checks of an nginx; of another server only its descriptors can be read."""
     if configured.nginx is not None:
-        return nginx_checks(configured.nginx, plan, limits, configured, addresses, kind_of)
+        return nginx_checks(configured.nginx, plan, limits, configured, addresses, kind_of, sources)
     checks = []
     if configured.unknown is not None:
         checks.append(configured.unknown)

@@ -20,7 +20,7 @@ from asyncli.collect.procfs import (
     tree,
 )
 from asyncli.collect.server_limits import ServerLimits
-from asyncli.model.products import NGINXES, Frontend, product_of
+from asyncli.model.products import NGINXES, Backend, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
 from asyncli.preflight.nginx_blocks import NginxConfig
@@ -47,8 +47,9 @@ class Configured(msgspec.Struct, frozen=True):
     ``inherited_nofile``: the soft descriptor limit of the running master. ``silent_pages``: its
     status pages that did not answer. ``descriptors``: of a server whose configuration was not read.
     ``product``: of its program, by :func:`~asyncli.model.products.product_of`. ``frontends``:
-    HAProxy's, by its status page; ``all_frontends``: these together, under its global maxconn.
-    ``limits``: metrics of its tasks and address space, as samples have them.
+    and ``backends``: HAProxy's, by its status page; ``all_frontends``: the first together, under
+    its global maxconn.
+    ``limits``: metrics of its tasks, address space and source ports, as samples have them.
     """
 
     nginx: NginxConfig | None = None
@@ -58,7 +59,10 @@ class Configured(msgspec.Struct, frozen=True):
     descriptors: Descriptors | None = None
     product: str = ""
     frontends: dict[str, Frontend] = {}
+    backends: dict[str, Backend] = {}
     all_frontends: Frontend | None = None
+    #: The metric of the server's own page that counts connections; "": none does.
+    counted_by: str = ""
     limits: dict[str, float] = {}
 
 
@@ -112,7 +116,7 @@ def _read_nginx(
     if pid is None:
         return Configured(nginx=config)
     inherited, _ = read_rlimit(proc / f"{pid}/limits", "Max open files")
-    return Configured(nginx=config, inherited_nofile=inherited)
+    return Configured(nginx=config, inherited_nofile=inherited, limits=_limits([pid], proc))
 
 
 def _is_nginx(title: str, exe: str | None) -> bool:

@@ -69,10 +69,10 @@ def cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]
         return
     have = max(0, limits.cgroup_memory_limit - limits.cgroup_memory_used)
     need = predicted_bytes(plan, spread)
-    most = format_bytes(limits.cgroup_memory_limit)
+    limit = format_bytes(limits.cgroup_memory_limit)
     used = format_bytes(limits.cgroup_memory_used)
     detail = (
-        f"limit {most}, {used} in use; a server outside this cgroup does not count; "
+        f"limit {limit}, {used} in use; a server outside this cgroup does not count; "
         f"{_prediction_here(plan, spread)}"
     )
     subject = "memory left in the cgroup"

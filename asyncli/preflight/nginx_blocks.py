@@ -43,12 +43,35 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     send_timeout_s: float = _HEADER_TIMEOUT_S
 
 
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """The backends of an ``upstream``, or of a ``proxy_pass`` to one.
+
+    ``connections``: the sum of their max_conns; None: at least one has no limit. ``is_shared``:
+    nginx's workers share these numbers (zone), else each has its own. ``addresses``: of TCP, as
+    written; ``is_exact``: these are all, not names, of which each may have several.
+    """
+
+    connections: int | None = None
+    is_shared: bool = False
+    addresses: frozenset[str] = frozenset()
+    is_exact: bool = True
+
+
+class ConnectionLimit(msgspec.Struct, frozen=True):
+    """A ``limit_conn``: the name of its zone, and how many connections a key in it may have."""
+
+    zone: str
+    number: int
+
+
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """What a level does with a request.
 
     ``root``: the folder of its files; ``alias``: the part of a URI that ``root`` stands for;
     ``is_handled``: it answers without files. ``rewrites``: (pattern, replacement, flag) of
-    ``rewrite``, and of ``return`` ("", status, "return").
+    ``rewrite``, and of ``return`` ("", status, "return"). ``proxied``: the URL of proxy_pass
+    without its path, or ""; ``has_proxy_bind``: proxy_bind sets the address that nginx connects
+    from.
     """
 
     root: str = "html"
@@ -60,6 +83,10 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     is_handled: bool = False
     is_denied: bool = False
     has_autoindex: bool = False
+    proxied: str = ""
+    has_proxy_bind: bool = False
+    connection_limits: tuple[ConnectionLimit, ...] = ()
+    limits_are_dry: bool = False
 
     def file_of(self, uri: str) -> str | None:
         """The path of a URI's file; None where asyncli does not know the folder."""
@@ -97,7 +124,9 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``workers`` None: ``auto``; ``rlimit_nofile`` None: inherited."""
+    """``workers`` None: ``auto``; ``rlimit_nofile`` None: inherited. ``zones``: the keys of
+    limit_conn_zone by the names of their zones.
+    """
 
     path: str
     version: tuple[int, ...] = ()
@@ -105,5 +134,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_connections: int = _WORKER_CONNECTIONS
     rlimit_nofile: int | None = None
     servers: tuple[ServerBlock, ...] = ()
+    upstreams: dict[str, Upstream] = {}
+    zones: dict[str, str] = {}
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)

@@ -9,8 +9,9 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from asyncli.model import metrics
+from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
-from asyncli.model.private_values import masked_login
 from asyncli.model.records import Check
 from asyncli.model.template import OpenTemplate
 from asyncli.model.units import format_count, format_many, shown, tenth_more
@@ -19,10 +20,11 @@ from asyncli.preflight.configured import Configured
 from asyncli.preflight.demand import STALL_S
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.limit import Verdict, limit
-from asyncli.preflight.nginx_blocks import Listen, NginxConfig
+from asyncli.preflight.nginx_blocks import Listen, NginxConfig, ServerBlock
 from asyncli.preflight.nginx_choice import StatusAddress, listen_for, server_for, status_pages
+from asyncli.preflight.nginx_room import room_checks
 from asyncli.preflight.nginx_timers import timer_checks
-from asyncli.preflight.nginx_ways import KindOf, timers_for
+from asyncli.preflight.nginx_ways import KindOf, passage_for, timers_for
 from asyncli.preflight.patterns import Undecided
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
@@ -44,25 +46,36 @@ def nginx_checks(
     configured: Configured,
     addresses: Mapping[int, Sequence[str]],
     kind_of: KindOf,
+    sources: int | None = None,
 ) -> list[Check]:
     """One check for each directive that a soak depends on; with several URLs or addresses the worst
     of each.
 
     ``limits``: of the host. ``addresses``: those that the plan's targets have, by their number.
-    ``kind_of``: looks up nginx's files.
+    ``kind_of``: looks up nginx's files. ``sources``: how many addresses asyncli connects
+    from; None: unknown.
     """
     worst: dict[str, Check] = {}
     for number, target in enumerate(plan.targets):
         for address in addresses.get(number) or [target.host]:
-            for check in _target_checks(config, plan, target, address, limits, configured, kind_of):
-                before = worst.get(check.code)
-                if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
+            of_target = _target_checks(
+                config, plan, target, address, limits, configured, kind_of, sources
+            )
+            for check in of_target:
+                if _is_worse(check, worst.get(check.code)):
                     worst[check.code] = check
     checks = list(worst.values())
     if worst.keys() != {"nginx_listen"}:
         # An nginx that listens at no target does not count these connections.
         checks.append(_status(config, plan, limits, configured))
     return checks
+
+
+def _is_worse(check: Check, other: Check | None) -> bool:
+    """Whether ``check`` is the first of its code, or has a worse verdict than the ``other``."""
+    if other is None:
+        return True
+    return _RANK[check.verdict] > _RANK[other.verdict]
 
 
 def _target_checks(
@@ -73,9 +86,12 @@ def _target_checks(
     limits: Limits,
     configured: Configured,
     kind_of: KindOf,
+    sources: int | None,
 ) -> Iterator[Check]:
+    # A Unix socket has no port; its path is the target's host.
     place = address if target.port else target.host
-    host = _asked_host(plan, target.name if target.asked else target.host)
+    name = target.name if target.asked else target.host
+    host = _asked_host(plan, name)
     server = server_for(config, place, target.port, host)
     listen = listen_for(config, place, target.port)
     if server is None or listen is None:
@@ -87,9 +103,22 @@ def _target_checks(
         return
     if listen.proxy_protocol != (plan.proxy_protocol is not None):
         yield _proxy_protocol(listen)
-    if not plan.upgrades:
-        # Of connection 0; a placeholder for the plan's data stays.
-        path = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
+    # Of connection 0; a placeholder for the plan's data stays.
+    path = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
+    if plan.upgrades:
+        passage = passage_for(server, path, kind_of)
+        if isinstance(passage, Undecided):
+            yield _undecided(passage, config)
+        else:
+            yield from room_checks(
+                config,
+                passage,
+                plan,
+                workers=config.workers or limits.cpus,
+                sources=_sources_seen(config, server, plan, sources),
+                source_ports=configured.limits.get(metrics.SERVER_SOURCE_PORTS),
+            )
+    else:
         timers = timers_for(server, path, kind_of)
         if isinstance(timers, Undecided):
             yield _undecided(timers, config)
@@ -98,8 +127,20 @@ def _target_checks(
     yield from _capacity_checks(config, listen, plan, limits, configured)
 
 
+def _sources_seen(
+    config: NginxConfig, server: ServerBlock, plan: Plan, sources: int | None
+) -> int | None:
+    """How many client addresses nginx sees; None where a header may give it others."""
+    has_header = "http real_ip_header" in config.directives
+    if has_header or "real_ip_header" in server.directives or plan.proxy_protocol is not None:
+        return None
+    return sources
+
+
 def _no_listen(config: NginxConfig, target: Target) -> Check:
-    where = f"port {target.port}" if target.port else f"unix:{target.host}"
+    where = f"unix:{target.host}"
+    if target.port:
+        where = f"port {target.port}"
     return Check(
         "nginx_listen",
         f"a server block that listens on {where}",
@@ -130,7 +171,7 @@ def _undecided(undecided: Undecided, config: NginxConfig) -> Check:
         "the server block and location of the URL",
         "unknown",
         detail=f"asyncli cannot tell whether {shown(undecided.pattern)} of {config.path} matches, "
-        "so nginx's timers are unknown",
+        "so nginx's timers and limits there are unknown",
         remedy="compare its timers with the plan yourself",
     )
 
@@ -158,7 +199,10 @@ def _without_port(host: str) -> str:
 def _capacity_checks(
     config: NginxConfig, listen: Listen, plan: Plan, limits: Limits, configured: Configured
 ) -> Iterator[Check]:
-    workers = config.workers if config.workers is not None else limits.cpus
+    workers = config.workers
+    if workers is None:
+        # worker_processes auto: one for each CPU.
+        workers = limits.cpus
     if workers is None:
         detail = "worker_processes is auto and the number of CPUs could not be read"
         subject = "nginx's connection slots"
@@ -182,16 +226,18 @@ def _share(connections: int, workers: int) -> float:
 def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     have = workers * config.worker_connections
     largest_share = _share(plan.connections, workers)
-    # nginx closes only idle HTTP connections, not upgraded ones or streams.
-    free = 0.0 if plan.upgrades else _REUSE_BELOW
-    # Any worker may get the largest share.
-    need = max(tenth_more(plan.connections), workers * math.ceil(largest_share / (1 - free)))
     detail = f"{format_many(workers, 'worker')} x {format_count(config.worker_connections)}"
+    # nginx closes only idle HTTP connections, not upgraded ones or streams.
+    usable_share = 1.0
     if not plan.upgrades:
+        usable_share = 1 - _REUSE_BELOW
         detail += "; nginx closes idle clients when a sixteenth or less is free"
+    # Any worker may get the largest share.
+    need_by_share = workers * math.ceil(largest_share / usable_share)
+    need = max(tenth_more(plan.connections), need_by_share)
     remedy = f"worker_connections {tenth_more(largest_share) + 16} in nginx.conf"
     verdict: Verdict
-    if plan.connections > have * (1 - free):
+    if plan.connections > have * usable_share:
         verdict = "short"
     elif need > have:
         verdict = "warn"
@@ -252,8 +298,13 @@ def _backlog(listen: Listen, workers: int, plan: Plan, limits: Limits) -> Check:
     asked = _DEFAULT_BACKLOG
     if listen.backlog is not None and listen.backlog > 0:
         asked = listen.backlog
-    queue = asked if limits.somaxconn is None else min(asked, limits.somaxconn)
-    have = queue * workers if listen.reuseport else queue
+    queue = asked
+    if limits.somaxconn is not None:
+        queue = min(asked, limits.somaxconn)
+    have = queue
+    if listen.reuseport:
+        # Each worker has a queue of its own.
+        have = queue * workers
     # At most all connections wait at once.
     need = min(plan.connections, plan.asked_per_s * STALL_S)
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
@@ -289,33 +340,39 @@ def _status(config: NginxConfig, plan: Plan, limits: Limits, configured: Configu
     code = "nginx_stub_status"
     subject = "nginx's count of connections (stub_status)"
     if plan.status_url is not None:
-        return Check(code, subject, "ok", detail=f"--status-url {masked_login(plan.status_url)}")
+        return Check(code, subject, "ok", detail=f"--status-url {masked_page(plan.status_url)}")
+    if configured.counted_by:
+        return Check(code, subject, "ok", detail=f"{configured.counted_by} of --server-metrics")
     for page in status_pages(config, plan.targets):
         if page not in configured.silent_pages:
             detail = "it is read only with --status-url, so it is not compared with asyncli's"
             return Check(code, subject, "warn", detail=detail, remedy=_status_flags(page))
-    for page in configured.silent_pages:
+    if configured.silent_pages:
+        page = configured.silent_pages[0]
         detail = f"{page.url} did not answer, so it is not compared with asyncli's"
         allow = "its location may need allow 127.0.0.1;"
         remedy = f"{_curl(page)} shows why ({allow}); then {_status_flags(page)}"
         return Check(code, subject, "warn", detail=detail, remedy=remedy)
+    detail = f"{config.path} has no such page, so it is not compared with asyncli's"
+    return Check(code, subject, "warn", detail=detail, remedy=_add_status_page(config, limits))
+
+
+def _add_status_page(config: NginxConfig, limits: Limits) -> str:
+    """The remedy of a configuration without a status page: what to write, and how to read it."""
     port = _free_port(config)
     location = "location = /nginx_status { stub_status; access_log off; }"
     block = f"server {{ listen 127.0.0.1:{port}; {location} }}"
     reload_it = f"{limits.sudo}nginx -c {shlex.quote(config.path)} -s reload"
-    return Check(
-        code,
-        subject,
-        "warn",
-        detail=f"{config.path} has no such page, so it is not compared with asyncli's",
-        remedy=f"in http {{ }} of {config.path}: {block} then {reload_it} "
-        f"and --status-url http://127.0.0.1:{port}/nginx_status",
-    )
+    flags = f"--status-url http://127.0.0.1:{port}/nginx_status"
+    return f"in http {{ }} of {config.path}: {block} then {reload_it} and {flags}"
 
 
 def _free_port(config: NginxConfig) -> int:
     """A port for a status page at which no server block listens."""
-    taken = {listen.port for server in config.servers for listen in server.listens}
+    taken = set()
+    for server in config.servers:
+        for listen in server.listens:
+            taken.add(listen.port)
     port = _STATUS_PORT
     while port in taken:
         port += 1

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from asyncli.model.records import Check
 from asyncli.model.trust import ask_server, user_of
 from asyncli.preflight.nginx_blocks import (
     KEEPALIVE_TIME_S,
+    ConnectionLimit,
     Content,
     Listen,
     Location,
     NginxConfig,
     ServerBlock,
     Timers,
+    Upstream,
 )
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 
@@ -89,18 +92,17 @@ def read_nginx(
     """
     built = ""
     why_not = ""
+    folder = None
+    user = None
+    if pid is not None:
+        folder = link(pid, "cwd")
+        user = user_of(pid)
     if exe and pid is not None:
         built, why_not, _ = ask_server(exe, "-V", pid)
-    folder = None if pid is None else link(pid, "cwd")
     named = config_path or locate.config_path(command_line, built, folder)
     if named is None:
-        because = f": {why_not}" if why_not else ""
-        return _unreadable(
-            f"the path of its configuration is unknown{because}",
-            "name its process with --server-pid",
-        )
+        return _unknown_path(why_not)
     path = Path(named)
-    user = None if pid is None else user_of(pid)
     files = NginxFiles(str(path), user)
     try:
         directives = files.read() + _global_directives(command_line)
@@ -110,14 +112,21 @@ def read_nginx(
     if pid is not None and files.changed_s > _began_s(pid) + _CLOCKS_APART_S:
         why = f"{path}, or a file that it includes, was changed after nginx read it"
         return _unreadable(why, "reload nginx, so that it serves by what is written there")
-    remedy = f"`{exe or 'nginx'} -t` says what is wrong with it"
     try:
         return _config(path, _version(built), directives)
     except KeyError:
         why = "events, http, server or location without a block"
-        return _unreadable(f"{path}: {why}", remedy)
     except (ValueError, IndexError, OverflowError) as error:
-        return _unreadable(f"{path}: {error}", remedy)
+        why = str(error)
+    return _unreadable(f"{path}: {why}", f"`{exe or 'nginx'} -t` says what is wrong with it")
+
+
+def _unknown_path(why_not: str) -> Check:
+    """``why_not``: why nginx was not asked; "" if it was."""
+    why = "the path of its configuration is unknown"
+    if why_not:
+        why = f"{why}: {why_not}"
+    return _unreadable(why, "name its process with --server-pid")
 
 
 def _began_s(pid: int) -> float:
@@ -171,16 +180,24 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
                 settings[f"{name} {inner}"] = text
         match name, directive["args"]:
             case "worker_processes", [count, *_]:
-                fields["workers"] = None if count == "auto" else int(count)
+                fields["workers"] = _workers(count)
             case "worker_rlimit_nofile", [size, *_]:
                 fields["rlimit_nofile"] = _size(size)
             case "events", _:
                 fields |= _events(directive["block"])
             case "http", _:
                 servers += _servers(directive["block"], _default_timers(version))
+                fields |= _shared_by_servers(directive["block"])
     return NginxConfig(
         path=str(path), version=version, servers=tuple(servers), directives=settings, **fields
     )
+
+
+def _workers(count: str) -> int | None:
+    """None: one for each CPU."""
+    if count == "auto":
+        return None
+    return int(count)
 
 
 def _default_timers(version: tuple[int, ...]) -> Timers:
@@ -195,6 +212,55 @@ def _events(block: list[Directive]) -> dict[str, int]:
         if directive["directive"] == "worker_connections":
             fields["worker_connections"] = int(directive["args"][0])
     return fields
+
+
+def _shared_by_servers(block: list[Directive]) -> dict[str, dict[str, Any]]:
+    """The upstreams and the zones of limit_conn of an http block."""
+    upstreams: dict[str, Upstream] = {}
+    zones: dict[str, str] = {}
+    for directive in block:
+        match directive["directive"], directive["args"]:
+            case "upstream", [name]:
+                upstreams[name] = _upstream(directive["block"])
+            case "limit_conn_zone", [key, zone]:
+                name = zone.removeprefix("zone=").partition(":")[0]
+                zones[name] = key
+    return {"upstreams": upstreams, "zones": zones}
+
+
+def _upstream(block: list[Directive]) -> Upstream:
+    """Servers for backup count too: nginx takes them once the others are full."""
+    limits: list[int] = []
+    addresses = set()
+    is_exact = True
+    for directive in block:
+        if directive["directive"] != "server" or "down" in directive["args"]:
+            continue
+        place, *options = directive["args"]
+        number = next((word for word in options if word.startswith("max_conns=")), "max_conns=0")
+        limits.append(int(number.removeprefix("max_conns=")))
+        if not place.startswith("unix:"):
+            addresses.add(place)
+            is_exact = is_exact and is_address(place)
+    connections = None
+    if limits and 0 not in limits:
+        connections = sum(limits)
+    return Upstream(
+        connections=connections,
+        is_shared=_has(block, "zone"),
+        addresses=frozenset(addresses),
+        is_exact=is_exact,
+    )
+
+
+def is_address(place: str) -> bool:
+    """Whether a backend is an address, with or without a port, not a name."""
+    host = re.sub(r":\d+\Z", "", place).strip("[]")
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _servers(block: list[Directive], default: Timers) -> Iterator[ServerBlock]:
@@ -226,8 +292,7 @@ def _server(
     if is_secure:
         listens = [msgspec.structs.replace(listen, ssl=True) for listen in listens]
     if not listens:
-        # nginx's default: *:80 as root, *:8000 otherwise.
-        listens = [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
+        listens = [Listen(address="*", port=_default_port())]
     return ServerBlock(
         listens=tuple(listens),
         names=tuple(names),
@@ -237,6 +302,13 @@ def _server(
         stub_status=has_status or _has(block, "stub_status"),
         directives=_settings(block),
     )
+
+
+def _default_port() -> int:
+    """nginx's default: *:80 as root, *:8000 otherwise."""
+    if os.geteuid() == 0:
+        return 80
+    return 8000
 
 
 def _locations(block: list[Directive], outer: Timers, outer_content: Content) -> Iterator[Location]:
@@ -274,7 +346,9 @@ def _content(
     """The content of a level: root, index, error pages and access are inherited, the rest is its
     own.
     """
-    inherited = msgspec.structs.replace(outer, try_files=(), rewrites=(), is_handled=False)
+    inherited = msgspec.structs.replace(
+        outer, try_files=(), rewrites=(), is_handled=False, proxied=""
+    )
     own: dict[str, Any] = {}
     for directive in block:
         match directive["directive"], directive["args"]:
@@ -299,14 +373,44 @@ def _content(
     pages = tuple(_error_pages(block))
     if pages:
         own["error_pages"] = pages
-    return msgspec.structs.replace(inherited, **own)
+    return msgspec.structs.replace(inherited, **own, **_passage(block))
+
+
+def _passage(block: list[Directive]) -> dict[str, Any]:
+    """Where a level passes requests to, and how many connections it allows."""
+    own: dict[str, Any] = {}
+    limits: list[ConnectionLimit] = []
+    for directive in block:
+        match directive["directive"], directive["args"]:
+            case "proxy_pass", [url]:
+                own["proxied"] = _without_path(url)
+            case "proxy_bind", [address, *_]:
+                own["has_proxy_bind"] = address != "off"
+            case "limit_conn", [zone, number]:
+                limits.append(ConnectionLimit(zone, int(number)))
+            case "limit_conn_dry_run", [flag]:
+                own["limits_are_dry"] = flag == "on"
+    if limits:
+        # Those of the outer level apply only to a level without any.
+        own["connection_limits"] = tuple(limits)
+    return own
+
+
+def _without_path(url: str) -> str:
+    """``http://u/path`` as ``http://u``; a Unix socket has its path, up to a further colon."""
+    scheme, mark, rest = url.partition("://")
+    if rest.startswith("unix:"):
+        return f"{scheme}{mark}unix:{rest.removeprefix('unix:').partition(':')[0]}"
+    return f"{scheme}{mark}{rest.partition('/')[0]}"
 
 
 def _rewrites(block: list[Directive]) -> Iterator[tuple[str, str, str]]:
     for directive in block:
         match directive["directive"], directive["args"]:
-            case "rewrite", [pattern, replacement, *flag]:
-                yield pattern, replacement, flag[0] if flag else ""
+            case "rewrite", [pattern, replacement]:
+                yield pattern, replacement, ""
+            case "rewrite", [pattern, replacement, flag, *_]:
+                yield pattern, replacement, flag
             case "return", [status, *_] if status.isdigit():
                 yield "", status, "return"
             case "return", [_]:
@@ -407,7 +511,8 @@ def _seconds(text: str) -> float:
     """nginx's time: ``75``, ``75s``, ``1h 30m``, ``500ms``."""
     compact = "".join(text.split())
     parts = re.findall(r"(\d+)(ms|[smhdwMy])?", compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
+    understood = "".join(number + unit for number, unit in parts)
+    if not parts or understood != compact:
         raise ValueError(f"{text!r} is not a time")
     return sum(int(number) * _UNITS[unit or "s"] for number, unit in parts)
 

@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from asyncli.preflight.nginx_blocks import Content, Location, ServerBlock, Timers
+from asyncli.preflight.nginx_blocks import ConnectionLimit, Content, Location, ServerBlock, Timers
 from asyncli.preflight.nginx_choice import location_for, normalised
 from asyncli.preflight.patterns import Undecided, substituted
 
 #: What a path is: a file, a folder, neither; None: unknown.
 Kind = Literal["file", "folder", "none"] | None
 KindOf = Callable[[str], Kind]
+T = TypeVar("T")
+
+
+class Passage(NamedTuple):
+    """What a request passes: the URL of proxy_pass without its path, whether nginx connects there
+    from an address of its own, and the limits on connections. ``server_name``: of the server block,
+    the first as written; "" without one.
+    """
+
+    proxied: str
+    has_proxy_bind: bool
+    connection_limits: tuple[ConnectionLimit, ...]
+    server_name: str
+
+
 #: The locations that a request passes through, the last of which answers it; empty: none, so the
 #: server block itself.
 Way = tuple[Location, ...]
@@ -52,15 +67,45 @@ def timers_for(server: ServerBlock, path: str, kind_of: KindOf) -> Timers | Unde
 
     Undecided: they depend on what cannot be known.
     """
-    timers: Timers | None = None
+    return _by_every_way(server, path, kind_of, _timers_of)
+
+
+def passage_for(server: ServerBlock, path: str, kind_of: KindOf) -> Passage | Undecided:
+    """What a request of ``path`` passes on its way."""
+    return _by_every_way(server, path, kind_of, _passage_of)
+
+
+def _by_every_way(
+    server: ServerBlock, path: str, kind_of: KindOf, by_way: Callable[[ServerBlock, Way], T]
+) -> T | Undecided:
+    """What all ways of a request have in common; without any, what the server block has. Undecided
+    where they differ.
+    """
+    known: T | None = None
     for way in ways(server, path, kind_of):
         if isinstance(way, Undecided):
             return way
-        timers_of_way = _timers_of(server, way)
-        if timers is not None and timers_of_way != timers:
+        of_way = by_way(server, way)
+        if known is not None and of_way != known:
             return Undecided(f"a file for {path}")
-        timers = timers_of_way
-    return server.timers if timers is None else timers
+        known = of_way
+    return by_way(server, ()) if known is None else known
+
+
+def _passage_of(server: ServerBlock, way: Way) -> Passage:
+    """The last location passes it on; nginx counts a request once, by the first location that has
+    limits (ngx_http_limit_conn_handler).
+    """
+    contents = [location.content for location in way] or [server.content]
+    last = contents[-1]
+    limits: tuple[ConnectionLimit, ...] = ()
+    for content in contents:
+        if content.connection_limits:
+            if not content.limits_are_dry:
+                limits = content.connection_limits
+            break
+    server_name = next(iter(server.names), "")
+    return Passage(last.proxied, last.has_proxy_bind, limits, server_name)
 
 
 def _timers_of(server: ServerBlock, way: Way) -> Timers:

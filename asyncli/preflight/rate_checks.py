@@ -22,6 +22,8 @@ _LATE_S = 0.05
 # CPUs do 870 a second where one handshake took 1.3 ms (bench/README.md).
 _BUSY = 1.7
 _SOURCE = "the number of usable CPUs"
+#: The code of the check for which one handshake was timed.
+HANDSHAKE_RATE = "handshake_rate"
 
 
 def rates(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
@@ -122,7 +124,7 @@ def handshake_rate(
             detail += "; a faster ramp is late, and the lateness is recorded"
         remedy = f"--ramp {max(1, int(0.7 * have))}/s or less, or more CPUs"
     return limit(
-        "handshake_rate",
+        HANDSHAKE_RATE,
         "TLS handshake rate (CPU)",
         "a second",
         have,

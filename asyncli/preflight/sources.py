@@ -6,8 +6,8 @@ import math
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 
 from asyncli.engine.spread import Route, Spread
+from asyncli.model.masks import masked_url
 from asyncli.model.plan import Plan
-from asyncli.model.private_values import masked_url
 from asyncli.model.units import format_count
 from asyncli.preflight.host_limits import Limits
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asyncli.model.plan import Plan
-from asyncli.model.products import Frontend
+from asyncli.model.products import Backend, Frontend
 from asyncli.model.records import Check
 from asyncli.model.status_place import status_place
 from asyncli.model.units import format_count
 from asyncli.model.values import parse_url
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.limit import limit
+from asyncli.preflight.limit import Verdict, limit
 
 # How to add the page, by product. nginx's is proposed by its own configuration (nginx_checks.py).
 _HOW_TO_ADD = {
@@ -33,11 +33,17 @@ _HOW_TO_ADD = {
 def status_checks(plan: Plan, configured: Configured) -> list[Check]:
     """The checks of a page that was read, or how to have one."""
     if configured.frontends:
-        checks = [_sessions(plan, configured.frontends)]
+        checks = [_sessions(plan, configured.frontends), *_behind(plan, configured.backends)]
         if configured.all_frontends is not None:
             checks.append(_in_all(plan, configured.all_frontends))
         return checks
-    if plan.status_url is not None or configured.product not in _HOW_TO_ADD:
+    if plan.status_url is not None:
+        return []
+    if configured.counted_by and configured.nginx is None:
+        subject = "the server's count of connections (its own metrics)"
+        detail = f"{configured.counted_by} of --server-metrics"
+        return [Check("status_page", subject, "ok", detail=detail)]
+    if configured.product not in _HOW_TO_ADD:
         return []
     product = configured.product
     detail = (
@@ -86,6 +92,36 @@ def _in_all(plan: Plan, frontends: Frontend) -> Check:
         "beyond it connects wait in its listen queues",
         remedy=f"maxconn {need} in the global section of haproxy.cfg",
     )
+
+
+def _behind(plan: Plan, backends: Mapping[str, Backend]) -> list[Check]:
+    """The limit on sessions (slim) of the servers of a backend, where a connection holds one of
+    these: a request in HTTP does only until it is answered. Which backend serves the plan's URL
+    does not show, so it is checked with the tightest.
+    """
+    rooms = {
+        name: backend.room for name, backend in backends.items() if plan.upgrades or backend.is_tcp
+    }
+    if not rooms:
+        return []
+    tightest = min(rooms, key=lambda name: rooms[name])
+    have = backends[tightest].limit
+    if have is None:
+        return []
+    code = "haproxy_backend"
+    subject = "sessions of the servers behind HAProxy (slim, maxconn of server)"
+    taken = backends[tightest].open
+    need = plan.connections + taken
+    detail = f"backend {tightest}, whose servers have {format_count(taken)} open now"
+    if need <= have:
+        return [Check(code, subject, "ok", have, need, "sessions", detail)]
+    verdict: Verdict = "warn"
+    if any(room >= plan.connections for room in rooms.values()):
+        verdict = "unknown"
+        detail += "; its status page does not tell whether the URL leads to this one"
+    detail += "; beyond it connections wait in its queue (timeout queue)"
+    remedy = f"a greater maxconn of the servers of the backend {tightest} in haproxy.cfg"
+    return [Check(code, subject, verdict, have, need, "sessions", detail, remedy)]
 
 
 def _may_serve(plan: Plan, frontends: Mapping[str, Frontend]) -> Mapping[str, Frontend]:

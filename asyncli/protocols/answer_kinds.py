@@ -18,7 +18,9 @@ _ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def kind_of(answer: bytes) -> bytes:
-    """How an answer begins: signs such as ``+``, ``-`` or ``$``, and the word after them, in which all numbers are alike."""
+    """How an answer begins: signs such as ``+``, ``-`` or ``$``, and the word after them, in which
+    all numbers are alike.
+    """
     word = _WORD.match(answer[:_WORD_BYTES])
     return _NUMBER.sub(b"0", word[0] if word else b"")
 
@@ -63,7 +65,8 @@ class AnswerKinds:
         return True
 
     def take(self) -> dict[str, int]:
-        """How many of each other kind came since the last call, by how the first of the kind began.
+        """How many of each other kind came since the last call, by how the first of the
+        kind began.
         """
         counts, self._counts = self._counts, {}
         return {repr(self._samples[kind]): count for kind, count in counts.items()}

@@ -89,8 +89,8 @@ class Deflated(WebSocket):
                 _NO_CONTEXT in parameters
             )
             shown = "; ".join(
-                b"=".join(filter(None, one)).decode()
-                for one in ((_NAME, b""), *sorted(parameters.items()))
+                b"=".join(filter(None, parameter)).decode()
+                for parameter in ((_NAME, b""), *sorted(parameters.items()))
             )
             self._granted[shown] = self._granted.get(shown, 0) + 1
 
@@ -116,15 +116,15 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
     invalid ones.
     """
     name, *parameters = map(bytes.strip, extensions.split(b";"))
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     for parameter in parameters:
         key = parameter.partition(b"=")[0].strip()
-        if (match := _PARAMETER.fullmatch(parameter)) is None or key in found:
+        if (match := _PARAMETER.fullmatch(parameter)) is None or key in values:
             raise ProtocolError(f"{NOT_OFFERED} in this form: {shown_bytes(extensions)}")
-        found[key] = match[2] or b""
+        values[key] = match[2] or b""
     if name != _NAME:
         raise ProtocolError(f"{NOT_OFFERED}: {shown_bytes(extensions)}")
-    return found
+    return values
 
 
 class _DeflatedFrames(ServerFrames):

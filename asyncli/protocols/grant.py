@@ -21,6 +21,14 @@ def shown_bytes(value: bytes) -> str:
     return oneline(shortened(value.strip()[: MOST_SHOWN + 1].decode("latin-1")))
 
 
+def _first_line(body: bytes, *, chunked: bool) -> bytes:
+    """The first line of a body; of a chunked one after the size of its first chunk."""
+    if chunked:
+        _, _, body = body.partition(b"\n")
+    line, _, _ = body.partition(b"\n")
+    return line
+
+
 class AnswerHead:
     """The accepting answer: its status line, its header fields, and the bytes after its head."""
 
@@ -66,14 +74,11 @@ class Grant:
     def _refused(self, line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> str:
         """The status, the reason, and the target of a redirect or the first line of the body."""
         if b"location" in fields:
-            more = b"Location: " + fields[b"location"][0]
+            target = b"Location: " + fields[b"location"][0]
         else:
-            body = bytes(self._head)
-            more = (body.partition(b"\n")[2] if b"transfer-encoding" in fields else body).partition(
-                b"\n"
-            )[0]
+            target = _first_line(bytes(self._head), chunked=b"transfer-encoding" in fields)
         # The first one's text for each status: other texts may differ by the time of day.
         reason, detail = self._refusals.setdefault(
-            int(line[3]), (shown_bytes(line[4] or b""), shown_bytes(more))
+            int(line[3]), (shown_bytes(line[4] or b""), shown_bytes(target))
         )
         return f"HTTP {int(line[3])} {reason}".rstrip() + (f": {detail}" if detail else "")

@@ -40,7 +40,7 @@ def header_block(request: bytes, scheme: bytes, encoding: int = PLAIN) -> bytes:
     method, path, _ = line.split(b" ")
     fields = [
         (name.strip().lower(), value.strip())
-        for name, _, value in (one.partition(b":") for one in lines)
+        for name, _, value in (field.partition(b":") for field in lines)
     ]
     pseudo = [
         (b":method", method),
@@ -115,15 +115,15 @@ def status_of(block: bytes) -> int:
 def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
     """An integer and its end (section 5.1)."""
     mask = (1 << bits) - 1
-    found, at = block[at] & mask, at + 1
-    if found < mask:
-        return found, at
+    number, at = block[at] & mask, at + 1
+    if number < mask:
+        return number, at
     for shift in range(0, 35, 7):
         if at == len(block):
             break
-        found, at = found + ((block[at] & 127) << shift), at + 1
+        number, at = number + ((block[at] & 127) << shift), at + 1
         if block[at - 1] < 128:
-            return found, at
+            return number, at
     raise ProtocolError("a block of headers with a number that does not end")
 
 
@@ -142,6 +142,6 @@ def _digits(coded: bool, text: bytes) -> int:
     """The number of three digits, else 0."""
     if coded:
         match = _DIGITS.fullmatch(f"{int.from_bytes(text):0{8 * len(text)}b}") if text else None
-        codes = [] if match is None else [(len(one), int(one, 2)) for one in match.groups()]
+        codes = [] if match is None else [(len(code), int(code, 2)) for code in match.groups()]
         text = b"".join(b"%d" % (code if bits == 5 else code - 22) for bits, code in codes)
     return int(text) if len(text) == 3 and text.isdigit() else 0

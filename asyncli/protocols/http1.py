@@ -107,10 +107,10 @@ def _length(values: set[bytes]) -> int | None:
     """The Content-Length; None without one."""
     if not values:
         return None
-    one = next(iter(values))
-    if len(values) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+    length = next(iter(values))
+    if len(values) > 1 or not length.isdigit() or len(length) > _MOST_LENGTH_DIGITS:
         raise ProtocolError(f"no single Content-Length: {quoted(b', '.join(sorted(values)))}")
-    return int(one)
+    return int(length)
 
 
 def _fields(text: bytes) -> list[bytes]:
@@ -195,7 +195,8 @@ class Scanner:
         return self._at == len(self._buffer) and self._body in (_chunk_head, _until_close)
 
     def end(self) -> Event | None:
-        """The stream has ended: the response if its body lasts to the end, else None (it was cut).
+        """The stream has ended: the response if its body lasts to the end, else None (it
+        was cut).
         """
         if self._head is not None and self._body is _until_close:
             return Event(self._head.status, False, self._body_bytes, rest=self._head.ends_by)
@@ -343,9 +344,10 @@ class Http1(Protocol):
             if self._announced and data and not data.startswith(_HTTP):
                 raise ProtocolError(BODY_OF_HEAD)
             return _farewell(data) if data else None
-        scanner = self.partial.pop(row, None) or Scanner(self._method)
         if not data:
-            return scanner.end()
+            # What the end cuts off stays partial, until the row is forgotten.
+            return self.partial[row].end() if row in self.partial else None
+        scanner = self.partial.pop(row, None) or Scanner(self._method)
         event = scanner.feed(data)
         self._streams |= scanner.streams
         self._announced |= scanner.announces_unsent_body

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from asyncli.model.protocol_table import streams_needed
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.hpack import FILLS, NEXT_ENCODING, PLAIN, SHRINKS
@@ -84,6 +85,11 @@ class Http2(Protocol):
         ] = {}  # by URL and encoding: the GETs of a handshake, if equal for all rows
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open, self._draining = 0, dict[str, int](), 0, 0
+        self._needed = streams_needed(self._held, bool(self._heads))
+        # By row, how many streams at once the server allows, if these are too few.
+        self._allowed: dict[int, int] = {}
+        # Rows whose last heartbeat is a PING in place of a HEAD.
+        self._pinged = set[int]()
 
     def handshake(self, row: int, target: int) -> bytes:
         if not self._heads:
@@ -106,15 +112,26 @@ class Http2(Protocol):
             number = owed[row] = (owed[row] + 1) % COUNT
             return self._questions[number]
         frames = self.partial.get(row)
-        if frames is not None and frames.drains:
+        if (frames is not None and frames.drains) or not self._may_ask(row):
             return self._ping_in_place(row, frames)
+        if row in self._pinged:
+            self._pinged.discard(row)
+            if frames is not None:
+                frames.pings = False
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
         return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)
 
-    def _ping_in_place(self, row: int, frames: FrameReader) -> bytes:
+    def _may_ask(self, row: int) -> bool:
+        """Whether the server allows the stream of a HEAD beside those that the row holds."""
+        allowed = self._allowed.get(row)
+        return allowed is None or self._held - self._missing(row) < allowed
+
+    def _ping_in_place(self, row: int, frames: FrameReader | None) -> bytes:
         """A PING in place of a HEAD, which would open a stream."""
-        frames.pings = True
+        self._pinged.add(row)
+        if frames is not None:
+            frames.pings = True
         self._nonces.add_row(row)
         return self._questions[self._nonces.take(row)]
 
@@ -137,6 +154,8 @@ class Http2(Protocol):
         except ProtocolError as error:
             error.answer = frames.answer()
             raise
+        if frames.allowed is not None:
+            self._allow(row, frames.allowed)
         if frames.shrinks and self._encodings:
             self._encodings[row], frames.shrinks = SHRINKS, False
         event = frames.event()
@@ -147,6 +166,7 @@ class Http2(Protocol):
         elif (
             before is None
             and self._heads
+            and not frames.pings
             and frames.read == 1
             and event is not None
             and event.kind == ANSWER
@@ -156,6 +176,15 @@ class Http2(Protocol):
         if self._held and (granted or (frames.lost and not frames.shakes)):
             self._count(row, frames, granted)
         return event
+
+    def _allow(self, row: int, most: int) -> None:
+        """The server allows the row ``most`` streams at once."""
+        if most < self._needed:
+            self._allowed[row] = most
+            return
+        was_short = self._allowed.pop(row, None) is not None
+        if was_short and self._missing(row):
+            self._begun.append(row)
 
     def _drain(self, row: int, frames: FrameReader, event: Event | None) -> Event | None:
         """Handle a read of a row that is kept after a GOAWAY."""
@@ -191,9 +220,8 @@ class Http2(Protocol):
         return asked
 
     def _reader(self, row: int) -> FrameReader:
-        return FrameReader(
-            bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE)
-        )
+        heads = bool(self._heads) and row not in self._pinged
+        return FrameReader(heads, self._held, self._gone_of(row), self._later.get(row, _NONE))
 
     def take_rows_missing_streams(self) -> list[int]:
         rows, self._begun = self._begun, []
@@ -202,6 +230,8 @@ class Http2(Protocol):
     def reopen_streams(self, row: int, target: int) -> bytes:
         missing, last = self._missing(row), self._streams[row]
         if row in self.partial and self.partial[row].drains:
+            return b""
+        if self._allowed.get(row, self._held) < self._held:
             return b""
         if not missing or last + 2 * missing > MOST_STREAM:
             return b""
@@ -215,6 +245,7 @@ class Http2(Protocol):
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         counts.tables, self._tables = self._tables, 0
+        counts.without_streams = len(self._allowed)
         if self._held:
             counts.streams_opened, counts.streams_lost, counts.streams_open = (
                 self._opened,
@@ -226,6 +257,8 @@ class Http2(Protocol):
 
     def forget(self, row: int) -> None:
         super().forget(row)
+        self._allowed.pop(row, None)
+        self._pinged.discard(row)
         if row * self._width < len(self._gone):
             self._open -= self._held - self._missing(row)
             self._later.pop(row, None)

@@ -47,9 +47,11 @@ MOST_STREAM = (1 << 31) - 1
 _ENABLE_CONNECT = 8
 # The allowed values of a server's SETTINGS; others may have any value.
 _ALLOWED = {
-    _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, MOST_STREAM), _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
+    _ENABLE_PUSH: (0, 0),
+    _INITIAL_WINDOW_SIZE: (0, MOST_STREAM),
+    _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
     _ENABLE_CONNECT: (0, 1),
-}  # fmt: skip
+}
 _MOST_STATUS_LINE, _MOST_REPLIES = 200, 1000
 _CANCEL, _MOST_CODE = 8, 13
 
@@ -67,7 +69,7 @@ _SETTINGS = (
     (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES),
 )
 FIRST_WORDS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(
-    SETTINGS, 0, 0, b"".join(struct.pack(">HI", *one) for one in _SETTINGS)
+    SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in _SETTINGS)
 )
 #: A heartbeat's frame, and its answer's, before the nonce.
 BEAT_HEAD, PONG_HEAD = (
@@ -125,14 +127,41 @@ class FrameReader:
     """Reads the frames of one connection. ``held``: the number of streams it holds; ``gone``: a bit
     for each of the first ones that is lost, with the reasons in ``lost``; ``later``: the streams
     that replace them; ``awaited``: unanswered streams; ``asks``: makes the requests of a handshake,
-    once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table.
+    once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table; ``allowed``:
+    how many streams at once, where it has said so.
     """
 
     __slots__ = (
-        "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_block_stream", "_buffer", "_ends", "_goaway",
-        "_held", "_last", "_open", "_pong", "_replies", "_settled", "_status", "_stream", "_unprocessed", "_why", "awaited",
-        "counted", "gone", "later", "lost", "pings", "read", "shakes", "shrinks",
-    )  # fmt: skip
+        "_acknowledged",
+        "_answered",
+        "_asks",
+        "_beats_by_head",
+        "_block",
+        "_block_stream",
+        "_buffer",
+        "_ends",
+        "_goaway",
+        "_held",
+        "_last",
+        "_open",
+        "_pong",
+        "_replies",
+        "_settled",
+        "_status",
+        "_stream",
+        "_unprocessed",
+        "_why",
+        "allowed",
+        "awaited",
+        "counted",
+        "gone",
+        "later",
+        "lost",
+        "pings",
+        "read",
+        "shakes",
+        "shrinks",
+    )
 
     def __init__(
         self, heads: bool, held: int, gone: int, later: array[int], awaited: Iterable[int] = (),
@@ -143,6 +172,7 @@ class FrameReader:
             False  # the server's SETTINGS came; it acknowledged ours
         )
         self._beats_by_head, self._held, self._asks = heads, held, asks
+        self.allowed: int | None = None
         self.gone, self.later, self.awaited = gone, later, set(awaited)
         self.lost: list[str] = []
         self._replies: list[bytes] = []  # those of a handshake go out together
@@ -321,6 +351,8 @@ class FrameReader:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which is not allowed")
             need = self._held + self._beats_by_head
             self.shrinks |= name == _HEADER_TABLE_SIZE and value < TABLE_BYTES
+            if name == _MAX_STREAMS:
+                self.allowed = value
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
                 raise ProtocolError(
                     f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection"

@@ -1,16 +1,22 @@
-"""The interface between the engine and a protocol: bytes in, events out. Protocols have no socket and no clock.
+"""The interface between the engine and a protocol: bytes in, events out. Protocols have no socket
+and no clock.
 
-The engine owns the transport, the deadlines and the counts. One protocol object serves all rows of a table: typed arrays by row
-hold their state, and ``partial`` those that are in the middle of a message.
+The engine owns the transport, the deadlines and the counts. One protocol object serves all rows of
+a table: typed arrays by row hold their state, and ``partial`` those that are in the middle of a
+message.
 
-- The engine compares each read with the last whole answer first: equal bytes never reach the protocol. So a protocol makes its
+- The engine compares each read with the last whole answer first: equal bytes never reach the
+protocol. So a protocol makes its
   answers equal if it can (one ping payload for all rows), and expects one answer at a time.
 - That last answer came whole in one read, without a reply, on a row without a partial message.
-- An answer proves that this question was read. Where the peer echoes, each heartbeat carries a nonce that the answer must
-  return (nonces.py), so neither an answer sent in advance nor a repeated one is accepted. Where it does not, an answer that
+- An answer proves that this question was read. Where the peer echoes, each heartbeat carries a
+nonce that the answer must
+  return (nonces.py), so neither an answer sent in advance nor a repeated one is accepted. Where it
+  does not, an answer that
   nothing asked for breaks the protocol.
 - What was answered in the bytes before an end counts, though one read has both.
-- NEWS keeps a row alive and answers no heartbeat. The protocol decides which unsolicited messages are allowed.
+- NEWS keeps a row alive and answers no heartbeat. The protocol decides which unsolicited messages
+are allowed.
 """
 
 from __future__ import annotations

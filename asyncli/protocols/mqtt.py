@@ -43,9 +43,23 @@ from asyncli.protocols.mqtt_properties import (
 )  # fmt: skip
 
 _NAMES = (
-    "packet of type 0", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK",
-    "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH",
-)  # fmt: skip
+    "packet of type 0",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "AUTH",
+)
 _CONNACK, _PUBLISH, _PUBREL, _SUBACK, _PINGRESP, _DISCONNECT = 2, 3, 6, 9, 13, 14
 _ACKNOWLEDGED = {1: b"\x40\x02", 2: b"\x50\x02"}
 _PUBCOMP = b"\x70\x02"
@@ -239,10 +253,10 @@ class _Packets:
             self._awaiting, self.answered = False, True
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
-            found = self._properties(kind, body[1:], OF_DISCONNECT)
-            self._why = found.get(REASON_STRING, b"")
+            granted = self._properties(kind, body[1:], OF_DISCONNECT)
+            self._why = granted.get(REASON_STRING, b"")
             if self.awaits:
-                raise _refusal(kind, self._reason, found)
+                raise _refusal(kind, self._reason, granted)
         return begin + size
 
     def _require(self, kind: int, flags: int, data: bytes, at: int) -> None:
@@ -265,13 +279,13 @@ class _Packets:
         short = len(body) == 2 and (body[1] > 0 or not self._five)
         if len(body) < 2 or body[0] > 1 or not (short or self._five):
             raise ProtocolError("CONNACK that is malformed")
-        found = {} if short else properties(body[2:], OF_CONNACK, "CONNACK")
+        granted = {} if short else properties(body[2:], OF_CONNACK, "CONNACK")
         if code := _code(_CONNACK, body[1:2], (0, *REASONS)):
-            raise _refusal(_CONNACK, code, found)
+            raise _refusal(_CONNACK, code, granted)
         if body[0]:
             raise ProtocolError("CONNACK with a session, though a clean one was requested")
         keep_alive, gap_s = (
-            int.from_bytes(found.get(SERVER_KEEP_ALIVE, b"")),
+            int.from_bytes(granted.get(SERVER_KEEP_ALIVE, b"")),
             self._settings.keepalive_s / 2,
         )
         if 0 < keep_alive < gap_s:
@@ -286,11 +300,11 @@ class _Packets:
         begin = len(body) - len(asked)
         if begin < 2 or body[:2] != b"\0\1" or (begin > 2 and not self._five):
             raise ProtocolError("SUBACK that does not answer the SUBSCRIBE")
-        found = properties(body[2:begin], OF_ANSWER, "SUBACK") if self._five else {}
+        known = properties(body[2:begin], OF_ANSWER, "SUBACK") if self._five else {}
         for topic, granted in zip(asked, body[begin:], strict=True):
             code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *_FAILURES))
             if code > 2:
-                raise _refusal(_SUBACK, code, found, f" for {shortened(topic)}")
+                raise _refusal(_SUBACK, code, known, f" for {shortened(topic)}")
         self.awaits = 0
 
     def _publication(self, flags: int, data: bytes, begin: int, end: int) -> int:

@@ -7,10 +7,14 @@ from asyncli.protocols.interface import ProtocolError
 # The types of properties (MQTT 5, section 2.2.2).
 _BYTE, _TWO, _FOUR, _VARYING, _TEXT, _BINARY, _PAIR = range(7)
 _TYPES = {
-    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), _BYTE), **dict.fromkeys((0x13, 0x21, 0x22, 0x23), _TWO),
-    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), _FOUR), 0x0B: _VARYING, 0x26: _PAIR, **dict.fromkeys((0x09, 0x16), _BINARY),
+    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), _BYTE),
+    **dict.fromkeys((0x13, 0x21, 0x22, 0x23), _TWO),
+    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), _FOUR),
+    0x0B: _VARYING,
+    0x26: _PAIR,
+    **dict.fromkeys((0x09, 0x16), _BINARY),
     **dict.fromkeys((0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F), _TEXT),
-}  # fmt: skip
+}
 _SIZES = {_BYTE: 1, _TWO: 2, _FOUR: 4}
 SERVER_KEEP_ALIVE, REASON_STRING = 0x13, 0x1F
 _RESPONSE_TOPIC, _REPEATED = 0x08, (0x0B, 0x26)
@@ -67,7 +71,7 @@ def utf8(data: bytes, what: str) -> str:
 
 def properties(data: bytes, allowed: frozenset[int], packet: str) -> dict[int, bytes]:
     """The last value of each property; ``data``: their length and the properties."""
-    found: dict[int, bytes] = {}
+    values: dict[int, bytes] = {}
     try:
         size, at = varying(data, 0)
         if at + size != len(data):
@@ -76,12 +80,12 @@ def properties(data: bytes, allowed: frozenset[int], packet: str) -> dict[int, b
             name, at = varying(data, at)
             if name not in allowed:
                 raise ProtocolError(f"{packet} with the property {name}")
-            if name in found and name not in _REPEATED:
+            if name in values and name not in _REPEATED:
                 raise ProtocolError(f"{packet} with the property {name} twice")
-            found[name], at = _value(name, data, at)
+            values[name], at = _value(name, data, at)
     except IncompleteError:
         raise ProtocolError(f"{packet} whose properties are cut") from None
-    return found
+    return values
 
 
 def _value(name: int, data: bytes, at: int) -> tuple[bytes, int]:
@@ -102,6 +106,14 @@ def _value(name: int, data: bytes, at: int) -> tuple[bytes, int]:
             text = "" if form == _BINARY else utf8(value, f"the property {name}")
         if name == _RESPONSE_TOPIC and ("#" in text or "+" in text):
             raise ProtocolError("a response topic with wildcards")
-    if (name in _IS_0_OR_1 and value > b"\1") or (name in _IS_NOT_0 and not any(value)):
+    if not _is_valid(name, value):
         raise ProtocolError(f"the property {name} with an invalid value")
     return value, end
+
+
+def _is_valid(name: int, value: bytes) -> bool:
+    if name in _IS_0_OR_1:
+        return value <= b"\1"
+    if name in _IS_NOT_0:
+        return any(value)
+    return True

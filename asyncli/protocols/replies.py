@@ -131,8 +131,8 @@ class Replies:
             if not rest:
                 return runs, None, False
             if self.known.data and _goes_on(self.known, rest, 0):
-                more, state = _copies(self.known, len(rest))
-                return runs + more, state, False
+                copies, state = _copies(self.known, len(rest))
+                return runs + copies, state, False
             reader, raw, data = self._new_reader(), b"", rest
 
     def _remember(self, raw: bytes | None, event: Event, known: KnownAnswer) -> KnownAnswer:

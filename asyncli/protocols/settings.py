@@ -94,12 +94,12 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
         events = plan.protocol == "sse"
         usual = ["Accept: text/event-stream"] if events else []
         named = _names(plan.headers)
-        more = (
-            one
-            for one in (*usual, "Cache-Control: no-cache")
-            if one.partition(":")[0].lower() not in named
+        added = (
+            header
+            for header in (*usual, "Cache-Control: no-cache")
+            if header.partition(":")[0].lower() not in named
         )
-        return cls(_unfinished(plan, [*plan.headers, *more]), events, plan.longest_silence_s)
+        return cls(_unfinished(plan, [*plan.headers, *added]), events, plan.longest_silence_s)
 
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.sse import Stream
@@ -168,7 +168,7 @@ class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
     @classmethod
     def of(cls, plan: Plan) -> Self:
         heads, gets = (
-            tuple(request_head(method, one, plan.headers) for one in plan.targets)
+            tuple(request_head(method, target, plan.headers) for target in plan.targets)
             for method in ("HEAD", "GET")
         )
         scheme = b"https" if plan.targets[0].secure else b"http"
@@ -186,9 +186,14 @@ Settings = (
 )
 #: By a plan's ``protocol``.
 SETTINGS: dict[str, type[Settings]] = {
-    "http": HttpSettings, "http2": Http2Settings, "sse": StreamSettings, "stream": StreamSettings, "websocket": WebSocketSettings,
-    "tcp": TcpSettings, "mqtt": MqttSettings,
-}  # fmt: skip
+    "http": HttpSettings,
+    "http2": Http2Settings,
+    "sse": StreamSettings,
+    "stream": StreamSettings,
+    "websocket": WebSocketSettings,
+    "tcp": TcpSettings,
+    "mqtt": MqttSettings,
+}
 
 
 def request_head(method: str, target: Target, headers: Sequence[str]) -> bytes:
@@ -212,4 +217,4 @@ def _unfinished(plan: Plan, headers: Sequence[str]) -> tuple[bytes, ...]:
 
 
 def _names(headers: Sequence[str]) -> set[str]:
-    return {one.partition(":")[0].lower() for one in headers}
+    return {header.partition(":")[0].lower() for header in headers}

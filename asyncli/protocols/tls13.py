@@ -45,14 +45,34 @@ _NUMBER = {name: number for number, name in enumerate(SUITES, 1)}
 
 #: Alerts by their numbers (section 6).
 ALERTS = {
-    0: "close_notify", 10: "unexpected_message", 20: "bad_record_mac", 22: "record_overflow", 40: "handshake_failure",
-    42: "bad_certificate", 43: "unsupported_certificate", 44: "certificate_revoked", 45: "certificate_expired",
-    46: "certificate_unknown", 47: "illegal_parameter", 48: "unknown_ca", 49: "access_denied", 50: "decode_error",
-    51: "decrypt_error", 70: "protocol_version", 71: "insufficient_security", 80: "internal_error",
-    86: "inappropriate_fallback", 90: "user_canceled", 109: "missing_extension", 110: "unsupported_extension",
-    112: "unrecognized_name", 113: "bad_certificate_status_response", 115: "unknown_psk_identity", 116: "certificate_required",
+    0: "close_notify",
+    10: "unexpected_message",
+    20: "bad_record_mac",
+    22: "record_overflow",
+    40: "handshake_failure",
+    42: "bad_certificate",
+    43: "unsupported_certificate",
+    44: "certificate_revoked",
+    45: "certificate_expired",
+    46: "certificate_unknown",
+    47: "illegal_parameter",
+    48: "unknown_ca",
+    49: "access_denied",
+    50: "decode_error",
+    51: "decrypt_error",
+    70: "protocol_version",
+    71: "insufficient_security",
+    80: "internal_error",
+    86: "inappropriate_fallback",
+    90: "user_canceled",
+    109: "missing_extension",
+    110: "unsupported_extension",
+    112: "unrecognized_name",
+    113: "bad_certificate_status_response",
+    115: "unknown_psk_identity",
+    116: "certificate_required",
     120: "no_application_protocol",
-}  # fmt: skip
+}
 _ALERT_NUMBER = {name: number for number, name in ALERTS.items()}
 
 
@@ -97,11 +117,11 @@ class _Direction:
         self.numbers = array("Q")  # of the next record
 
     def grow(self, rows: int) -> None:
-        more = rows - len(self.numbers)
-        self.keys += bytes(32 * more)
-        self.secrets += bytes(48 * more)
+        added = rows - len(self.numbers)
+        self.keys += bytes(32 * added)
+        self.secrets += bytes(48 * added)
         for column in (self.nonces, self.counted, self.numbers):
-            column.extend([0] * more)
+            column.extend([0] * added)
 
     def put(self, row: int, suite: int, secret: bytes) -> None:
         """Derive the keys of a traffic secret (section 7.3)."""
@@ -175,7 +195,8 @@ class RecordLayer:
         nonce = _NONCE.pack(way.nonces[row], way.counted[row] ^ number)
         header = _HEAD.pack(_APPLICATION, 0x0303, len(data) + 1 + _TAG)
         key = way.keys[32 * row : 32 * row + length]
-        return header + cipher(key).encrypt(nonce, data + _KINDS[kind], header)  # type: ignore[no-any-return]
+        sealed = cipher(key).encrypt(nonce, data + _KINDS[kind], header)
+        return header + sealed  # type: ignore[no-any-return]
 
     def alert(self, row: int, name: str) -> bytes:
         """The record of an alert; after it nothing may be sealed for this row."""

@@ -192,9 +192,23 @@ class ServerFrames:
     """Reads the server's frames on one connection."""
 
     __slots__ = (
-        "_answer", "_buffer", "_decode", "_fin", "_left", "_opcode", "_pong", "_same", "answers", "body_bytes",
-        "close", "expected", "heard", "messages", "ping", "why",
-    )  # fmt: skip
+        "_answer",
+        "_buffer",
+        "_decode",
+        "_fin",
+        "_left",
+        "_opcode",
+        "_pong",
+        "_same",
+        "answers",
+        "body_bytes",
+        "close",
+        "expected",
+        "heard",
+        "messages",
+        "ping",
+        "why",
+    )
 
     def __init__(self, expected: bytes, answer: Event) -> None:
         self.expected, self._answer = expected, answer  # the text that answers; b"": a pong does

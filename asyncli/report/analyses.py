@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.bottleneck import TIMERS, AnalysedRun, instead_of_forecast
-from asyncli.analysis.cost import Costs, known_costs
+from asyncli.analysis.cost import known_costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
@@ -16,8 +17,9 @@ from asyncli.model.run import Run
 
 
 class Analyses(msgspec.Struct):
-    """The results of analysis/. ``findings``: those of forecast and drift. ``forecast``: the ``prediction``, or empty if a
-    bottleneck was measured. ``prediction``: empty if timers ended the connections, whatever their number.
+    """The results of analysis/. ``findings``: those of forecast and drift. ``forecast``: the
+    ``prediction``, or empty if a bottleneck was measured. ``prediction``: empty if timers ended the
+    connections, whatever their number.
     """
 
     totals: Totals
@@ -36,12 +38,19 @@ def analyse(run: Run) -> Analyses:
     prediction, forecast_findings = forecast(run, cost)
     diagnoses = diagnose(run, totals)
     bottleneck = instead_of_forecast(AnalysedRun(run, totals, diagnoses, saturation(run, totals)))
-    return Analyses(
+    analyses = Analyses(
         totals=totals,
         costs=cost,
-        forecast=prediction if bottleneck is None else Forecast(),
-        prediction=Forecast() if bottleneck is not None and bottleneck.fields["what"] in TIMERS else prediction,
+        forecast=prediction,
+        prediction=prediction,
         drifts=drift,
         diagnoses=diagnoses,
-        findings=[*(forecast_findings if bottleneck is None else [bottleneck]), *drift_findings],
+        findings=[*forecast_findings, *drift_findings],
     )
+    if bottleneck is None:
+        return analyses
+    analyses.forecast = Forecast()
+    analyses.findings = [bottleneck, *drift_findings]
+    if bottleneck.fields["what"] in TIMERS:
+        analyses.prediction = Forecast()
+    return analyses

@@ -1,4 +1,6 @@
-"""A summary as sentences: verdict, capacity, doubts. :mod:`asyncli.report.cost_answer` has the cost of a connection."""
+"""A summary as sentences: verdict, capacity, doubts. :mod:`asyncli.report.cost_answer` has the cost
+of a connection.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
-from asyncli.findings.cost import cost_bent
+from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
-from asyncli.findings.host import host_shared
+from asyncli.findings.host import host_shared, upstream_sockets
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
 from asyncli.model.text import first_part, oneline
@@ -26,27 +28,46 @@ _WIDE_INTERVAL = 0.25
 
 
 def worst(summary: Summary) -> Finding | None:
-    """The worst finding beside a pass: an error, a leak, else the first warning; None if there is none."""
+    """The worst finding beside a pass: an error, a leak, else the first warning; None if there is
+    none.
+    """
     if summary.verdict != "passed":
         return None
-    serious = [one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_")]
-    errors = [one for one in serious if one.severity == "error"]
+    # The verdict tells of those that decide it.
+    beside = [finding for finding in summary.findings if not finding.code.startswith("verdict_")]
+    error = _first_of_severity(beside, "error")
+    if error is not None:
+        return error
     leak = growth(summary)
-    if leak is not None and not errors:
+    if leak is not None:
         return leak
-    return next(iter(errors or serious), None)
+    return _first_of_severity(beside, "warning")
+
+
+def _first_of_severity(findings: Sequence[Finding], severity: str) -> Finding | None:
+    for finding in findings:
+        if finding.severity == severity:
+            return finding
+    return None
 
 
 def beside_pass(summary: Summary) -> str:
-    """How many errors and warnings stand beside a pass, and the worst: ``with 2 warnings (drift_grows)``; "" if none does."""
+    """How many errors and warnings stand beside a pass, and the worst: ``with 2 warnings
+    (drift_grows)``; "" if none does.
+    """
     finding = worst(summary)
     if finding is None:
         return ""
-    counts = [(sum(one.severity == severity for one in summary.findings), severity) for severity in ("error", "warning")]
-    of_each = [format_many(count, severity) for count, severity in counts if count]
-    # Of one alone there is no worse.
-    code = finding.code if sum(count for count, _ in counts) == 1 else f"worst: {finding.code}"
-    return f"with {' and '.join(of_each)} ({code})"
+    total = 0
+    counts = []
+    for severity in ("error", "warning"):
+        count = sum(finding.severity == severity for finding in summary.findings)
+        total += count
+        if count:
+            counts.append(format_many(count, severity))
+    # A single one is not the worst of several.
+    code = finding.code if total == 1 else f"worst: {finding.code}"
+    return f"with {' and '.join(counts)} ({code})"
 
 
 def why_with_worst(summary: Summary) -> str:
@@ -54,11 +75,14 @@ def why_with_worst(summary: Summary) -> str:
     finding = worst(summary)
     if finding is None or finding.severity != "error":
         return summary.why
-    return f"{summary.why}; but {first_part(oneline(finding.evidence), '; ')}"
+    first_sentence = first_part(oneline(finding.evidence), ". ")
+    return f"{summary.why}; but {first_part(first_sentence, '; ')}"
 
 
 def one_line(summary: Summary, *, warnings: bool = False) -> str:
-    """The verdict and the cost in one line. An error beside a pass is told with it; with ``warnings`` these are too."""
+    """The verdict and the cost in one line. An error beside a pass is told with it; with
+    ``warnings`` these are too.
+    """
     finding = worst(summary)
     line = f"{summary.verdict}: {summary.why}"
     if finding is not None and (warnings or finding.severity == "error"):
@@ -69,14 +93,21 @@ def one_line(summary: Summary, *, warnings: bool = False) -> str:
     if cost:
         line += f"; {cost}"
     if growth(summary) is not None:
-        line += f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])} of the hold"
+        line += (
+            f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])} of the "
+            "hold"
+        )
     return oneline(line)
 
 
 def _cost_in_one_line(summary: Summary) -> str:
     """The cost on the host, else in the server; "" if neither is above zero."""
-    total, server = summary.cost.host_total, summary.cost.server_user
+    total = summary.cost.host_total
+    server = summary.cost.server_user
     streams = with_streams(summary.cost.streams)
+    if summary.cost.at_goal:
+        where = f"in {server_name(summary)} when its heap has filled"
+        return f"one more connection{streams} costs {with_error(summary.cost.at_goal)} {where}"
     # Two levels of the whole host include other programs.
     if total is not None and not is_hidden(total):
         where = f"on {sides(summary.environment).host}"
@@ -95,7 +126,9 @@ def is_hidden(total: Cost) -> bool:
 
 
 def server_label(summary: Summary) -> str:
-    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` if unknown."""
+    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` if
+    unknown.
+    """
     server = summary.environment.get("server")
     label = server.get("label") if isinstance(server, dict) else None
     return oneline(str(label)) if label else "the server"
@@ -108,36 +141,64 @@ def server_name(summary: Summary) -> str:
 def memory_name(summary: Summary) -> str:
     """The name of the server's memory: ``nginx``, or ``nginx (RSS)`` if only RSS is known."""
     memory, kind = summary.server.memory
-    return f"{server_name(summary)} (RSS)" if kind == "RSS" and memory.hold_end is not None else server_name(summary)
+    name = server_name(summary)
+    if kind == "RSS" and memory.hold_end is not None:
+        return f"{name} (RSS)"
+    return name
 
 
 def growth(summary: Summary) -> Finding | None:
-    """The certain growth of the server's memory with time. Other memory may grow by other programs."""
-    return next((one for one in summary.findings if one.code == drift_grows.code and one.fields["metric"] == "server_user"), None)
+    """The certain growth of the server's memory with time; others' may grow by other programs."""
+    for finding in summary.findings:
+        if finding.code == drift_grows.code and finding.fields["metric"] == "server_user":
+            return finding
+    return None
 
 
 def drift_of_server(summary: Summary) -> str:
     """The verdict of the server's drift, or ""."""
-    return summary.drift["server_user"].verdict if "server_user" in summary.drift else ""
+    drift = summary.drift.get("server_user")
+    return "" if drift is None else drift.verdict
 
 
-def stands_first(summary: Summary, one: Finding) -> bool:
+# A doubt, or the cost of a connection, says all of these.
+_TOLD_FIRST = {host_shared.code, "cost_short_lived", *OF_ANOTHER}
+
+
+def stands_first(summary: Summary, finding: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
-    first = None if summary.generator.saturated else summary.finding(gave_way.code)
-    incidents = [(each["why"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
-    same = first is not None and incidents == [(first.fields["why"], [])]
-    same = same or (first is not None and one.code in (first.code, first.fields["what"]))
-    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived", *OF_ANOTHER)
+    if finding.code in _TOLD_FIRST or finding is growth(summary):
+        return True
+    return _is_of_bottleneck(summary, finding)
 
 
-def with_remedy(summary: Summary, one: Finding) -> str:
-    evidence = capitalised(one.evidence, server_name(summary))
-    return oneline(f"{evidence}.{f' Remedy: {one.remedy}.' if one.remedy else ''}")
+def _is_of_bottleneck(summary: Summary, finding: Finding) -> bool:
+    """Whether the sentence on the measured bottleneck says all of this finding."""
+    bottleneck = summary.finding(gave_way.code)
+    if bottleneck is None or summary.generator.saturated:
+        return False
+    if finding.code in (bottleneck.code, bottleneck.fields["what"]):
+        return True
+    incidents = finding.fields.get("incidents") or ()
+    reasons = [(incident["why"], [*incident["others"]]) for incident in incidents]
+    return reasons == [(bottleneck.fields["why"], [])]
+
+
+def with_remedy(summary: Summary, finding: Finding) -> str:
+    """The finding's evidence as a sentence, and its remedy, if it has one."""
+    evidence = capitalised(finding.evidence, server_name(summary))
+    if not finding.remedy:
+        return oneline(f"{evidence}.")
+    return oneline(f"{evidence}. Remedy: {finding.remedy}.")
 
 
 def as_doubt(finding: Finding, sentences: str) -> str:
-    """``sentences`` as the finding's first telling, marked like those of the list: the first line counts both."""
-    return sentences if finding.severity == "info" else f"{finding.severity.capitalize()}: {sentences}"
+    """``sentences`` as the finding's first telling, marked like those of the list: the first line
+    counts both.
+    """
+    if finding.severity == "info":
+        return sentences
+    return f"{finding.severity.capitalize()}: {sentences}"
 
 
 def headroom(summary: Summary) -> str:
@@ -152,13 +213,14 @@ def headroom(summary: Summary) -> str:
 
 
 def _memory_for(summary: Summary) -> str:
-    """How many connections memory is there for, on this host and with the clients elsewhere; "" if unknown."""
-    here, alone = summary.forecast.memory, summary.forecast.server_memory
+    """How many connections memory is there for, on this host and with the clients elsewhere; "" if
+    unknown.
+    """
+    here = summary.forecast.memory
+    alone = summary.forecast.server_memory
     clauses = []
     if here is not None and here.connections is not None:
-        # Beside a range that begins lower, this is a range too.
-        is_above = alone is not None and alone.ci95 is not None and alone.ci95[0] < here.connections
-        number = about_to(here) if is_above else f"about {about(here)}"
+        number = _number_here(here, here.connections, alone)
         clauses.append(f"This host has memory for {number} such connections with both ends on it")
     if alone is not None and alone.connections is not None:
         # A range: the server's share of the residual is unknown.
@@ -175,53 +237,96 @@ def _memory_for(summary: Summary) -> str:
     return f"Without that growth, {sentence[:1].lower()}{sentence[1:]}"
 
 
+def _number_here(here: Ceiling, connections: float, alone: Ceiling | None) -> str:
+    """The ``connections`` that fit on this host; a range beside one that begins lower."""
+    if alone is not None and alone.ci95 is not None and alone.ci95[0] < connections:
+        return about_to(here)
+    return f"about {about(here)}"
+
+
 # Limits that the kernel sets to a server's processes.
 _OF_PROCESSES = {
-    "descriptors", "group_tasks", "user_tasks", "host_tasks", "address_space", "mappings",
+    "descriptors", "group_tasks", "user_tasks", "host_tasks", "address_space", "data", "mappings",
+    "committed", "descriptors_beside",
 }  # fmt: skip
 
 
 def _first_limit(summary: Summary) -> str:
-    """The lowest limit, if it is not the memory that was named; "" if none is known."""
-    ceilings = {one.name: one for one in summary.forecast.ceilings}
-    first = ceilings.get(summary.forecast.first or "")
+    """The lowest known limit, if it is not the memory that was named; "" if none is known. A run
+    that the server did not serve in full shows a lower one.
+
+    A forecast knows the limits that were read alone: only what a run reached is the first limit.
+    """
+    ceilings = summary.forecast.ceilings
+    first = _first_known(summary)
+    if _shows_lower_limit(summary, first):
+        return _seen_limit(summary, first)
     if first is None or first.connections is None:
         return ""
-    earlier = _reached_before(first.connections, summary.forecast.ceilings)
+    names = {limit.name for limit in ceilings}
+    opening = f"The first known limit is {ceiling(first.name)}, at about {about(first)}"
     if first is summary.forecast.memory:
-        return "" if earlier is None else f"{earlier[:1].upper()}{earlier[1:]}."
-    limit = f"{ceiling(first.name)}, at about {about(first)}"
+        opening = "No lower limit is known"
+    lower = [
+        _why_memory_is_unknown(summary, names),
+        _reached_before(first.connections, ceilings),
+        _not_read(names),
+    ]
+    return f"{'; '.join([opening, *filter(None, lower)])}."
+
+
+def _first_known(summary: Summary) -> Ceiling | None:
+    """The lowest limit; None if its number is unknown."""
+    for limit in summary.forecast.ceilings:
+        if limit.name == summary.forecast.first and limit.connections is not None:
+            return limit
+    return None
+
+
+def _why_memory_is_unknown(summary: Summary, ceilings: Set[str]) -> str:
+    """A clause on memory that may be a lower limit; "" if it is known."""
     if "earlier_memory" in ceilings:
-        return (
-            f"The first known limit is {limit}; how many fit into the memory that {server_name(summary)} has in advance is "
-            "unknown."
-        )
+        return f"how many fit into the memory that {server_name(summary)} has in advance is unknown"
     if _rises(summary):
-        return (
-            f"The first known limit is {limit}; how many fit into memory is unknown, because each "
-            "further connection costs more."
-        )
-    if earlier is not None:
-        return f"The first known limit is {limit}; {earlier}."
-    return _limit_with_others(limit, ceilings.keys())
+        return "how many fit into memory is unknown, because each further connection costs more"
+    return ""
 
 
-def _limit_with_others(limit: str, ceilings: Set[str]) -> str:
-    """The first ``limit``, and what is known of the server's others by the names of all."""
-    if "maxconn" in ceilings and "global_maxconn" not in ceilings:
-        return (
-            f"The first known limit is {limit}; HAProxy's global maxconn, which was not read, may "
-            "be lower."
-        )
-    # nginx's and HAProxy's configuration is read; of other servers the limits of their processes.
+def _shows_lower_limit(summary: Summary, first: Ceiling | None) -> bool:
+    """Whether the run held fewer than it was to hold, though neither asyncli nor its user was the
+    reason, and the ``first`` known limit (None: none is known) lies above that.
+    """
+    connections = summary.connections
+    if connections.held is None or not summary.run.complete or summary.run.stopped:
+        return False
+    if summary.generator.saturated or "generator_lost" in connections.deaths:
+        return False
+    if connections.held >= connections.requested:
+        return False
+    return first is None or (first.connections or 0) > connections.requested
+
+
+def _seen_limit(summary: Summary, first: Ceiling | None) -> str:
+    """How many the server served, beside the ``first`` known limit, if any."""
+    held = format_count(summary.connections.held or 0)
+    requested = format_count(summary.connections.requested)
+    seen = f"This run held {held} of {requested} connections, which no known limit explains"
+    if first is None:
+        return f"{seen}."
+    return f"{seen}: the first known one is {ceiling(first.name)}, at about {about(first)}."
+
+
+def _not_read(ceilings: Set[str]) -> str:
+    """A clause on the server's limits that were not read, by the names of those that were; "" if
+    its configuration was read.
+    """
     if "worker_connections" in ceilings or "global_maxconn" in ceilings:
-        return f"The first limit is {limit}."
-    of_processes = _OF_PROCESSES & ceilings
-    if len(of_processes) > 1:
-        return f"The first known limit is {limit}; the server's own settings are unknown."
-    if of_processes:
-        return f"The first limit is {limit}; no other limit of the server is known."
-    return f"The first limit is {limit}; the server's own limits are unknown."
+        return ""
+    if "maxconn" in ceilings:
+        return "HAProxy's global maxconn, which was not read, may be lower"
+    if _OF_PROCESSES & ceilings:
+        return "the server's own settings are unknown"
+    return "the server's own limits are unknown"
 
 
 def _rises(summary: Summary) -> bool:
@@ -230,38 +335,84 @@ def _rises(summary: Summary) -> bool:
     return any(fields["last_ones"] > fields["mean"] for fields in bent)
 
 
-def _reached_before(connections: float, ceilings: Sequence[Ceiling]) -> str | None:
-    """A clause on a limit that may be lower than so many ``connections``; None without one."""
+def _reached_before(connections: float, ceilings: Sequence[Ceiling]) -> str:
+    """A clause on a limit that may be lower than so many ``connections``; "" without one."""
     for limit in ceilings:
         if isinstance(limit.at_least, UnsetType) or limit.at_least >= connections:
             continue
         at_least = format_count(limit.rounded(limit.at_least))
         return f"{ceiling(limit.name)} may be reached earlier, at {at_least} connections or more"
-    return None
+    return ""
 
 
 NOT_THE_SERVER = (
-    "Do not rely on latencies and losses: asyncli was the limit (see the findings). Memory per connection does not "
-    "depend on it."
+    "Do not rely on latencies and losses: asyncli was the limit (see the findings). Memory per "
+    "connection does not depend on it."
 )
 
 
 def doubts(summary: Summary) -> list[str]:
     """Reasons to doubt the answer, worst first."""
-    found = []
-    if summary.generator.saturated:
-        found.append(NOT_THE_SERVER)
-    if (shared := summary.finding(host_shared.code)) is not None:
-        alone = f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}."
-        found.append(as_doubt(shared, alone))
-    if drift_of_server(summary) == "shrinks":
-        shrinks = in_words(summary.drift["server_user"])
-        found.append(f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of its cost.")
-    found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
-    found += [with_remedy(summary, one) for one in summary.findings if one.code == "cost_if_fresh"]
-    total, few = summary.cost.host_total, summary.finding("cost_few_points")
-    if few is not None and total is not None and total.of_levels and few.remedy:
-        found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")
-    elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
-        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it.")
-    return found
+    reasons = []
+    for doubt in _DOUBTS:
+        reasons += doubt(summary)
+    return reasons
+
+
+def _saturated(summary: Summary) -> list[str]:
+    return [NOT_THE_SERVER] if summary.generator.saturated else []
+
+
+def _shared_host(summary: Summary) -> list[str]:
+    shared = summary.finding(host_shared.code)
+    if shared is None:
+        return []
+    sentences = (
+        f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}."
+    )
+    return [as_doubt(shared, sentences)]
+
+
+def _shrinks(summary: Summary) -> list[str]:
+    if drift_of_server(summary) != "shrinks":
+        return []
+    shrinks = in_words(summary.drift["server_user"])
+    return [
+        f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of "
+        "its cost."
+    ]
+
+
+def _upstream_sockets(summary: Summary) -> list[str]:
+    sentences = []
+    for finding in summary.findings:
+        if finding.code == upstream_sockets.code:
+            sentences.append(f"{oneline(finding.evidence)}.")
+    return sentences
+
+
+def _if_fresh(summary: Summary) -> list[str]:
+    sentences = []
+    for finding in summary.findings:
+        if finding.code == cost_if_fresh.code:
+            sentences.append(with_remedy(summary, finding))
+    return sentences
+
+
+def _imprecise(summary: Summary) -> list[str]:
+    """That the total is no slope, or one with a wide interval."""
+    total = summary.cost.host_total
+    if total is None:
+        return []
+    few = summary.finding("cost_few_points")
+    if few is not None and few.remedy and total.of_levels:
+        return [
+            f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}."
+        ]
+    is_wide = total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection)
+    if is_wide and total.ci95[0] > 0:
+        return ["The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it."]
+    return []
+
+
+_DOUBTS = (_saturated, _shared_host, _shrinks, _upstream_sockets, _if_fresh, _imprecise)

@@ -11,8 +11,8 @@ import msgspec
 from asyncli.analysis.bench_doubts import CpuUse
 from asyncli.analysis.bench_result import RULE, BenchResult, Times
 from asyncli.model.benchplan import BenchPlan
+from asyncli.model.masks import masked_url
 from asyncli.model.plan import shown_plan
-from asyncli.model.private_values import masked_url
 from asyncli.model.records import Tick
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -25,7 +25,7 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report import jsonout
-from asyncli.report.format import cores
+from asyncli.report.format import cores, digits
 from asyncli.report.run_events import tls_words
 
 # A longer body is shown by its length.
@@ -66,9 +66,8 @@ def tick_line(t_s: float, tick: Tick) -> str:
     requests_failed = sum(tick.asked.failed.values()) if tick.asked else 0
     if requests_failed:
         parts.append(f"{format_count(requests_failed)} failed")
-    connects_failed = sum(tick.failures.values())
-    if connects_failed:
-        parts.append(f"{format_count(connects_failed)} connects failed")
+    if tick.failed:
+        parts.append(f"{format_count(tick.failed)} connects failed")
     return "  ".join(parts)
 
 
@@ -210,7 +209,7 @@ def _spent(spent: CpuUse) -> str:
         return "unknown"
     if spent.cpu_us_per_request is None:
         return f"{format_duration(spent.cpu_s)} in all"
-    return f"{spent.cpu_us_per_request:,.1f} us a request ({cores(spent.cores)})"
+    return f"{digits(spent.cpu_us_per_request)} us a request ({cores(spent.cores)})"
 
 
 def _ms(value: float | None) -> str:

@@ -13,6 +13,8 @@ from asyncli import __version__
 from asyncli.analysis.bottleneck import Bottleneck, Side
 from asyncli.analysis.capacity import Bracket, Prediction, Search, Verdict
 from asyncli.analysis.ceiling import Ceiling
+from asyncli.analysis.pace import PaceTest
+from asyncli.findings.capacity import same_at_slower_pace, undecided_at_slower_pace
 from asyncli.model.records import Environment, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
@@ -42,7 +44,7 @@ _SIDES: dict[Side, str] = {
 
 class Capacity(msgspec.Struct):
     """The JSON of ``asyncli capacity``. ``gave_way``: the bottlenecks at the smallest count that
-    was not held.
+    was not held. ``pace``: what a step with a slower ramp showed; None if there was none.
     """
 
     schema: int
@@ -63,6 +65,7 @@ class Capacity(msgspec.Struct):
     search: Search
     plan: dict[str, Any]
     environment: Environment
+    pace: PaceTest | None = None
 
 
 def one_line(capacity: Capacity) -> str:
@@ -123,9 +126,9 @@ def capacity_document(capacity: Capacity) -> doc.Document:
         doubt = "The server's own limit is unknown: it may hold more."
         first.append(doc.Paragraph(doubt, "doubt", "bold magenta"))
     if _may_be_of_another_kind(capacity):
-        doubt = _ONE_PACE
+        doubt = _of_paces(capacity.pace)
         if capacity.environment.get("sources") == 1:
-            doubt = f"{_ONE_ADDRESS} {_ONE_PACE}"
+            doubt = f"{_ONE_ADDRESS} {doubt}"
         first.append(doc.Paragraph(doubt, "doubt"))
     sections = [
         doc.Section("answer", "", first),
@@ -149,13 +152,24 @@ def capacity_document(capacity: Capacity) -> doc.Document:
 
 
 _ONE_ADDRESS = (
-    "All connections came from one address: a limit for each client address looks the same. To tell "
-    "them apart, search again with several addresses (--source)."
+    "All connections came from one address: a limit for each client address looks the same. To "
+    "tell them apart, search again with several addresses (--source)."
 )
 _ONE_PACE = (
     "All were opened at one pace: a limit on connects in a time looks the same too. To tell them "
     "apart, search again with a slower --ramp."
 )
+
+
+def _of_paces(pace: PaceTest | None) -> str:
+    """What is known of a limit on connects in a time where a count was found."""
+    if pace is None:
+        return _ONE_PACE
+    if pace.limits == "number":
+        return same_at_slower_pace(pace.per_s, pace.slower_per_s, pace.told_apart_s)
+    return undecided_at_slower_pace(
+        pace.asked, pace.per_s, pace.slower_per_s, pace.served, pace.served_slower
+    )
 
 
 def _may_be_of_another_kind(capacity: Capacity) -> bool:
@@ -173,6 +187,8 @@ def _bottlenecks(capacity: Capacity) -> list[doc.Block]:
         return []
     first, *others = capacity.gave_way
     name = f"{_side(capacity)}: {first.code.replace('_', ' ')}"
+    if first.code == "unknown":
+        name = "unknown"
     if not first.certain and first.side != "unknown":
         name += " (likely)"
     blocks: list[doc.Block] = [
@@ -192,7 +208,11 @@ def _side(capacity: Capacity) -> str:
     is_undecided = bool(capacity.steps) and capacity.steps[-1].tried.is_undecided
     if capacity.verdict == "invalid" and is_undecided:
         return "this host or the server"
-    return _SIDES[capacity.gave_way[0].side]
+    first = capacity.gave_way[0]
+    if first.side == "unknown" and first.code != "unknown":
+        # What is known of it is no shortage of this host.
+        return "the server or the network"
+    return _SIDES[first.side]
 
 
 def _forecast(capacity: Capacity) -> list[doc.Block]:
@@ -200,7 +220,9 @@ def _forecast(capacity: Capacity) -> list[doc.Block]:
     if prediction is None:
         return []
     is_refuted = prediction.agrees is False
-    limit = "known limit" if is_refuted and _reached_a_read_limit(capacity) else "limit"
+    # Only what was seen to be used up is the first one.
+    is_first = prediction.agrees and _reached_a_read_limit(capacity)
+    limit = "limit" if is_first else "known limit"
     shown = Ceiling(prediction.name, prediction.connections, prediction.ci95, prediction.how)
     many = about(shown)
     if prediction.ci95 is not None:
@@ -223,6 +245,8 @@ def _judgement(prediction: Prediction, capacity: Capacity) -> str:
     failed = capacity.bracket.failed
     if prediction.agrees is None:
         return "not contradicted by the measurement"
+    if prediction.agrees and not _reached_a_read_limit(capacity):
+        return "near the measurement, but this limit was not seen to be used up"
     if prediction.agrees:
         if capacity.bracket.held <= prediction.connections < (failed or math.inf):
             return "this agrees with the measurement"
@@ -230,8 +254,8 @@ def _judgement(prediction: Prediction, capacity: Capacity) -> str:
     if failed is None or prediction.connections < failed:
         return "more were held"
     if _reached_a_read_limit(capacity):
-        return "the bottleneck is a lower limit"
-    return "the bottleneck is not a limit that asyncli can read"
+        return "too high, because the bottleneck is a lower limit"
+    return "too high: what gave way before is no limit that asyncli can read"
 
 
 def _within(capacity: Capacity) -> str:

@@ -16,18 +16,36 @@ from asyncli.analysis.bottleneck import (
     Bottleneck,
     find_bottlenecks,
     served_most,
+    was_never_served,
 )
 from asyncli.analysis.capacity import TRIES, Outcome, Tried
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import saturation
-from asyncli.analysis.totals import errors
+from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings.bottleneck import words_of
 from asyncli.model.metrics import GENERATOR_CPU_S, SERVER_CPU_S
-from asyncli.model.records import CUT, STOPPED, Deaths
+from asyncli.model.records import CUT, STOPPED, Deaths, Finding
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import milliseconds
 from asyncli.report.summary import Summary, limits_of, not_kept
+
+# Findings of a step that doubt what its connections were served: they doubt the capacity too.
+_DOUBTS_SERVICE = frozenset(
+    {
+        "answers_differ",
+        "answers_look_like_errors",
+        "answers_slow",
+        "event_stream",
+        "fell_silent",
+        "no_answers",
+        "not_heard",
+        "other_clients",
+        "redirected",
+        "several_servers",
+        "streams_not_allowed",
+    }
+)
 
 _OUTCOMES: dict[Outcome, str] = {
     "held": "held",
@@ -42,7 +60,11 @@ class Step(msgspec.Struct, omit_defaults=True):
 
     ``crossed``: keys of crossed limits and of error answers, empty if too few were held.
     ``served``: the most held and answered at once. ``available_bytes``: the least free memory of
-    this host. ``cores``: CPU in the last ten seconds before the drain.
+    this host. ``cores``: CPU in the last ten seconds before the drain. ``ramp_per_s``: connects a
+    second; ``slower_ramp``: fewer than in the other steps. ``unserved``: nearly all that was lost
+    or did not connect had never been answered. ``untested``: nothing was heard of the server,
+    and nothing was lost.
+    ``doubts``: findings that doubt what its connections were served, where they were held.
     """
 
     asked: int
@@ -68,10 +90,17 @@ class Step(msgspec.Struct, omit_defaults=True):
     listens: bool = False
     lived_s: float = 0.0
     ended_s: float = 0.0
+    unserved: bool = False
+    ramp_per_s: float = 0.0
+    slower_ramp: bool = False
+    untested: bool = False
+    doubts: list[Finding] = []
 
     @property
     def tested(self) -> bool:
         """Whether the server answered, or accepted a listener, at least once."""
+        if self.untested:
+            return False
         return bool(self.answered or (self.opened and self.listens))
 
     @property
@@ -93,8 +122,11 @@ class Step(msgspec.Struct, omit_defaults=True):
             timed=self.outcome == "failed" and first in TIMERS,
             lived_s=self.lived_s,
             ended_s=self.ended_s,
-            refused=first in REFUSING,
+            refused=bool(self.gave_way) and self.gave_way[0].refuses,
             shared=any(map(_is_evidence_against_server, self.gave_way)),
+            unserved=self.unserved and not any(way.reached for way in self.gave_way[:1]),
+            per_s=self.ramp_per_s,
+            slower=self.slower_ramp,
         )
 
     @property
@@ -115,15 +147,16 @@ def _is_evidence_against_server(bottleneck: Bottleneck) -> bool:
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
     outcomes, _ = limits_of(run.plan, summary)
     crossed = list(dict.fromkeys(limit for limit in not_kept(outcomes) if limit.crossed))
-    wrong = errors(analyses.totals.whole, [limit.threshold.key for limit in outcomes])
+    totals = analyses.totals
+    wrong = errors(totals.whole, [limit.threshold.key for limit in outcomes])
     keys = [limit.threshold.key for limit in crossed]
     keys += [f"heartbeats.by_status.{status}" for status in sorted(wrong)]
     latency_ms = summary.heartbeats.latency_ms.p99
     slow = ""
     if any(key.startswith("heartbeats.latency_ms") for key in keys):
         slow = f"a heartbeat in a hundred took {milliseconds(latency_ms)} or longer"
-    limits = saturation(run, analyses.totals)
-    analysed = AnalysedRun(run, analyses.totals, analyses.diagnoses, limits, slow)
+    limits = saturation(run, totals)
+    analysed = AnalysedRun(run, totals, analyses.diagnoses, limits, slow)
     bottlenecks: list[Bottleneck] = []
     outcome = _outcome_without_failure(run, summary)
     if outcome is None:
@@ -142,7 +175,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         opened=summary.connections.opened or 0,
         answered=summary.heartbeats.answered or 0,
         held=summary.connections.held or 0,
-        served=served_most(run.ticks),
+        served=_served(run, totals),
         lost=summary.connections.lost or 0,
         failed=summary.connections.failed or 0,
         latency_p99_ms=latency_ms,
@@ -157,8 +190,32 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         run_file=run_file,
         listens=run.plan.listens,
         lived_s=max(0.0, run.stop_s - run.first_connect_s),
-        ended_s=_age_of_youngest_lost(analyses.totals.whole.deaths.values()),
+        ended_s=_age_of_youngest_lost(totals.whole.deaths.values()),
+        unserved=was_never_served(totals.whole, listens=run.plan.listens),
+        ramp_per_s=run.plan.asked_per_s,
+        untested=_is_untested(summary),
+        doubts=_doubts_of_service(outcome, summary),
     )
+
+
+def _served(run: Run, totals: Totals) -> int:
+    """The most held and answered at once. What a second's end counts as held may be refused a
+    moment later: where nothing was answered, none was served.
+    """
+    if not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
+        return 0
+    return served_most(run.ticks)
+
+
+def _is_untested(summary: Summary) -> bool:
+    """Whether nothing was heard of the server; one that ends connections was heard."""
+    return summary.verdict == "untested" and not summary.connections.lost
+
+
+def _doubts_of_service(outcome: Outcome, summary: Summary) -> list[Finding]:
+    if outcome != "held":
+        return []
+    return [finding for finding in summary.findings if finding.code in _DOUBTS_SERVICE]
 
 
 def _outcome_without_failure(run: Run, summary: Summary) -> Outcome | None:
@@ -278,7 +335,13 @@ def outcome_of(step: Step) -> str:
 
 
 def short_outcome(step: Step) -> str:
-    """The outcome of a step in a word or two."""
+    """The outcome of a step in a word or two, and that its ramp was slower."""
+    if step.slower_ramp:
+        return f"{_outcome_in_short(step)} (slower ramp)"
+    return _outcome_in_short(step)
+
+
+def _outcome_in_short(step: Step) -> str:
     if step.outcome == "ours":
         return "our limit"
     if step.outcome != "failed":
@@ -289,10 +352,18 @@ def short_outcome(step: Step) -> str:
 def _failed_by(step: Step) -> str:
     """The quantity that was not as asked."""
     if not step.crossed:
-        return "held"
+        return "too few"
     key = step.crossed[0].removeprefix("heartbeats.by_")
     if "latency_ms" in key:
         return "latency"
     if not key.startswith("status."):
         key = key.rpartition(".")[2]
     return key.replace(".", " ")
+
+
+def doubts_of_largest_held(steps: Sequence[Step]) -> list[Finding]:
+    """The findings that doubt what the connections of the largest held step were served."""
+    held = [step for step in steps if step.outcome == "held"]
+    if not held:
+        return []
+    return max(held, key=lambda step: step.asked).doubts

@@ -1,8 +1,11 @@
-"""What one more connection costs, as a sentence: its parts are data, and the sentence is the first form that fits."""
+"""What one more connection costs, as a sentence: its parts are data, and the sentence is the first
+form that fits.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncli.analysis.slope import Cost
@@ -10,15 +13,23 @@ from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import drift_of_server, is_hidden, server_name
-from asyncli.report.format import bytes_each, capitalised, interval_bytes, is_unknown, with_error, with_streams
+from asyncli.report.format import (
+    bytes_each,
+    capitalised,
+    interval_bytes,
+    is_unknown,
+    with_error,
+    with_streams,
+)
 from asyncli.report.summary import CostPart, Summary
 
 _ENDS = {2: "two", 3: "three", 4: "four"}
 
 
 class _Part(NamedTuple):
-    """A part of the cost: ``place`` in words, and how often it is in the total that the printed parts add up to (0: they need
-    not)."""
+    """A part of the cost: ``place`` in words, and how many times it is in the printed total (0: the
+    printed parts do not add up to one).
+    """
 
     cost: Cost
     place: str
@@ -44,6 +55,27 @@ def answer(summary: Summary) -> str:
     return "Cost per connection unknown: no connections were held."
 
 
+def heap_answer(summary: Summary) -> str:
+    """What of it is alive in a heap that is collected, and what it takes when that heap has filled,
+    or why that is unknown; "" where no heap is collected.
+    """
+    cost = summary.cost
+    server = server_name(summary)
+    unknown = summary.finding("live_unknown", "heap_of_a_part", "heap_collected")
+    if not cost.live and unknown is not None:
+        return oneline(f"{capitalised(unknown.evidence, server)}; {unknown.remedy}.")
+    if not cost.live:
+        return ""
+    in_stacks = ""
+    if cost.stacks:
+        in_stacks = f", and {with_error(cost.stacks)} in its stacks"
+    alive = f"Alive in the heap of {server}: {with_error(cost.live)} a connection{in_stacks}."
+    if not cost.at_goal or cost.server_user is None:
+        return alive
+    # With its goal the answer has begun.
+    return f"{alive} Resident while the heap was filling: {with_error(cost.server_user)}."
+
+
 def _of_untested(summary: Summary) -> str:
     if summary.verdict != "untested" or summary.connections.opened == 0:
         return ""
@@ -52,7 +84,9 @@ def _of_untested(summary: Summary) -> str:
 
 
 def _of_unseen_server(summary: Summary) -> str:
-    """Why the server's cost is unknown and how to measure it; "" if its processes were seen or nothing was held."""
+    """Why the server's cost is unknown and how to measure it; "" if its processes were seen or
+    nothing was held.
+    """
     is_unseen = summary.finding("server_processes_unknown") is not None
     if not is_unseen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
@@ -83,7 +117,8 @@ def _of_unmeasurable_server(summary: Summary) -> str:
 def _of_the_host(summary: Summary) -> str:
     """The total of the host, if it is measured, and its parts."""
     total = summary.cost.host_total
-    if total is None or is_hidden(total):
+    # The total was read while the heap was filling.
+    if total is None or is_hidden(total) or summary.cost.at_goal:
         return ""
     whole = f"{_opening(summary)} {with_error(total)} on {sides(summary.environment).host}"
     add_up = _parts_add_up(summary)
@@ -95,30 +130,55 @@ def _of_the_host(summary: Summary) -> str:
 
 def _of_parts(summary: Summary) -> str:
     """The parts without a total, or where other programs hide it."""
-    parts = _parts(summary)
-    amounts = [part.amount for part in parts if not is_unknown(part.cost)]
-    total, host = summary.cost.host_total, sides(summary.environment).host
-    unknown = [part.unknown_amount for part in parts if is_unknown(part.cost)]
-    if total is not None and total.ci95[0] <= 0:
-        unknown.append(f"on {host} in all ({interval_bytes(total)}, other programs included)")
-    if not amounts and not unknown:
+    known = [part.amount for part in _parts(summary) if not is_unknown(part.cost)]
+    unknown = _unknown_amounts(summary)
+    if not known and not unknown:
         return ""
-    clauses = []
-    if amounts:
-        clauses.append(f"{_opening(summary)} {', '.join(amounts)}")
-    if unknown and amounts:
-        clauses.append(f"its cost {', '.join(unknown)} cannot be told")
-    elif unknown:
+    clauses = [
+        _clause_of_parts(summary, known, unknown),
+        _clause_of_host(summary),
+        _clause_of_missing(summary),
+    ]
+    return f"{'; '.join(filter(None, clauses))}."
+
+
+def _unknown_amounts(summary: Summary) -> list[str]:
+    """The parts, and the total, of which only an interval is known."""
+    amounts = [part.unknown_amount for part in _parts(summary) if is_unknown(part.cost)]
+    total = summary.cost.host_total
+    if total is not None and total.ci95[0] <= 0:
+        host = sides(summary.environment).host
+        amounts.append(f"on {host} in all ({interval_bytes(total)}, other programs included)")
+    return amounts
+
+
+def _clause_of_parts(summary: Summary, known: Sequence[str], unknown: Sequence[str]) -> str:
+    if not known:
         streams = with_streams(summary.cost.streams)
-        clauses.append(f"The cost of a connection{streams} cannot be told: {', '.join(unknown)}")
-    if total is not None and total.ci95[0] > 0:
-        clauses.append(f"{host} in all took {with_error(total)}, other programs included")
+        return f"The cost of a connection{streams} cannot be told: {', '.join(unknown)}"
+    clause = f"{_opening(summary)} {', '.join(known)}"
+    if not unknown:
+        return clause
+    return f"{clause}; its cost {', '.join(unknown)} cannot be told"
+
+
+def _clause_of_host(summary: Summary) -> str:
+    """A total that is above zero, though other programs may be in it."""
+    total = summary.cost.host_total
+    if total is None or total.ci95[0] <= 0:
+        return ""
+    host = sides(summary.environment).host
+    return f"{host} in all took {with_error(total)}, other programs included"
+
+
+def _clause_of_missing(summary: Summary) -> str:
+    """Which of the server's cost and the total is unknown."""
     missing = _missing(summary)
+    if not missing:
+        return ""
     if len(missing) == 1:
-        clauses.append(f"{missing[0]} is unknown")
-    elif missing:
-        clauses.append(f"{' and '.join(missing)} are unknown")
-    return f"{'; '.join(clauses)}."
+        return f"{missing[0]} is unknown"
+    return f"{' and '.join(missing)} are unknown"
 
 
 def _of_too_few_points(summary: Summary) -> str:
@@ -128,12 +188,22 @@ def _of_too_few_points(summary: Summary) -> str:
     return f"Cost per connection unknown: {finding.evidence}; {finding.remedy}."
 
 
-_FORMS = (_of_untested, _of_unseen_server, _of_unmeasurable_server, _of_the_host, _of_parts, _of_too_few_points)
+_FORMS = (
+    _of_untested,
+    _of_unseen_server,
+    _of_unmeasurable_server,
+    _of_the_host,
+    _of_parts,
+    _of_too_few_points,
+)
 
 
 def _residual(summary: Summary) -> Cost | None:
-    """What is left over of the total, if it is above zero and other programs do not hide it."""
-    total, residual = summary.cost.host_total, summary.cost.residual
+    """What is left over of the total, if it may be above zero and other programs do not hide the
+    total.
+    """
+    total = summary.cost.host_total
+    residual = summary.cost.residual
     if residual is None or residual.ci95[1] < 0:
         return None
     if total is not None and is_hidden(total):
@@ -143,12 +213,14 @@ def _residual(summary: Summary) -> Cost | None:
 
 def _parts_add_up(summary: Summary) -> bool:
     """Whether the printed parts add up to the printed total."""
+    if summary.cost.at_goal:
+        return False
     return summary.cost.host_total is not None and _residual(summary) is not None
 
 
 def _opening(summary: Summary) -> str:
     cost = summary.cost
-    leading = cost.server_user or cost.kernel or cost.host_total
+    leading = cost.at_goal or cost.server_user or cost.kernel or cost.host_total
     if leading is not None and leading.of_levels:
         return f"A connection{with_streams(cost.streams)}, first use included, costs"
     return f"One more connection{with_streams(cost.streams)} costs"
@@ -160,8 +232,12 @@ def _parts(summary: Summary) -> list[_Part]:
     residual = _residual(summary)
     add_up = _parts_add_up(summary)
     programs = " and ".join(cost.behind_programs or [])
+    in_server = (cost.server_user, f"in {server_name(summary)}{_growth_included(summary)}")
+    if cost.at_goal:
+        # It comes to rest there.
+        in_server = (cost.at_goal, f"in {server_name(summary)} when its heap has filled")
     places = (
-        (cost.server_user, f"in {server_name(summary)}{_growth_included(summary)}"),
+        in_server,
         (cost.behind or None, f"in {programs} behind it"),
         (cost.kernel, f"in the kernel {_ends_of(summary)}"),
         (cost.generator_user, "in asyncli"),
@@ -176,8 +252,13 @@ def _parts(summary: Summary) -> list[_Part]:
 
 
 def _growth_included(summary: Summary) -> str:
-    """A slope includes growth in the ramp."""
-    return {"grows": " (growth included)", "shrinks": " (shrinking included)"}.get(drift_of_server(summary), "")
+    """Words on memory that also grew in the hold: the slope over the ramp includes such growth."""
+    match drift_of_server(summary):
+        case "grows":
+            return " (growth included)"
+        case "shrinks":
+            return " (shrinking included)"
+    return ""
 
 
 def _ends_of(summary: Summary) -> str:
@@ -201,11 +282,13 @@ def _times_in_total(cost: CostPart, part: Cost) -> int:
     """How often ``part`` is in the total; 0 of one below zero, which is no part of it."""
     if part is cost.residual and part.bytes_per_connection < 0:
         return 0
-    return cost.ends if part is cost.kernel else 1
+    if part is cost.kernel:
+        return cost.ends
+    return 1
 
 
 def _left_over(residual: Cost | None) -> str:
-    """Memory is not left over below zero: then the parts are more than the total, within its error."""
+    """Memory is not left over below zero: then the parts exceed the total, within its error."""
     if residual is None or residual.bytes_per_connection >= 0:
         return "left over"
     excess = bytes_each(-residual.bytes_per_connection)
@@ -214,18 +297,30 @@ def _left_over(residual: Cost | None) -> str:
 
 def _server_remedy(summary: Summary) -> tuple[str, str]:
     """(Why the server's memory could not be read, how to read it)."""
-    server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
-    hidden = isinstance(server, dict) and server.get("hidden") is True
-    if not agent and not sides(summary.environment).server:
-        host = parse_target(summary.plan["urls"][0]).host
-        at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
-        by_agent = f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+    by_agent = isinstance(summary.environment.get("agent"), dict)
+    if not by_agent and not sides(summary.environment).server:
         return (
             "its address is not of this network namespace",
-            f"{by_agent}; if it is in a container of this host, --server-pid PID is enough",
+            f"start 'asyncli agent' there, and soak with --agent {_agent_url(summary)}; "
+            "if it is in a container of this host, --server-pid PID is enough",
         )
-    program = "the agent" if agent else "the soak"
-    if hidden:
-        below = summary.finding("needs_root") is not None
-        return "its processes belong to another user", "see the remedy below" if below else f"run {program} as root (sudo)"
-    return "its processes were not found", f"start {program} with --server-pid PID"
+    program = "the agent" if by_agent else "the soak"
+    if not _is_of_another_user(summary):
+        return "its processes were not found", f"start {program} with --server-pid PID"
+    remedy = f"run {program} as root (sudo)"
+    if summary.finding("needs_root") is not None:
+        remedy = "see the remedy below"
+    return "its processes belong to another user", remedy
+
+
+def _agent_url(summary: Summary) -> str:
+    """Where an agent on the server's host would listen, as an argument of a shell."""
+    host = parse_target(summary.plan["urls"][0]).host
+    if ":" in host:
+        host = f"[{host}]"
+    return shlex.quote(f"http://{host}:{AGENT_PORT}")
+
+
+def _is_of_another_user(summary: Summary) -> bool:
+    server = summary.environment.get("server")
+    return isinstance(server, dict) and server.get("hidden") is True

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.slope import Cost
-from asyncli.core.histogram import Histogram
+from asyncli.analysis.totals import in_ms
 from asyncli.model.metrics import METRICS, meaning
-from asyncli.model.records import Deaths, Finding, ProtocolCounts, Sample, Tick, TlsCounts
+from asyncli.model.quantities import COUNTS, PROTOCOL_COUNTS, TIMES, TimesEachSecond
+from asyncli.model.records import Deaths, Finding, Sample, Tick, phase_at
 from asyncli.model.run import Run
 from asyncli.model.samples import metrics_of
 from asyncli.model.text import printable
@@ -23,100 +24,22 @@ from asyncli.report.summary import Summary
 
 Cell = str | int | float | None
 
-_LATENCY = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
-_LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
 _RUN_ID = {"run_id": "the run's id, so that rows of several runs can be combined"}
 _T_S = {"t_s": "seconds since the run's start", "phase": "the phase at that time"}
-_NO_TLS = TlsCounts()
-_NO_PROTOCOL = ProtocolCounts()
 
 
-class _TickColumn(NamedTuple):
-    """A column of a tick: its meaning, and its value."""
-
-    meaning: str
-    of: Callable[[Tick], Cell]
-
-
-class _Times(NamedTuple):
-    """Times of a tick: a column for each quantile, in ms."""
-
-    quantiles: Sequence[tuple[str, float]]
-    meaning: str
-    of: Callable[[Tick], Histogram]
-
-
-_TICK_COLUMNS = {
-    "second": _TickColumn(
-        "whole seconds since the first connect that the tick closes", lambda tick: tick.second
-    ),
-    "workers": _TickColumn("worker processes that reported", lambda tick: tick.workers),
-    "held": _TickColumn("connections held at the second's end", lambda tick: tick.held),
-    "connecting": _TickColumn("connects pending then", lambda tick: tick.connecting),
-    "awaiting": _TickColumn("connections waiting for an answer then", lambda tick: tick.awaiting),
-    "started": _TickColumn("connects begun in the second", lambda tick: tick.started),
-    "opened": _TickColumn("connections established in it", lambda tick: tick.opened),
-    "reopened": _TickColumn("those of them that replaced a lost one", lambda tick: tick.reopened),
-    "lost": _TickColumn("established connections that ended in it", lambda tick: tick.lost),
-    "failed": _TickColumn("connects that failed in it", lambda tick: sum(tick.failures.values())),
-    "sent": _TickColumn("heartbeats sent", lambda tick: tick.sent),
-    "answered": _TickColumn("heartbeats answered", lambda tick: tick.answered),
-    "beats_failed": _TickColumn("heartbeats not answered", lambda tick: tick.beats_failed),
-    "bytes_sent": _TickColumn("bytes sent", lambda tick: tick.bytes_sent),
-    "bytes_received": _TickColumn("bytes received", lambda tick: tick.bytes_received),
-    "cpu_user_s": _TickColumn(
-        "user CPU time of the workers since their start", lambda tick: tick.cpu_user_s
-    ),
-    "cpu_system_s": _TickColumn("their system CPU time", lambda tick: tick.cpu_system_s),
-    "longest_turn_s": _TickColumn(
-        "the longest time that a worker was stopped", lambda tick: tick.longest_turn_s
-    ),
-}
-#: Columns that HTTP/1.1 leaves empty.
-_OF_PROTOCOL = {
-    "messages": _TickColumn(
-        "unsolicited messages received",
-        lambda tick: None if tick.protocol is None else tick.protocol.messages,
-    ),
-    "message_bytes": _TickColumn(
-        "bytes of them without framing",
-        lambda tick: None if tick.protocol is None else tick.protocol.message_bytes,
-    ),
-    "streams_open": _TickColumn(
-        "HTTP/2 streams held at the second's end",
-        lambda tick: None if tick.protocol is None else tick.protocol.streams_open,
-    ),
-}
-PROTOCOL_COLUMNS = tuple(_OF_PROTOCOL)
-_TIMES = {
-    "latency": _Times(_LATENCY, "heartbeat: answered minus due", lambda tick: tick.latency_us),
-    "lateness": _Times(_LATENESS, "heartbeat: sent minus due", lambda tick: tick.lateness_us),
-    "connect": _Times(_LATENESS, "connect: established minus begun", lambda tick: tick.connect_us),
-    "ramp_lateness": _Times(
-        _LATENESS, "batch of the ramp: opened minus due", lambda tick: tick.ramp_lateness_us
-    ),
-    "granted": _Times(
-        _LATENESS,
-        "protocol handshake: from the first byte sent until granted",
-        lambda tick: (tick.protocol or _NO_PROTOCOL).handshake_us,
-    ),
-    "tcp": _Times(
-        _LATENESS, "TCP part of a connect over TLS", lambda tick: (tick.tls or _NO_TLS).tcp_us
-    ),
-    "handshake": _Times(
-        _LATENESS, "TLS handshake of a connect", lambda tick: (tick.tls or _NO_TLS).handshake_us
-    ),
-}
+_TICK_COUNTS = (*COUNTS, *PROTOCOL_COUNTS)
+PROTOCOL_COLUMNS = tuple(count.column for count in PROTOCOL_COUNTS)
 
 
 def _tick_meanings() -> dict[str, str]:
     meanings = {**_RUN_ID, **_T_S}
-    for name, column in {**_TICK_COLUMNS, **_OF_PROTOCOL}.items():
-        meanings[name] = column.meaning
-    for name, times in _TIMES.items():
-        for label, _ in times.quantiles:
-            meanings[f"{name}_{label}_ms"] = times.meaning
+    for count in _TICK_COUNTS:
+        meanings[count.column] = count.about
+    for times in TIMES:
+        for quantile in times.quantiles:
+            meanings[f"{times.column}_{quantile}_ms"] = times.about
     return meanings
 
 
@@ -140,6 +63,16 @@ COLUMNS: dict[str, dict[str, str]] = {
         "start_s": "seconds since the run's start",
         "end_s": "the same; empty while it lasts",
         "duration_s": "its length",
+    },
+    "events": {
+        **_RUN_ID,
+        "number": "from 1, in order of time",
+        "kind": "what was done: mark, a note by the user",
+        "at_s": "seconds since the run's start",
+        "end_s": "when its effects were over; empty while they last. A mark has none: it ends as "
+        "it begins",
+        "phase": "the phase at that time",
+        "text": "what the user wrote",
     },
     "findings": {
         **_RUN_ID,
@@ -175,6 +108,7 @@ def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
         "samples": sample_rows(run, metrics),
         "deaths": death_rows(run),
         "phases": phase_rows(run),
+        "events": event_rows(run),
         "findings": finding_rows(summary.findings),
         "cost": _cost(analyses),
     }
@@ -199,7 +133,8 @@ def to_csv(table: Table) -> str:
     return text.getvalue()
 
 
-# What a spreadsheet takes for the start of a formula (owasp.org/www-community/attacks/CSV_Injection).
+# What a spreadsheet takes for the start of a formula
+# (owasp.org/www-community/attacks/CSV_Injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -226,19 +161,17 @@ def ordered_metrics(samples: Sequence[Sample]) -> list[str]:
 def tick_rows(run: Run) -> Iterator[list[Cell]]:
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         row: list[Cell] = [t_s, phase]
-        row += [column.of(tick) for column in _TICK_COLUMNS.values()]
-        row += [column.of(tick) for column in _OF_PROTOCOL.values()]
-        for times in _TIMES.values():
+        row += [count.of(tick) for count in _TICK_COUNTS]
+        for times in TIMES:
             row += _milliseconds(times, tick)
         yield row
 
 
-def _milliseconds(times: _Times, tick: Tick) -> list[float | None]:
+def _milliseconds(times: TimesEachSecond, tick: Tick) -> list[float | None]:
     histogram = times.of(tick)
     if not histogram:
         return [None] * len(times.quantiles)
-    values_us = histogram.quantiles([share for _, share in times.quantiles])
-    return [None if value is None else value / 1e3 for value in values_us]
+    return in_ms(histogram, *times.quantiles.values())
 
 
 def sample_rows(run: Run, metrics: Sequence[str]) -> Iterator[list[Cell]]:
@@ -269,6 +202,12 @@ def phase_rows(run: Run) -> Iterator[list[Cell]]:
     for phase in run.phases:
         lasted_s = None if phase.end_s is None else phase.end_s - phase.start_s
         yield [phase.name, phase.start_s, phase.end_s, lasted_s]
+
+
+def event_rows(run: Run) -> Iterator[list[Cell]]:
+    for number, event in enumerate(run.events, start=1):
+        phase = phase_at(run.phases, event.at_s)
+        yield [number, event.kind, event.at_s, event.end_s, phase, event.text]
 
 
 def finding_rows(findings: Iterable[Finding]) -> Iterator[list[Cell]]:

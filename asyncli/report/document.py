@@ -1,4 +1,6 @@
-"""A report as data: sections of tables, figures, notes and findings. terminal.py prints it as text, html.py as a page."""
+"""A report as data: sections of tables, figures, notes and findings. terminal.py prints it as text,
+html.py as a page.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ def cell_text(cell: Cell) -> str:
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "headroom", "doubt" or "run".
-    ``style``: on a terminal.
+    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer",
+    "headroom", "doubt" or "run". ``style``: on a terminal.
     """
 
     words: Words
@@ -59,7 +61,9 @@ class Paragraph(msgspec.Struct, frozen=True):
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
-    """``but``: what follows a pass that needs attention (``with 2 warnings``); it is not shown as a clean pass."""
+    """``but``: what follows a pass that needs attention (``with 2 warnings``); it is not shown as a
+    clean pass.
+    """
 
     word: str
     why: str
@@ -91,8 +95,9 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class DataTable(msgspec.Struct, frozen=True):
-    """``columns``: those after the first, which has the row labels under ``heading``. ``caption``: replaces the heading on a
-    page. ``kind``: CSS classes. ``width``: minimum width of the first column on a terminal.
+    """``columns``: those after the first, which has the row labels under ``heading``. ``caption``:
+    replaces the heading on a page. ``kind``: CSS classes. ``width``: minimum width of the first
+    column on a terminal.
     """
 
     heading: str
@@ -125,7 +130,9 @@ class DataTable(msgspec.Struct, frozen=True):
 
 
 class ListedItem(msgspec.Struct, frozen=True):
-    """A finding, a diagnosis or a claim. ``mark``: severity or verdict; ``below``: remedy or reason; ``small``: its code."""
+    """A finding, a diagnosis or a claim. ``mark``: severity or verdict; ``below``: remedy or
+    reason; ``small``: its code.
+    """
 
     mark: str
     word: str
@@ -167,9 +174,9 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A figure. ``draw`` raises NothingToDraw without data; ``alt``, its text for screen readers, is valid only after ``draw``.
-    ``caption``: how to read it. ``optional``: omitted without data. ``section``: the id of the section that it stands in, at the
-    end or ``first``.
+    """A figure. ``draw`` raises NothingToDraw without data; ``alt``, its text for screen readers,
+    is valid only after ``draw``. ``caption``: how to read it. ``optional``: omitted without data.
+    ``section``: the id of the section that it stands in, at the end or ``first``.
     """
 
     name: str
@@ -187,7 +194,9 @@ Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions |
 
 
 class Section(msgspec.Struct, frozen=True):
-    """``heading``: on the page and in its contents. ``tight``: no empty line before the next section of a short report."""
+    """``heading``: on the page and in its contents. ``tight``: no empty line before the next
+    section of a short report.
+    """
 
     id: str
     heading: str
@@ -207,7 +216,9 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """``kind``: "report", "comparison", "experiment", "bench"... ``widest``: maximum columns of text on a terminal."""
+    """``kind``: "report", "comparison", "experiment", "bench"... ``widest``: maximum columns of
+    text on a terminal.
+    """
 
     kind: str
     title: str
@@ -254,4 +265,3 @@ def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE)
     table_rows = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
     columns = [TableColumn("", kind="words")]
     return DataTable(heading, columns, table_rows, kind="keys", view=view)
-

@@ -1,4 +1,6 @@
-"""An experiment as a document: verdicts on the claims, then the figures, with the source's below ours."""
+"""An experiment as a document: verdicts on the claims, then the figures, with the source's below
+ours.
+"""
 
 from __future__ import annotations
 

@@ -3,50 +3,77 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from asyncli.analysis.cost import is_measured
+from asyncli.analysis.cost_parts import is_measured, known_of_heap
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many, known_digits
 
 if TYPE_CHECKING:
     from asyncli.analysis.ceiling import Ceiling
-    from asyncli.analysis.cost import Costs
+    from asyncli.analysis.cost_parts import Costs
     from asyncli.analysis.drift import MetricName
     from asyncli.model.topology import Sides
     from asyncli.report.summary import CostPart
 
 #: The costs of a run in the order of the report.
-COSTS = ("server_user", "behind", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
+COSTS = (
+    "server_user",
+    "behind",
+    "kernel",
+    "kernel_queued",
+    "generator_user",
+    "residual",
+    "host_total",
+)
 #: The name of each ceiling in words.
 CEILINGS = {
-    "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
+    "memory": "memory of this host, both ends on it",
+    "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)",
     "maxconn": "the sessions of HAProxy's frontend (maxconn)",
     "global_maxconn": "the connections of all HAProxy's frontends (global maxconn)",
+    "server_maxconn": "the sessions of the servers behind HAProxy (maxconn of server)",
+    "scoreboard": "Apache's processes or threads (MaxRequestWorkers)",
+    "limit_conn": "the connections that nginx's limit_conn allows",
+    "max_conns": "connections to nginx's backends (max_conns)",
+    "proxy_ports": "source ports of the server to its backends (ip_local_port_range)",
     "group_tasks": "threads in the server's control group (pids.max)",
     "user_tasks": "threads of the server's user (RLIMIT_NPROC)",
     "host_tasks": "threads on the server's host (kernel.threads-max, kernel.pid_max)",
     "address_space": "the address space of a process of the server (RLIMIT_AS)",
+    "data": "the private writable memory of a process of the server (RLIMIT_DATA)",
+    "descriptors_beside": (
+        "descriptors of a program that holds the server's connections or is behind it"
+    ),
+    "committed": "memory that the server's host grants, used or not (vm.overcommit_memory 2)",
     "mappings": "memory maps of a process of the server (vm.max_map_count)",
-    "descriptors": "the server's descriptors", "server_group": "memory of the server's control group",
-    "earlier_memory": "memory that the server has in advance", "ports": "source ports",
-    "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
-    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
-    "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
+    "descriptors": "the server's descriptors",
+    "server_group": "memory of the server's control group",
+    "server_heap": "the greatest heap of the server's runtime",
+    "earlier_memory": "memory that the server has in advance",
+    "ports": "source ports",
+    "generator": "memory for asyncli itself",
+    "file_max": "open files of the whole host (fs.file-max)",
+    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)",
+    "conntrack": "tracked connections (nf_conntrack_max)",
+    "server_host": "memory of the server's host",
+    "far_file_max": "open files of the server's host (fs.file-max)",
     "far_epoll_watches": "epoll watches there (fs.epoll.max_user_watches)",
     "far_conntrack": "tracked connections there (nf_conntrack_max)",
-}  # fmt: skip
+}
 
 
 class CostRow(NamedTuple):
-    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: it is
-    not measured, because of noise or other programs."""
+    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several
+    ``ends``. ``hidden``: it is not measured, because of noise or other programs.
+    """
 
     name: str
     label: str
@@ -56,14 +83,17 @@ class CostRow(NamedTuple):
 
     @property
     def fixed(self) -> str:
-        """The fixed part; a dash if the slope is too uncertain: what a slope leaves of a level is then a guess."""
+        """The fixed part; a dash if the slope is too uncertain: what a slope leaves of a level is
+        then a guess.
+        """
         if self.cost is None or self.cost.half_width > SURE * abs(self.cost.bytes_per_connection):
             return "-"
         return self.at(0)
 
     def at(self, held: int) -> str:
-        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden, or below zero, as no memory is. The
-        residual, a difference of memories, may be."""
+        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden, or
+        below zero, as no memory is. The residual, a difference of memories, may be.
+        """
         if self.cost is None or self.hidden:
             return "-"
         level = self.cost.fixed_bytes + held * self.cost.bytes_per_connection
@@ -75,7 +105,9 @@ class CostRow(NamedTuple):
 
 
 def with_streams(streams: float | UnsetType) -> str:
-    """What follows "connection" in a text if each holds streams, whose cost is included: `` with its 100 streams``."""
+    """What follows "connection" in a text if each holds streams, whose cost is included: `` with
+    its 100 streams``.
+    """
     if streams is UNSET:
         return ""
     if streams == round(streams):
@@ -91,13 +123,25 @@ def caption(rows: Sequence[CostRow], streams: str) -> str:
 
 
 def memory_labels(server: str, host: str, kernel: str = "kernel") -> dict[MetricName, str]:
-    """The names of the four memories, the whole host first."""
-    return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": kernel, "generator_user": "asyncli"}
+    """The names of the memories over time, the whole host first."""
+    return {
+        "host_total": f"{host} in all",
+        "server_user": oneline(server),
+        "live_heap": f"{oneline(server)}, live heap",
+        "kernel": kernel,
+        "generator_user": "asyncli",
+    }
+
+
+#: Costs of a heap in the table of costs; they are parts of the server's user memory.
+_OF_HEAP = {"live": "live heap", "stacks": "stacks", "at_goal": "at its goal"}
 
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, unknown costs included."""
     labels = {"server_user": f"{server}, user memory"}
+    for name in known_of_heap(costs):
+        labels[name] = f"{server}, {_OF_HEAP[name]}"
     if costs.behind_programs:
         labels["behind"] = f"{oneline(', '.join(costs.behind_programs))}, behind it"
     labels["kernel"] = f"kernel, {_ends(costs.ends, where)}"
@@ -108,7 +152,7 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
     for name, label in labels.items():
         ends = costs.ends if name == "kernel" else 1
         is_hidden = not is_measured(costs, name)
-        rows.append(CostRow(name, label, getattr(costs, name), ends, is_hidden))
+        rows.append(CostRow(name, label, costs.cost_of(name), ends, is_hidden))
     return rows
 
 
@@ -145,7 +189,9 @@ def minus(text: str) -> str:
 
 
 def capitalised(text: str, server: str) -> str:
-    """``text`` as a sentence. The name of a server, or asyncli's, at its beginning stays: ``nginx``, ``python3.11``."""
+    """``text`` as a sentence. The name of a server, or asyncli's, at its beginning stays:
+    ``nginx``, ``python3.11``.
+    """
     if text.startswith(("asyncli", server)) and not text.startswith("the "):
         return text
     return f"{text[:1].upper()}{text[1:]}"
@@ -208,24 +254,33 @@ def bytes_each(value: float) -> str:
 
 
 def plus_minus(value: float, half: float) -> str:
-    """Bytes per connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
-    if abs(value) >= _WHOLE_BYTES:
-        return f"{bytes_each(value)} ± {format_bytes(half)}"
+    """Bytes per connection with half of their interval, to the digits that are known: ``"528 B ±
+    1"``, ``"16,000 B ± 1,400"``, ``"2.0 MB ± 3,700 B"``.
+    """
+    known, known_half = known_digits(value, half)
+    if abs(known) >= _WHOLE_BYTES:
+        # Of two digits none is a tenth from ten on.
+        shown_half = re.sub(r"(?<=\d\d)\.0 ", " ", format_bytes(known_half))
+        return f"{bytes_each(known)} ± {shown_half}"
     if half >= 1:
-        return f"{bytes_each(value)} ± {half:,.0f}"
+        return f"{bytes_each(known)} ± {known_half:,.0f}"
     return f"{bytes_each(value)} ± {_tenths(half)}"
 
 
 def _tenths(half: float) -> str:
-    """Half of an interval below a byte, to a tenth; never zero, because no number is known exactly."""
+    """Half of an interval below a byte, to a tenth; never zero, because no number is known
+    exactly.
+    """
     return f"{max(half, 0.1):.1f}"
 
 
 def with_error(cost: Cost, times: int = 0) -> str:
-    """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``; possibly zero ``"at most 564
-    B"``, or of two levels, which miss reused memory, ``"unknown (-2,437 to 10,440 B)"``; below a byte ``"0 B ± 0.1"``.
+    """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``;
+    possibly zero ``"at most 564 B"``, or of two levels, which miss reused memory, ``"unknown
+    (-2,437 to 10,440 B)"``; below a byte ``"0 B ± 0.1"``.
 
-    ``times``: how often it is in a total to which the printed parts are to add up: ``"at most 136 B (54 B of the total)"``.
+    ``times``: how often it is in a total to which the printed parts are to add up: ``"at most 136 B
+    (54 B of the total)"``.
     """
     low, high = cost.ci95
     if low > 0 and cost.half_width <= SURE * cost.bytes_per_connection:
@@ -252,7 +307,9 @@ def _share_of_total(cost: Cost, times: int) -> str:
 
 
 def is_unknown(cost: Cost) -> bool:
-    """Whether not even a bound is known: the interval of a slope lies below zero, or that of two levels reaches it."""
+    """Whether not even a bound is known: the interval of a slope lies below zero, or that of two
+    levels reaches it.
+    """
     low, high = cost.ci95
     return max(abs(low), abs(high)) >= 1 and (high < 0 or (low <= 0 and cost.of_levels))
 

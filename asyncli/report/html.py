@@ -1,4 +1,6 @@
-"""A document as one HTML file that needs no network and no JavaScript. The template escapes every string."""
+"""A document as one HTML file that needs no network and no JavaScript. The template escapes every
+string.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli import __version__
-from asyncli.report.document import DataTable, Document, Picture, View, cell_text, plain, typeset
+from asyncli.report.document import (
+    Block,
+    DataTable,
+    Document,
+    Picture,
+    View,
+    cell_text,
+    plain,
+    typeset,
+)
 from asyncli.report.figures.drawing import NARROW, PALETTE, WIDE, NothingToDraw, inline_svg
 
 if TYPE_CHECKING:
@@ -36,21 +47,32 @@ def page(document: Document) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "flags": _unbroken_flags, "plain": plain, "kind": lambda block: type(block).__name__, "cell": cell_text,
-        "typeset": typeset, "beside": _beside,
-    }  # fmt: skip
+        "flags": _unbroken_flags,
+        "plain": plain,
+        "kind": lambda block: type(block).__name__,
+        "cell": cell_text,
+        "typeset": typeset,
+        "beside": _beside,
+    }
     sections = []
     for section in document.sections:
-        blocks = [
-            block.for_view(View.PAGE) if isinstance(block, DataTable) else block
-            for block in section.blocks
-            if block.view & View.PAGE
-        ]
+        blocks: list[Block] = []
+        for block in section.blocks:
+            if not block.view & View.PAGE:
+                continue
+            if isinstance(block, DataTable):
+                blocks.append(block.for_view(View.PAGE))
+            else:
+                blocks.append(block)
         if blocks or section.heading:
             sections.append((section, blocks))
     figures = _figures(document)
     text = environment.get_template("document.html.jinja").render(
-        document=document, sections=sections, figures=figures, palette=PALETTE, made=f"asyncli {__version__}"
+        document=document,
+        sections=sections,
+        figures=figures,
+        palette=PALETTE,
+        made=f"asyncli {__version__}",
     )
     return text.rstrip("\n") + "\n"
 

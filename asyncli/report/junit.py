@@ -17,9 +17,11 @@ LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 
 def to_junit(summary: Summary) -> str:
-    """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that cannot be judged is an error.
+    """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that
+    cannot be judged is an error.
 
-    If only limits made the run fail, their tests say so, and the test of the verdict is skipped: each cause counts once.
+    If only limits made the run fail, their tests say so, and the test of the verdict is skipped:
+    each cause counts once.
     """
     run = summary.run
     verdict = summary.finding(f"verdict_{summary.verdict}")
@@ -47,8 +49,8 @@ def suite(
     duration_s: float,
     by_limits: bool,
 ) -> str:
-    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``: only
-    limits made it fail.
+    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``:
+    only limits made it fail.
     """
     kind = "skipped" if by_limits else _KINDS.get(verdict, "error")
     cases = [("verdict", kind, *why)]

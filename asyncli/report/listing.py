@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost import Costs, known_costs
+from asyncli.analysis.cost import known_costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
@@ -33,29 +34,55 @@ from asyncli.report.document import (
 )
 from asyncli.report.format import count_or_unknown, utf8, with_error, with_streams
 from asyncli.report.summary import summarise, verdict_needs_summary
-from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
+from asyncli.report.terminal import VERDICT_STYLE, fitting, has_width, print_document
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: What costs and drifts read of the whole run; of other metrics they need the first seconds of the hold at most.
-READ_WHOLE = frozenset({
-    *itertools.chain.from_iterable(SOURCES.values()), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
-    metrics.SERVER_STARTED, metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES,
-    metrics.SERVER_THREADS, metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
-    # The cost reaches to the level at the hold's end, of each part and of what is taken off the host's.
-    metrics.HOST_PROCESSES_BYTES, metrics.SESSION_USS_BYTES, metrics.AGENT_USS_BYTES, metrics.HOST_SHMEM_BYTES,
-    metrics.SERVER_SHMEM_BYTES, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_TW, metrics.SERVER_SOCKETS,
-    metrics.SERVER_SOCKETS_ELSEWHERE, metrics.STATUS_ACTIVE, metrics.SERVER_DESCRIPTORS_OPEN, metrics.HOST_OTHER_PROCESSES,
-    metrics.BESIDE_DESCRIPTORS, metrics.BESIDE_PROCESSES, metrics.BESIDE_HOLDERS, metrics.BESIDE_BYTES,
-})  # fmt: skip
+#: What costs and drifts read of the whole run; of other metrics they need the first seconds of the
+#: hold at most.
+READ_WHOLE = frozenset(
+    {
+        *itertools.chain.from_iterable(SOURCES.values()),
+        metrics.KERNEL_LISTING_BYTES,
+        metrics.STATUS_ACCEPTS,
+        metrics.SERVER_STARTED,
+        metrics.SERVER_CPU_S,
+        metrics.SERVER_DESCRIPTORS,
+        metrics.SERVER_ENDED,
+        metrics.SERVER_PROCESSES,
+        metrics.SERVER_THREADS,
+        metrics.KERNEL_TCP_ALLOC,
+        metrics.KERNEL_SOCKETS,
+        f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
+        # The cost reaches to the level at the hold's end, of each part and of what is taken off the
+        # host's.
+        metrics.HOST_PROCESSES_BYTES,
+        metrics.SESSION_USS_BYTES,
+        metrics.AGENT_USS_BYTES,
+        metrics.HOST_SHMEM_BYTES,
+        metrics.SERVER_SHMEM_BYTES,
+        metrics.KERNEL_TCP_INUSE,
+        metrics.KERNEL_TCP_TW,
+        metrics.SERVER_SOCKETS,
+        metrics.SERVER_SOCKETS_ELSEWHERE,
+        metrics.STATUS_ACTIVE,
+        metrics.SERVER_DESCRIPTORS_OPEN,
+        metrics.HOST_OTHER_PROCESSES,
+        metrics.BESIDE_DESCRIPTORS,
+        metrics.BESIDE_PROCESSES,
+        metrics.BESIDE_HOLDERS,
+        metrics.BESIDE_BYTES,
+    }
+)
 # The file of a running run grows each second.
 _LIVE_S = 3.0
 
 
 class Listed(msgspec.Struct):
-    """One run file. ``cost``: bytes per connection of ``cost_of``, the whole host or else the server; None if unknown. ``live``:
-    being written. ``stopped``: by its user, early. ``hold_s``: measured, of ``planned_s`` (None: until stopped).
+    """One run file. ``cost``: bytes per connection of ``cost_of``, the whole host or else the
+    server; None if unknown. ``live``: being written. ``stopped``: by its user, early. ``hold_s``:
+    measured, of ``planned_s`` (None: until stopped).
     """
 
     file: str
@@ -107,8 +134,8 @@ def listed(
     age_s: float,
     whole: Callable[[], Run] | None = None,
 ) -> Listed:
-    """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since it
-    started. ``whole`` reads the whole run, if ``run`` is only its index entry, with the metrics
+    """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since
+    it started. ``whole`` reads the whole run, if ``run`` is only its index entry, with the metrics
     :data:`READ_WHOLE`, and the verdict needs more.
     """
     totals = fold(run)
@@ -180,7 +207,11 @@ def _is_slope_above_zero(cost: Cost | None) -> bool:
 
 def to_json(listing: Listing) -> str:
     """The JSON of ``asyncli runs``."""
-    document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        **msgspec.to_builtins(listing),
+        "folder": utf8(listing.folder),
+    }
     for entry in (*document["runs"], *document["unread"]):
         for key in ("file", "why"):
             if key in entry:
@@ -189,7 +220,9 @@ def to_json(listing: Listing) -> str:
 
 
 def state(run: Listed) -> str:
-    """The verdict, "running" or "incomplete". Of a pass also the worst finding beside it: "passed, drift_grows"."""
+    """The verdict, "running" or "incomplete". Of a pass also the worst finding beside it: "passed,
+    drift_grows".
+    """
     if run.live and not run.complete:
         return "running"
     if not run.complete:
@@ -229,11 +262,20 @@ _ALWAYS_SHOWN = 50
 
 
 def print_listing(listing: Listing, console: Console) -> None:
-    """One line per run. On a terminal, columns are omitted until a line fits."""
+    """One line per run. Where the width is bounded, columns are omitted until a line fits, and a
+    line says which.
+    """
     columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
-    longest = max(12, console.width - _ALWAYS_SHOWN) if console.is_terminal else None
+    is_bounded = has_width(console)
+    longest = max(12, console.width - _ALWAYS_SHOWN) if is_bounded else None
     table = DataTable("run file", columns, [_row(run, longest) for run in listing.runs], width=0)
-    blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
+    blocks: list[Block] = [table]
+    if is_bounded:
+        shown = fitting(table, console)
+        blocks = [shown]
+        omitted = [column.name for column in columns[len(shown.columns) :]]
+        if omitted:
+            blocks.append(Paragraph(_omission(omitted, console), "text"))
     if not listing.runs:
         none = f"no run files in {oneline(listing.folder)}"
         blocks = [Paragraph(f"{none}; 'asyncli soak URL' or 'asyncli demo' makes one", "text")]
@@ -241,8 +283,18 @@ def print_listing(listing: Listing, console: Console) -> None:
     broken = [TableRow(f"  {oneline(file.why)}", style="yellow") for file in listing.unread]
     sections = [Section("runs", "", blocks)]
     if broken:
-        sections.append(Section("unread", "", [DataTable("Not runs, or broken:", [], broken, width=0)]))
+        sections.append(
+            Section("unread", "", [DataTable("Not runs, or broken:", [], broken, width=0)])
+        )
     print_document(Document("runs", "", "", [], sections), console)
+
+
+def _omission(names: Sequence[str], console: Console) -> str:
+    """Which columns were omitted, and how to see them."""
+    remedy = "a larger COLUMNS, or none, shows them"
+    if console.is_terminal:
+        remedy = "a wider terminal or '| less -S' shows them"
+    return f"Not shown in {console.width} columns: {', '.join(names)}; {remedy}."
 
 
 def _row(run: Listed, longest: int | None) -> TableRow:
@@ -254,13 +306,16 @@ def _row(run: Listed, longest: int | None) -> TableRow:
     if run.held != run.requested:
         held = f"{held}/{format_count(run.requested)}"
     verdict = state(run)
+    host_cost = None
+    if run.cost_of == "host_total":
+        host_cost = run.cost
     cells: list[Cell] = [
         _age(run.age_s),
         held,
         (verdict, VERDICT_STYLE[verdict.partition(",")[0]]),
         _cost(run.server_cost, run),
         _hold(run),
-        _cost(run.cost if run.cost_of == "host_total" else None, run),
+        _cost(host_cost, run),
         oneline(run.server or "-"),
         run.started.replace("T", " ").removesuffix("Z")[:16],
         format_bytes(run.bytes),

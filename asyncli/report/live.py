@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from asyncli.analysis.slope import Cost
 from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import Plan
+from asyncli.model.records import RunEvent
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
-from asyncli.report.answer import one_line
-from asyncli.report.format import cores, milliseconds, plus_minus, with_streams
+from asyncli.report.answer import is_hidden, one_line
+from asyncli.report.format import cores, milliseconds, with_error, with_streams
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 10.0
 # Infos on what could not be read are in the report; needs_root sums them up for an ordinary user.
-_UNREAD = re.compile(r"preflight_\w+|slabinfo_unreadable|server_processes_unknown|\w+_memory_unprivileged")
+_UNREAD = re.compile(
+    r"preflight_\w+|slabinfo_unreadable|server_processes_unknown|\w+_memory_unprivileged"
+)
 
 
 class NullView:
@@ -51,6 +55,7 @@ class _Log(NullView):
         self._phase: str | None = None
         self._next_s = 0.0
         self._findings = 0
+        self._events = 0
         self._dropped = 0
 
     def _lines_dropped(self) -> int:
@@ -62,8 +67,8 @@ class _Log(NullView):
         self._dropped = getattr(buffer, "dropped", 0)
         return self._dropped - before
 
-    def write_findings(self, state: LiveState) -> None:
-        """Write the findings since the last call, and nothing else."""
+    def write_news(self, state: LiveState) -> None:
+        """Write the findings and events since the last call, and nothing else."""
 
     def _new_findings(self, state: LiveState) -> tuple[Notice, ...]:
         """The findings since the last call that the state still has."""
@@ -73,17 +78,25 @@ class _Log(NullView):
             return ()
         return state.findings[len(state.findings) - new :]
 
+    def _new_events(self, state: LiveState) -> tuple[RunEvent, ...]:
+        """The events since the last call that the state still has."""
+        new = min(state.events_seen - self._events, len(state.events))
+        self._events = state.events_seen
+        return state.events[len(state.events) - new :]
+
 
 class PlainView(_Log):
-    """A line at each change of phase, each finding, and every ten seconds of the run."""
+    """A line at each change of phase, each finding and event, and every ten seconds of the run."""
 
-    def write_findings(self, state: LiveState) -> None:
+    def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
             finding = notice.finding
             if finding.severity == "info" and _UNREAD.fullmatch(finding.code):
                 continue
             time = format_clock(notice.t_s)
             self._print(f"{time}  {finding.severity}: {oneline(finding.evidence)}")
+        for event in self._new_events(state):
+            self._print(event_line(event))
 
     def update(self, state: LiveState) -> None:
         dropped = self._lines_dropped()
@@ -91,7 +104,7 @@ class PlainView(_Log):
             time = format_clock(state.elapsed_s)
             lines = format_count(dropped)
             self._print(f"{time}  {lines} lines of this log were dropped: no reader")
-        self.write_findings(state)
+        self.write_news(state)
         if state.over:
             return
         if state.phase != self._phase or state.elapsed_s >= self._next_s:
@@ -114,15 +127,17 @@ class JsonView(_Log):
         self._before = LiveState()
         super().__init__(plan, console)
 
-    def write_findings(self, state: LiveState) -> None:
+    def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
             self._write("finding", notice.t_s, notice.phase, msgspec.to_builtins(notice.finding))
+        for event in self._new_events(state):
+            self._write(event.kind, event.at_s, state.phase, {"text": event.text})
 
     def update(self, state: LiveState) -> None:
         dropped = self._lines_dropped()
         if dropped:
             self._write("dropped", state.elapsed_s, state.phase, {"lines": dropped})
-        self.write_findings(state)
+        self.write_news(state)
         self._write_changes(state)
         if state.over:
             return
@@ -213,7 +228,21 @@ def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | Non
 
 
 #: What every line or other lines have.
-_NOT_IN_STATUS = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
+_NOT_IN_STATUS = (
+    "phase",
+    "elapsed_s",
+    "findings",
+    "findings_seen",
+    "events",
+    "events_seen",
+    "phases_done",
+    "over",
+)
+
+
+def event_line(event: RunEvent) -> str:
+    """An event as a line of text: ``0:12:34  mark: deployed 1.4.2``."""
+    return f"{format_clock(event.at_s)}  {event.kind}: {oneline(event.text)}"
 
 
 def status(state: LiveState) -> dict[str, Any]:
@@ -271,17 +300,24 @@ def _memory(state: LiveState) -> Iterator[str]:
     if state.generator_bytes is not None:
         cpu = cores(state.generator_cpu_share)
         yield f"asyncli {format_bytes(state.generator_bytes)} {cpu}"
-    if "host" in state.costs:
-        cost = plus_minus(*state.costs["host"])
+    total = known_total(state)
+    if total is not None:
         connection = f"connection{with_streams(state.streams)}"
-        yield f"{cost} a {connection} on {state.host}{so_far(state)}"
+        yield f"{with_error(total)} a {connection} on {state.host}{age_of_cost(state)}"
 
 
-def so_far(state: LiveState) -> str:
-    """What follows a cost: whether memory grows by itself is known in the hold only."""
-    if state.phase == "ramp":
-        return " so far"
-    return ", first use included"
+def known_total(state: LiveState) -> Cost | None:
+    """The cost on the host so far, unless other programs may be in it."""
+    if state.cost is None or state.cost.host_total is None or is_hidden(state.cost.host_total):
+        return None
+    return state.cost.host_total
+
+
+def age_of_cost(state: LiveState) -> str:
+    """How long ago the records end that the cost is of: `` (7 s ago)``."""
+    if state.cost_at_s is None:
+        return ""
+    return f" ({format_duration(round(state.elapsed_s - state.cost_at_s))} ago)"
 
 
 def unanswered(state: LiveState) -> str:

@@ -1,47 +1,35 @@
-"""Limits of ``--fail-if`` during a run: those that can end it (``--abort``), and those that need a longer hold. Pure."""
+"""Limits of ``--fail-if`` during a run: those that can end it (``--abort``), and those that need a
+longer hold. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from asyncli.analysis.drift import least_hold_s
-from asyncli.core.histogram import Histogram
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
+from asyncli.model.quantities import grows, so_far
 from asyncli.model.records import Finding, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
 
-_GROWING = (
-    "connections.opened",
-    "connections.reopened",
-    "connections.lost",
-    "connections.failed",
-    "heartbeats.sent",
-    "heartbeats.answered",
-    "heartbeats.failed",
-    "heartbeats.latency_ms.max",
-    "heartbeats.lateness_ms.max",
-    "ramp.lateness_ms.max",
-)
-_GROWING_PARTS = ("connections.deaths.", "connections.failures.", "heartbeats.by_status.")
-
 
 def can_be_judged(threshold: Threshold) -> bool:
-    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a share
-    of another growing one.
+    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
+    share of another growing one.
     """
-    grows = threshold.key in _GROWING or threshold.key.startswith(_GROWING_PARTS)
-    if not grows or threshold.comparison not in (">", ">="):
+    if not grows(threshold.key) or threshold.comparison not in (">", ">="):
         return False
     return threshold.whole in (None, "connections.requested")
 
 
 def require_limits(plan: Plan, where: str = "--fail-if") -> None:
-    """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort without one."""
+    """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort
+    without one.
+    """
     require(plan.fail_if, Summary, where)
     if plan.listens:
         for text in _limits_on(plan, "heartbeats."):
@@ -90,37 +78,9 @@ class LiveLimits:
         if not self._thresholds:
             return None
         self._total.merge_counts(tick)
-        for outcome in judge(self._thresholds, self._document()):
+        document = so_far(self._total)
+        document["connections"]["requested"] = self._requested
+        for outcome in judge(self._thresholds, document):
             if outcome.crossed:
                 return outcome
         return None
-
-    def _document(self) -> dict[str, Any]:
-        """The growing numbers of the JSON so far."""
-        total = self._total
-        return {
-            "connections": {
-                "requested": self._requested,
-                "opened": total.opened,
-                "reopened": total.reopened,
-                "lost": total.lost,
-                "failed": sum(total.failures.values()),
-                "failures": total.failures,
-                "deaths": {cause: deaths.count for cause, deaths in total.deaths.items()},
-            },
-            "heartbeats": {
-                "sent": total.sent,
-                "answered": total.answered,
-                "failed": total.beats_failed,
-                "by_status": {str(status): count for status, count in total.by_status.items()},
-                "latency_ms": {"max": _ms(total.latency_us)},
-                "lateness_ms": {"max": _ms(total.lateness_us)},
-            },
-            "ramp": {"lateness_ms": {"max": _ms(total.ramp_lateness_us)}},
-        }
-
-
-def _ms(histogram: Histogram) -> float | None:
-    if histogram.greatest < 0:
-        return None
-    return histogram.greatest / 1000

@@ -8,13 +8,22 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
+from asyncli.model.masks import masked_url
 from asyncli.model.plan import Plan
-from asyncli.model.private_values import masked_url
 from asyncli.model.records import PHASES
 from asyncli.model.text import ascii_only, oneline
 from asyncli.model.units import format_count, format_duration
-from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus, with_streams
-from asyncli.report.live import NullView, behind, causes, plain_line, so_far, unanswered
+from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, with_error, with_streams
+from asyncli.report.live import (
+    NullView,
+    age_of_cost,
+    behind,
+    causes,
+    event_line,
+    known_total,
+    plain_line,
+    unanswered,
+)
 from asyncli.report.livestate import LiveState
 from asyncli.report.terminal import SEVERITY_STYLE, html_of
 
@@ -29,12 +38,13 @@ SHORTEST_FRAME_S = 0.25
 # Wider columns are hard to read as one line.
 _WIDEST = 92
 _ATTENTION_LINES = 2
-
-_PARTS_OF_COST = (
-    ("server", "server"),
-    ("kernel", "kernel, all ends,"),
-    ("generator", "asyncli"),
-)
+# The columns of the row with the bar, which has what is left.
+_NAME_WIDTH = 8
+_SHARE_WIDTH = 5
+_TIME_LEFT_WIDTH = 15
+_BETWEEN_COLUMNS = 2
+# The column of names in a table of facts.
+_LABEL_WIDTH = 14
 
 #: (name, value, style)
 Fact = tuple[str, str, str]
@@ -107,14 +117,14 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     parts: list[RenderableType] = [
         _title(plan, state, width),
         _phases(state),
-        "",
+        _cut(_last_event(state), width),
         _bar(state, width),
         "",
         _pair(width, _connections(state), _heartbeats(state)),
         "",
         _pair(width, _server(state), _generator(state)),
         "",
-        *_cost(state),
+        *(_cut(line, width) for line in _cost(state)),
         *(_cut(line, width) for line in _attention(state)),
     ]
     if console.options.ascii_only:
@@ -129,8 +139,11 @@ def _attention(state: LiveState) -> list[Text]:
     from rich.text import Text
 
     lines = []
+    reasons = []
     counts_of = {"lost": state.deaths, "failed": state.failures, "errors": state.errors}
-    reasons = [f"{kind}{causes(counts)}" for kind, counts in counts_of.items() if counts]
+    for kind, counts in counts_of.items():
+        if counts:
+            reasons.append(f"{kind}{causes(counts)}")
     if reasons:
         lines.append(Text.assemble(("why: ", "bold red"), "; ".join(reasons)))
     findings = [live.finding for live in state.findings if live.finding.severity != "info"]
@@ -141,11 +154,24 @@ def _attention(state: LiveState) -> list[Text]:
     return lines
 
 
+def _last_event(state: LiveState) -> Text:
+    """The last event; empty without any."""
+    from rich.text import Text
+
+    if not state.events:
+        return Text()
+    return Text(event_line(state.events[-1]), "magenta")
+
+
 def _title(plan: Plan, state: LiveState, width: int) -> Text:
     from rich.text import Text
 
-    clock = format_duration(int(state.elapsed_s)) if state.elapsed_s >= 1 else "0 s"
-    other_urls = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
+    clock = "0 s"
+    if state.elapsed_s >= 1:
+        clock = format_duration(int(state.elapsed_s))
+    other_urls = ""
+    if len(plan.urls) > 1:
+        other_urls = f" and {len(plan.urls) - 1} more"
     url = Text(masked_url(plan.urls[0]), "cyan", no_wrap=True)
     room = width - len(f"asyncli  {other_urls}  {clock}")
     title = Text.assemble(("asyncli", "bold"), "  ", _cut(url, room), other_urls, no_wrap=True)
@@ -158,7 +184,9 @@ def _phases(state: LiveState) -> Text:
 
     line = Text(no_wrap=True)
     for name in PHASES:
-        label = f"hold until {state.until}" if name == "hold" and state.until else name
+        label: str = name
+        if name == "hold" and state.until:
+            label = f"hold until {state.until}"
         if name == state.phase:
             line.append(f"▶ {label}   ", "bold cyan")
         elif name in state.phases_done:
@@ -173,9 +201,10 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
-    row = Table.grid(padding=(0, 2), pad_edge=False)
-    room = width - 8 - 5 - 15 - 6
+    share = ""
+    if state.progress is not None:
+        share = f"{state.progress * 100:.0f} %"
+    room = width - _NAME_WIDTH - _SHARE_WIDTH - _TIME_LEFT_WIDTH - 3 * _BETWEEN_COLUMNS
     bar = ProgressBar(
         total=1.0,
         completed=state.progress or 0.0,
@@ -183,11 +212,13 @@ def _bar(state: LiveState, width: int) -> RenderableType:
         complete_style="cyan",
         finished_style="green",
     )
-    row.add_column(width=8)
+    row = Table.grid(padding=(0, _BETWEEN_COLUMNS), pad_edge=False)
+    row.add_column(width=_NAME_WIDTH)
     row.add_column(width=room)
-    row.add_column(width=5, justify="right")
-    row.add_column(width=15, no_wrap=True)
-    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(_time_left(state), "dim"))
+    row.add_column(width=_SHARE_WIDTH, justify="right")
+    row.add_column(width=_TIME_LEFT_WIDTH, no_wrap=True)
+    phase = Text(state.phase or "start", "bold")
+    row.add_row(phase, bar, share, Text(_time_left(state), "dim"))
     return row
 
 
@@ -199,7 +230,9 @@ def _time_left(state: LiveState) -> str:
         return f"{format_duration(round(state.eta_s))} left"
     if state.phase != "hold":
         return ""
-    return "reopening" if state.refilling else "until Ctrl-C"
+    if state.refilling:
+        return "reopening"
+    return "until Ctrl-C"
 
 
 def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
@@ -208,13 +241,15 @@ def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
     from rich.text import Text
 
     pair = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    for _ in range(2):
-        pair.add_column(width=14, no_wrap=True)
-        pair.add_column(width=(width - 4) // 2 - 14, justify="right", no_wrap=True, overflow="crop")
-    for place, facts in enumerate(itertools.zip_longest(left, right, fillvalue=("", "", ""))):
+    value_width = (width - 4) // 2 - _LABEL_WIDTH
+    for _ in ("left", "right"):
+        pair.add_column(width=_LABEL_WIDTH, no_wrap=True)
+        pair.add_column(width=value_width, justify="right", no_wrap=True, overflow="crop")
+    for number, facts in enumerate(itertools.zip_longest(left, right, fillvalue=("", "", ""))):
+        is_heading = number == 0
         cells = []
         for name, value, style in facts:
-            label = Text(f"  {name}", "dim") if place else Text(name, "bold")
+            label = Text(name, "bold") if is_heading else Text(f"  {name}", "dim")
             cells += [label, Text(value, style)]
         pair.add_row(*cells)
     return pair
@@ -223,7 +258,8 @@ def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
 def _connections(state: LiveState) -> Iterator[Fact]:
     yield "Connections", "", ""
     held = f"{format_count(state.held)} of {format_count(state.asked)}"
-    yield "held", held, "bold green" if state.held >= state.asked else "bold"
+    holds_all = state.held >= state.asked
+    yield "held", held, "bold green" if holds_all else "bold"
     if state.phase == "ramp" or state.achieved_per_s:
         achieved = or_dash(state.achieved_per_s, ",.0f")
         yield "rate", f"{achieved}/s of {state.asked_per_s:,.0f}/s", ""
@@ -235,7 +271,9 @@ def _connections(state: LiveState) -> Iterator[Fact]:
 
 
 def _red_above_zero(count: int) -> str:
-    return "bold red" if count else "green"
+    if count:
+        return "bold red"
+    return "green"
 
 
 def _heartbeats(state: LiveState) -> Iterator[Fact]:
@@ -268,7 +306,10 @@ def _handles_fewer(state: LiveState) -> bool:
 
 def _generator(state: LiveState) -> Iterator[Fact]:
     yield "asyncli", "", ""
-    yield "workers", format_count(state.workers) if state.workers else "-", "bold"
+    workers = "-"
+    if state.workers:
+        workers = format_count(state.workers)
+    yield "workers", workers, "bold"
     yield "memory", or_bytes(state.generator_bytes), ""
     yield "CPU", cores(state.generator_cpu_share), ""
     longest_turn = "-"
@@ -278,21 +319,34 @@ def _generator(state: LiveState) -> Iterator[Fact]:
 
 
 def _cost(state: LiveState) -> list[Text]:
-    """Two lines: the cost so far, and its parts."""
+    """Two lines: the cost so far with its age, and its parts."""
     from rich.text import Text
 
     streams = with_streams(state.streams)
-    if "host" in state.costs:
-        total = (plus_minus(*state.costs["host"]), "bold cyan")
-        where = f" on {state.host}{so_far(state)}"
-        first = Text.assemble(f"A connection{streams} costs ", total, where)
-    else:
+    total = known_total(state)
+    if total is not None:
+        first = Text.assemble(
+            f"One more connection{streams} costs ",
+            (with_error(total), "bold cyan"),
+            f" on {state.host}{age_of_cost(state)}",
+        )
+    elif state.phase == "ramp" or state.cost is None:
         first = Text(f"Cost of a connection{streams} on {state.host}: not known yet", "dim")
-    parts = []
-    for name, place in _PARTS_OF_COST:
-        if name in state.costs:
-            parts.append(f"{place} {plus_minus(*state.costs[name])}")
-    return [first, Text("  " + ", ".join(parts), "dim")]
+    else:
+        why = state.cost_unknown or "other programs may be in it"
+        first = Text(f"Cost of a connection{streams} on {state.host}: unknown ({why})", "dim")
+    return [first, Text(f"  {', '.join(_parts_of_cost(state))}", "dim")]
+
+
+def _parts_of_cost(state: LiveState) -> Iterator[str]:
+    if state.cost is None:
+        return
+    if state.cost.server_user is not None:
+        yield f"server {with_error(state.cost.server_user)}"
+    if state.cost.kernel is not None:
+        yield f"kernel {with_error(state.cost.kernel)} an end"
+    if state.cost.generator_user is not None:
+        yield f"asyncli {with_error(state.cost.generator_user)}"
 
 
 def _cut(line: Text, width: int) -> Text:

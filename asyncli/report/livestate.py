@@ -13,17 +13,18 @@ from asyncli.analysis.totals import errors, in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
+from asyncli.report.cost_so_far import CostSoFar
 from asyncli.report.live_thresholds import LiveLimits
-from asyncli.report.livecost import COSTS, RECENT_S, LiveCost, LiveCosts
-from asyncli.report.summary import Summary
+from asyncli.report.summary import CostPart, Summary
 from asyncli.report.thresholds import parse
 
+# Rates and latencies cover this time: steady to read, yet quick to change.
+_RECENT_S = 10
 # A longer wait spans more than one tick.
 _WAITS_LONG_S = 1.0
 _FINDINGS_KEPT = 8
-# Samples wait up to a second for the next tick.
-_PENDING_KEPT = 8
+_EVENTS_KEPT = 8
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -35,7 +36,9 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class LiveState(msgspec.Struct):
-    """The state of a run; None: unknown so far. Rates, latency, lateness and CPU cover the last ten seconds, counts the run."""
+    """The state of a run; None: unknown so far. Rates, latency, lateness and CPU cover the last ten
+    seconds, counts the run.
+    """
 
     phase: PhaseName | None = None
     phases_done: tuple[PhaseName, ...] = ()
@@ -58,7 +61,8 @@ class LiveState(msgspec.Struct):
     lost: int = 0
     failed: int = 0
     connecting: int = 0
-    #: Connections that wait for an answer, and the longest wait; 0 until one has waited for more than a second.
+    #: Connections that wait for an answer, and the longest wait; 0 until one has waited for more
+    #: than a second.
     unanswered: int = 0
     longest_wait_s: float = 0.0
     asked_per_s: float = 0.0
@@ -73,7 +77,8 @@ class LiveState(msgspec.Struct):
     failures: dict[str, int] = msgspec.field(default_factory=dict)
     #: Error answers by status.
     errors: dict[str, int] = msgspec.field(default_factory=dict)
-    #: The server's counts, without our poller's connection; accepts and handled since the first status page.
+    #: The server's counts, without our poller's connection; accepts and handled since the first
+    #: status page.
     active: int | None = None
     waiting: int | None = None
     accepts: int | None = None
@@ -85,10 +90,11 @@ class LiveState(msgspec.Struct):
     server_processes: int | None = None
     server_ended: int = 0
     server_restarts: int = 0
-    #: Above the baseline, by connections held, with an interval that is rather too wide: of
-    #: "server", "kernel" (all ends here), "generator" and "host". Absent where the interval is wider
-    #: than ± 50 %, or the report would not show it (livecost.py).
-    costs: Mapping[str, LiveCost] = msgspec.field(default_factory=dict)
+    #: The report's cost of a connection by the records up to ``cost_at_s`` (on the run's clock);
+    #: None: not computed yet. ``cost_unknown``: why the host's is unknown, "" where it is known.
+    cost: CostPart | None = None
+    cost_at_s: float | None = None
+    cost_unknown: str = ""
     generator_bytes: float | None = None
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
@@ -96,19 +102,17 @@ class LiveState(msgspec.Struct):
     findings: tuple[Notice, ...] = ()
     #: The number of all findings.
     findings_seen: int = 0
+    #: The last events, and the number of all.
+    events: tuple[RunEvent, ...] = ()
+    events_seen: int = 0
     #: The last phase has ended, or the writer has.
     over: bool = False
 
 
 _MEMORY = {
-    # The first is for the cost alone: pages of files belong to no connection.
-    "server": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
+    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
     "kernel": (metrics.KERNEL_SOCKET_BYTES,),
     "generator": (metrics.GENERATOR_USS_BYTES,),
-    "host": (metrics.HOST_USED_BYTES,),
-    "processes": (metrics.HOST_PROCESSES_BYTES,),
-    # Left by other programs that list our descriptors, so not a cost of a connection.
-    "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
 
 
@@ -160,6 +164,7 @@ def _forget_generator_memory(state: LiveState) -> None:
 #: What becomes unknown when a source is lost or has ended, as a finding says.
 _FORGET: dict[str, Callable[[LiveState], None]] = {
     "status": _forget_status,
+    "metrics": _forget_status,
     "server": _forget_server,
     "server_memory": _forget_server_memory,
     "agent": _forget_agent,
@@ -183,19 +188,13 @@ class LiveFold:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
-        self._costs = LiveCosts(plan)
-        self._pending: deque[tuple[float, dict[str, float]]] = deque(maxlen=_PENDING_KEPT)
-        # Time of the last tick (s), and connections held then.
-        self._held = (0.0, 0)
-        self._listing = 0.0
         self._server_cpu = CpuShare()
         self._generator_cpu = CpuShare()
         #: The status page's counts before our connections.
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
-        # Connections opened by an earlier session.
-        self._opened_before = 0
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
+        self._events: deque[RunEvent] = deque(maxlen=_EVENTS_KEPT)
 
     def phase(self, phase: Phase) -> None:
         state = self._state
@@ -206,8 +205,6 @@ class LiveFold:
             state.over = phase.name == PHASES[-1]
             return
         self._phase = phase
-        if phase.name == "ramp":
-            self._held = (phase.start_s, 0)
         state.phase = phase.name
         state.over = False
         state.refilling &= phase.name == "hold"
@@ -218,10 +215,8 @@ class LiveFold:
     def tick(self, t_s: float, tick: Tick) -> None:
         state = self._state
         self._now(t_s)
-        self._costs.tick(tick)
-        self._add_pending(t_s, tick.held)
         self._recent.append((t_s, tick))
-        while self._recent and self._recent[0][0] <= t_s - RECENT_S:
+        while self._recent and self._recent[0][0] <= t_s - _RECENT_S:
             self._recent.popleft()
         state.held = tick.held
         state.connecting = tick.connecting
@@ -240,7 +235,6 @@ class LiveFold:
     def resumed(self, so_far: Tick) -> None:
         """The run continues, with these counts so far."""
         self._count(so_far)
-        self._opened_before = self._state.opened
         self._state.refilling = True
 
     def _count(self, tick: Tick) -> None:
@@ -248,20 +242,16 @@ class LiveFold:
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
-        for cause, deaths in tick.deaths.items():
-            state.deaths[cause] = state.deaths.get(cause, 0) + deaths.count
-        for cause, count in tick.failures.items():
-            state.failures[cause] = state.failures.get(cause, 0) + count
-            state.failed += count
-        for status, count in errors(tick).items():
-            state.errors[str(status)] = state.errors.get(str(status), 0) + count
+        state.failed += tick.failed
+        _add(state.deaths, tick.lost_by_cause)
+        _add(state.failures, tick.failures)
+        _add(state.errors, {str(status): count for status, count in errors(tick).items()})
 
     def sample(self, sample: Sample) -> None:
         self._now(sample.t_s)
         self._status(sample.values)
         self._processes(sample.values)
-        self._memory(sample)
-        self._costs.accepted |= sample.values.get(metrics.SERVER_SOCKETS, 0.0) > 0
+        self._memory(sample.values)
         state = self._state
         state.server_cpu_share = self._server_cpu.read(
             sample.t_s, sample.values.get(metrics.SERVER_CPU_S)
@@ -289,8 +279,8 @@ class LiveFold:
         known: int | None,
         before: float | None = None,
     ) -> int | None:
-        """The count since our start, which compares with our counts; ``before``: what it was then, if
-        that is not its first value. ``known``: the last one, if this sample has none.
+        """The count since our start, which compares with our counts; ``before``: what it was then,
+        if that is not its first value. ``known``: the last one, if this sample has none.
         """
         number = values.get(metric)
         if number is None:
@@ -305,46 +295,17 @@ class LiveFold:
             state.server_processes = round(processes)
         state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
 
-    def _memory(self, sample: Sample) -> None:
+    def _memory(self, values: Mapping[str, float]) -> None:
         state = self._state
-        values = sample.values
-        self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
-        memory = {}
-        for name in (*COSTS, "processes"):
-            value = _first(values, _MEMORY[name])
-            if value is not None:
-                memory[name] = value
-        if "host" in memory:
-            memory["host"] -= self._listing
-        if state.phase in (None, "baseline"):
-            self._costs.before(values)
-            self._add_reading(sample.t_s, memory, 0.0)
-        elif state.phase in ("ramp", "hold"):
-            self._pending.append((sample.t_s, memory))
-        state.server_bytes = _first(values, _MEMORY["server"][1:], state.server_bytes)
+        state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
         state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
         state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
 
-    def _add_reading(self, t_s: float, memory: Mapping[str, float], held: float) -> None:
-        """Update the costs with a reading at ``held`` connections."""
+    def cost(self, so_far: CostSoFar) -> None:
         state = self._state
-        before_connections = state.phase in (None, "baseline")
-        empty = before_connections and state.opened == self._opened_before
-        self._costs.read(t_s, memory, held, state.phase, empty)
-        state.costs = self._costs.known()
-
-    def _add_pending(self, t_s: float, held: int) -> None:
-        """Add the readings up to this tick, with ``held`` interpolated: it may change by thousands
-        between two ticks.
-        """
-        before_s, held_before = self._held
-        while self._pending and self._pending[0][0] <= t_s:
-            at_s, memory = self._pending.popleft()
-            share = 1.0
-            if before_s <= at_s < t_s:
-                share = (at_s - before_s) / (t_s - before_s)
-            self._add_reading(at_s, memory, held_before + share * (held - held_before))
-        self._held = (t_s, held)
+        state.cost = so_far.cost
+        state.cost_at_s = so_far.at_s
+        state.cost_unknown = so_far.why_unknown
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""
@@ -355,6 +316,10 @@ class LiveFold:
         source, _, event = finding.code.rpartition("_")
         if event in ("lost", "ended") and source in _FORGET:
             _FORGET[source](state)
+
+    def event(self, event: RunEvent) -> None:
+        self._events.append(event)
+        self._state.events_seen += 1
 
     def end(self) -> None:
         """The writer has ended."""
@@ -369,6 +334,7 @@ class LiveFold:
         """A copy of the current state."""
         state = self._state
         state.findings = tuple(self._findings)
+        state.events = tuple(self._events)
         self._progress()
         return msgspec.structs.replace(
             state,
@@ -451,7 +417,7 @@ class CpuShare:
         """The share with a further reading, if there is one; None: unknown."""
         if cpu_s is not None:
             self.readings.append((t_s, cpu_s))
-            while self.readings[0][0] < t_s - RECENT_S:
+            while self.readings[0][0] < t_s - _RECENT_S:
                 self.readings.popleft()
         if len(self.readings) < 2:
             return None
@@ -462,8 +428,14 @@ class CpuShare:
         return max(0.0, (last - first) / (last_s - first_s))
 
 
+def _add(counts: dict[str, int], further: Mapping[str, int]) -> None:
+    """Add ``further`` to the ``counts`` of the same names."""
+    for name, count in further.items():
+        counts[name] = counts.get(name, 0) + count
+
+
 def _first(
-    values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None
+    values: Mapping[str, float], names: Iterable[str], otherwise: float | None
 ) -> float | None:
     """The first of these metrics that was read."""
     for name in names:
@@ -473,9 +445,13 @@ def _first(
 
 
 class LiveObserver:
-    """Observes a soak and folds its records. ``stop`` is called with a reason at a crossed limit, if the plan's ``abort`` is set.
-    ``failed`` gets the error of a failed display; then nothing more is shown, but limits still end the run.
+    """Observes a soak and folds its records. ``stop`` is called with a reason at a crossed limit,
+    if the plan's ``abort`` is set. ``failed`` gets the error of a failed display; then nothing more
+    is shown, but limits still end the run.
     """
+
+    #: Whether it shows the cost so far, which is computed for it.
+    shows_cost = False
 
     def __init__(self, plan: Plan) -> None:
         self.fold = LiveFold(plan)
@@ -491,7 +467,9 @@ class LiveObserver:
     def __exit__(self, *_: object) -> None: ...
 
     def show(self, at_once: bool) -> None:
-        """Show the current state. ``at_once``: do not delay it, because of a new phase or a finding."""
+        """Show the current state. ``at_once``: do not delay it, because of a new phase or a
+        finding.
+        """
 
     def _fold_and_show(self, fold: Callable[[], None], at_once: bool) -> None:
         if self._display_failed:
@@ -520,6 +498,12 @@ class LiveObserver:
 
     def finding(self, finding: Finding) -> None:
         self._fold_and_show(lambda: self.fold.finding(finding), at_once=True)
+
+    def event(self, event: RunEvent) -> None:
+        self._fold_and_show(lambda: self.fold.event(event), at_once=True)
+
+    def cost(self, so_far: CostSoFar) -> None:
+        self._fold_and_show(lambda: self.fold.cost(so_far), at_once=False)
 
     def planned(self, plan: Plan) -> None:
         self.fold.planned(plan)

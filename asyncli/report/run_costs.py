@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.constants import PART
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.cost import SURE
@@ -86,6 +86,7 @@ def cost_section(summary: Summary) -> doc.Section:
     earlier = earlier_memory(summary)
     if earlier:
         blocks.append(doc.Paragraph(earlier, view=doc.FULL))
+        blocks += _in_brief(summary)
     residue = _residue(summary)
     if residue:
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
@@ -95,8 +96,8 @@ def cost_section(summary: Summary) -> doc.Section:
 
 #: What a ramp without rests cannot tell.
 ONE_RAMP = (
-    "Connections and time rise together in one ramp: memory that is taken by the clock until its end, "
-    "such as a warm-up, is in these costs. To tell them apart: --plateaus 5."
+    "Connections and time rise together in one ramp: memory that is taken by the clock until its "
+    "end, such as a warm-up, is in these costs. To tell them apart: --plateaus 5."
 )
 
 
@@ -107,21 +108,47 @@ def is_of_one_ramp(summary: Summary) -> bool:
 
 
 def earlier_memory(summary: Summary) -> str:
-    """What no slope can tell: whether connections use memory that the server had before them; "" if that is too little to
-    matter.
+    """What no slope can tell: whether connections use memory that the server had before them; "" if
+    that is too little to matter.
+    """
+    cost = summary.cost.server_user
+    bound_bytes = _earlier_bytes_each(summary)
+    if cost is None or cost.half_width > SURE * cost.bytes_per_connection:
+        return ""
+    if bound_bytes <= PART * cost.bytes_per_connection:
+        return ""
+    return (
+        f"The slope has no part of the {format_bytes(cost.fixed_bytes)} that "
+        f"{server_name(summary)} had without connections: a pool, a table or a heap that was "
+        f"touched in advance may add up to {format_bytes(bound_bytes)} to each. More "
+        "connections lower this bound."
+    )
+
+
+def _earlier_bytes_each(summary: Summary) -> float:
+    """The memory that the server had before the connections, for each of them; minus infinity where
+    it is unknown.
     """
     cost = summary.cost.server_user
     held = summary.connections.held_or_peak
-    if cost is None or not held or cost.half_width > SURE * cost.bytes_per_connection:
-        return ""
-    each = cost.fixed_bytes / held
-    if each <= PART * cost.bytes_per_connection:
-        return ""
-    return (
-        f"The fixed {format_bytes(cost.fixed_bytes)} of {server_name(summary)} are in no slope: if connections use parts of "
-        f"them (a pool, a table, a heap touched in advance), a connection costs up to {each:,.0f} B more. With more "
-        "connections this bound becomes lower."
+    if cost is None or not held:
+        return -math.inf
+    return cost.fixed_bytes / held
+
+
+def _in_brief(summary: Summary) -> list[doc.Block]:
+    """The same for a short report, where it could cost each connection more than the slope: then
+    the slope alone is no answer.
+    """
+    cost = summary.cost.server_user
+    bound_bytes = _earlier_bytes_each(summary)
+    if cost is None or bound_bytes <= cost.bytes_per_connection:
+        return []
+    text = (
+        f"A connection may use up to {format_bytes(bound_bytes)} more, of the "
+        f"{format_bytes(cost.fixed_bytes)} that {server_name(summary)} had."
     )
+    return [doc.Paragraph(text, view=doc.View.SHORT)]
 
 
 def server_level(summary: Summary) -> float | None:

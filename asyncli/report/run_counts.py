@@ -8,11 +8,13 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.reconcile import agreement, divergence_in_words
+from asyncli.findings.reconcile import counted_by_values, found_by_values
+from asyncli.findings.server import server_processes_changed
 from asyncli.model.protocol_table import requests_of
 from asyncli.model.units import format_bytes, format_count, format_duration
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name, with_remedy
-from asyncli.report.format import bytes_each, or_bytes, or_dash, with_streams
+from asyncli.report.format import bytes_each, digits, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
 
 
@@ -52,6 +54,9 @@ def counts_section(summary: Summary) -> doc.Section:
         blocks += _counts_table(summary)
     if counts.agrees:
         blocks.append(_counts_line(summary))
+    row = _row_by_values(summary)
+    if row:
+        blocks.append(doc.Paragraph(found_by_values(row)))
     if counts.divergences:
         divergences = [divergence_in_words(divergence) for divergence in counts.divergences]
         blocks.append(doc.Bullets(divergences, view=doc.View.PAGE))
@@ -60,6 +65,14 @@ def counts_section(summary: Summary) -> doc.Section:
         if unknown is not None:
             blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=doc.View.PAGE))
     return doc.Section("counts", "Counts compared", blocks, tight=True)
+
+
+def _row_by_values(summary: Summary) -> str:
+    """The row of the server's metrics that counts its connections by its values; "": none."""
+    counted = summary.finding(counted_by_values.code)
+    if counted is None:
+        return ""
+    return str(counted.fields["row"])
 
 
 def _counts_table(summary: Summary) -> list[doc.Block]:
@@ -142,12 +155,20 @@ def _server_processes(summary: Summary) -> tuple[doc.TableRow, str]:
     cpu = "-"
     if server.cpu_s.baseline is not None and server.cpu_s.hold_end is not None:
         cpu = format_duration(max(0.0, server.cpu_s.hold_end - server.cpu_s.baseline))
+        if _misses_processes(summary):
+            cpu = f"at least {cpu}"
     number = or_dash(server.processes.hold_end, ",.0f")
     at_end = or_bytes(memory.hold_end)
     row = doc.TableRow(f"{name} ({kind})", [number, or_bytes(memory.baseline), at_end, cpu])
     if kind == "RSS":
         return row, f"{name} {cpu}, {at_end} (RSS)"
     return row, f"{name} {cpu}, {at_end}"
+
+
+def _misses_processes(summary: Summary) -> bool:
+    """Whether processes of the server came and went between two readings."""
+    changed = server_processes_changed.code
+    return any(finding.code == changed and finding.fields["brief"] for finding in summary.findings)
 
 
 def _cpu(seconds: float | None) -> str:
@@ -164,5 +185,5 @@ def _generator_notes(summary: Summary, rise: str) -> Iterator[str]:
         connection = f"connection{with_streams(summary.cost.streams)}"
         yield f"{rise}, {bytes_per_connection} a {connection} (first use included)"
     if generator.cpu_us_per_heartbeat is not None:
-        used = f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat"
+        used = f"{digits(generator.cpu_us_per_heartbeat)} µs of CPU a heartbeat"
         yield f"{used} (all CPU time of asyncli in the hold, divided by the answers)"

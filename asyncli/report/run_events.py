@@ -13,7 +13,7 @@ from asyncli.analysis.totals import Lateness
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.records import Deaths, Environment
+from asyncli.model.records import Deaths, Environment, phase_at
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -26,33 +26,50 @@ from asyncli.report.summary_parts import Connections
 
 #: Codes of diagnoses that explain nothing.
 _OPEN = ("unexplained", "too_few")
+# Rows of the short report.
+_MOST_EVENTS = 12
 
 
 def timeline_section(summary: Summary) -> doc.Section:
     """The connections: one line of the short report if nothing was lost, else a table."""
     counts = summary.connections
     ramp = summary.ramp
-    achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
     all_held = counts.held is not None and counts.held >= counts.requested
     is_clean = all_held and not (counts.lost or counts.failed or counts.reopened)
     view = doc.FULL if is_clean else doc.ALL
-    blocks: list[doc.Block] = [_connections_table(counts, view, all_held=all_held)]
-    for kind, causes in (("lost", counts.deaths), ("failed", counts.failures)):
-        if causes:
-            texts = [f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items()]
-            by_cause = ", ".join(texts)
-            blocks.append(doc.Paragraph((f"{kind} by cause: ", (by_cause, "red")), view=view))
-    peak = count_or_unknown(counts.established_peak)
+    achieved = "-"
+    if ramp.achieved_per_s is not None:
+        achieved = f"{ramp.achieved_per_s:,.0f}/s"
     asked = f"{ramp.asked_per_s:,.0f}/s asked"
-    text = f"ramp: {asked}, {achieved} achieved; at most {peak} open at once"
-    if counts.lost:
-        text += ", counted once a second"
+    peak = count_or_unknown(counts.established_peak)
+    text = f"ramp: {asked}, {achieved} achieved; at most {peak} open {when_counted(counts)}"
+    blocks: list[doc.Block] = [_connections_table(counts, view, all_held=all_held)]
+    if counts.deaths:
+        blocks.append(_by_cause("lost", counts.deaths, view))
+    if counts.failures:
+        blocks.append(_by_cause("failed", counts.failures, view))
     blocks.append(doc.Paragraph(text, view=view))
     if is_clean:
         opened = f"{count_or_unknown(counts.opened)} opened at {achieved} ({asked})"
         blocks.append(doc.headed_line("Connections", f"{opened}, none lost or failed"))
     blocks.append(_phases_table(summary))
+    blocks += _events_blocks(summary)
     return doc.Section("timeline", "Timeline", blocks, tight=True)
+
+
+def _by_cause(kind: str, causes: Mapping[str, int], view: doc.View) -> doc.Paragraph:
+    """How many were lost or failed, by cause."""
+    counted = [f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items()]
+    return doc.Paragraph((f"{kind} by cause: ", (", ".join(counted), "red")), view=view)
+
+
+def when_counted(counts: Connections) -> str:
+    """When the most connections were open. They are counted as each second ends: where some were
+    lost, more may have been open in between.
+    """
+    if counts.lost:
+        return "as a second ended"
+    return "at once"
 
 
 def _connections_table(counts: Connections, view: doc.View, *, all_held: bool) -> doc.DataTable:
@@ -71,7 +88,9 @@ def _connections_table(counts: Connections, view: doc.View, *, all_held: bool) -
 
 
 def _style_of_losses(count: int | None) -> str:
-    return "green" if count == 0 else "bold red"
+    if count == 0:
+        return "green"
+    return "bold red"
 
 
 def _phases_table(summary: Summary) -> doc.DataTable:
@@ -88,6 +107,29 @@ def _span(start_s: float, end_s: float | None) -> list[str]:
     if end_s is None:
         return [f"{start_s:,.1f} s", "not ended", "-"]
     return [f"{start_s:,.1f} s", f"{end_s:,.1f} s", format_duration(end_s - start_s)]
+
+
+def _events_blocks(summary: Summary) -> list[doc.Block]:
+    """What was done or noted. The short report has the first of many."""
+    if summary.events is msgspec.UNSET:
+        return []
+    rows = []
+    for event in summary.events:
+        phase = phase_at(summary.run.phases, event.at_s)
+        cells = [f"{event.at_s:,.1f} s", phase or "-", oneline(event.text)]
+        view = doc.ALL if event.number <= _MOST_EVENTS else doc.FULL
+        rows.append(doc.TableRow(event.kind, cells, view=view))
+    columns = [
+        doc.TableColumn("at"),
+        doc.TableColumn("phase", kind="word"),
+        doc.TableColumn("what", kind="words"),
+    ]
+    blocks: list[doc.Block] = [doc.DataTable("Events", columns, rows, width=12, kind="small-table")]
+    left_out = len(rows) - _MOST_EVENTS
+    if left_out > 0:
+        text = f"and {format_many(left_out, 'more event')}: see the full report"
+        blocks.append(doc.Paragraph(text, view=doc.View.SHORT))
+    return blocks
 
 
 _FIRST_IS_NOT_LATE = (
@@ -111,12 +153,17 @@ def heartbeats_section(summary: Summary) -> doc.Section:
         doc.DataTable("Heartbeats", columns, rows, title, kind="tight"),
         _beats_counted(summary),
     ]
-    late = beats.lateness_ms.p50
-    if late is not None and latency.p50 is not None and summary.plan["first_beat"] == "now":
-        seems_negative = late > latency.p50
-        view = doc.ALL if seems_negative else doc.FULL
-        blocks.append(doc.Paragraph(_FIRST_IS_NOT_LATE, view=view))
+    if summary.plan["first_beat"] == "now":
+        blocks += _about_first_beats(beats.lateness_ms.p50, latency.p50)
     return doc.Section("heartbeats", "Heartbeats", blocks, tight=True)
+
+
+def _about_first_beats(late_ms: float | None, latency_ms: float | None) -> list[doc.Block]:
+    """What explains a lateness above the latency: of medians; none if one is unknown."""
+    if late_ms is None or latency_ms is None:
+        return []
+    seems_impossible = late_ms > latency_ms
+    return [doc.Paragraph(_FIRST_IS_NOT_LATE, view=doc.ALL if seems_impossible else doc.FULL)]
 
 
 def _lateness_row(label: str, lateness: Lateness, view: doc.View) -> doc.TableRow:
@@ -165,9 +212,8 @@ def _certificates(tls: TlsPart, probed: Mapping[str, Any]) -> Iterator[str]:
     name = "certificate"
     if certificate:
         is_verified = tls.verified and probed.get("verified", True)
-        unverified = "" if is_verified else "unverified "
-        ends = certificate["ends"][:10]
-        yield f"{unverified}{certificate['key']} certificate until {ends}"
+        shown = f"{certificate['key']} certificate until {certificate['ends'][:10]}"
+        yield shown if is_verified else f"unverified {shown}"
         name = "another"
     for ends in sorted(tls.certificates):
         if ends != certificate.get("ends"):
@@ -220,23 +266,15 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
 
 
 def _protocol_parts(part: ProtocolPart, summary: Summary) -> Iterator[str]:
-    if part.handshake_ms.p50 is not None:
-        opened = count_or_unknown(summary.connections.opened)
-        yield f"{opened} granted in {milliseconds(part.handshake_ms.p50)} (median)"
-    if part.refused:
-        yield f"{format_count(sum(part.refused.values()))} refused"
-    if part.messages:
-        received = format_many(part.messages, "message")
-        yield f"{received} received ({format_bytes(part.message_bytes)})"
-    elif part.message_bytes:
-        yield f"{format_bytes(part.message_bytes)} received unsolicited"
+    """What there is to say of a protocol, in this order."""
+    yield from _granted(part, summary.connections.opened)
+    yield from _messages(part)
     if part.streams is not msgspec.UNSET:
         yield from _streams(part.streams, summary.connections.held or 0)
     if part.tables is not msgspec.UNSET:
         yield f"header table used by {format_count(part.tables)}"
     if part.deflate is not msgspec.UNSET:
-        granted = f"compression granted to {format_count(sum(part.deflate.values()))}"
-        yield f"{granted} ({by_reason(part.deflate)})" if part.deflate else granted
+        yield _compression(part.deflate)
     if part.first_answers is not msgspec.UNSET:
         yield f"first answers: {', '.join(part.first_answers)}"
     if part.goodbyes:
@@ -244,6 +282,32 @@ def _protocol_parts(part: ProtocolPart, summary: Summary) -> Iterator[str]:
         for code, count in part.goodbyes.items():
             goodbyes.append(_goodbyes(part.name, int(code), count))
         yield f"goodbyes: {', '.join(goodbyes)}"
+
+
+def _granted(part: ProtocolPart, opened: int | None) -> Iterator[str]:
+    """Handshakes that the server granted, and that it refused."""
+    if part.handshake_ms.p50 is not None:
+        took = milliseconds(part.handshake_ms.p50)
+        yield f"{count_or_unknown(opened)} granted in {took} (median)"
+    if part.refused:
+        yield f"{format_count(sum(part.refused.values()))} refused"
+
+
+def _messages(part: ProtocolPart) -> Iterator[str]:
+    """What the server sent without being asked; a protocol without messages has only bytes."""
+    if part.messages:
+        received = format_many(part.messages, "message")
+        yield f"{received} received ({format_bytes(part.message_bytes)})"
+    elif part.message_bytes:
+        yield f"{format_bytes(part.message_bytes)} received unsolicited"
+
+
+def _compression(granted: Mapping[str, int]) -> str:
+    """To how many connections compression was granted. ``granted``: by the parameters."""
+    text = f"compression granted to {format_count(sum(granted.values()))}"
+    if granted:
+        return f"{text} ({by_reason(granted)})"
+    return text
 
 
 def _streams(streams: StreamsPart, held: int) -> Iterator[str]:
@@ -268,12 +332,11 @@ def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     """Medians of age, idle time and requests of lost connections, by cause."""
     rows = []
     for cause, dead in deaths.items():
-        requests = dead.requests.quantile(0.5)
         cells = [
             format_count(dead.count),
-            _median_time(dead.age_s.quantile(0.5)),
-            _median_time(dead.idle_s.quantile(0.5)),
-            "-" if requests is None else format_count(requests),
+            _time(dead.age_s.quantile(0.5)),
+            _time(dead.idle_s.quantile(0.5)),
+            _count(dead.requests.quantile(0.5)),
         ]
         rows.append(doc.TableRow(cause, cells))
     columns = doc.numbers("lost", "median age", "median idle", "median requests")
@@ -281,7 +344,13 @@ def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     return doc.DataTable(heading, columns, rows, kind="stack", view=doc.FULL)
 
 
-def _median_time(seconds: float | None) -> str:
+def _count(count: float | None) -> str:
+    if count is None:
+        return "-"
+    return format_count(count)
+
+
+def _time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     if seconds == 0:

@@ -30,8 +30,13 @@ from asyncli.report.answer import (
     why_with_worst,
     with_remedy,
 )
-from asyncli.report.cost_answer import answer
-from asyncli.report.run_costs import capacity_section, cost_section, drift_section
+from asyncli.report.cost_answer import answer, heap_answer
+from asyncli.report.run_costs import (
+    capacity_section,
+    cost_section,
+    drift_section,
+    is_of_one_ramp,
+)
 from asyncli.report.run_counts import counts_section, processes_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
@@ -83,7 +88,9 @@ def run_document(
         file_only = _first_block(_files(summary, path))
         sections = [answer_only, _findings(summary), file_only]
     else:
-        has_heartbeats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
+        heartbeats = []
+        if summary.protocol is msgspec.UNSET or summary.heartbeats.sent:
+            heartbeats.append(events.heartbeats_section(summary))
         sections = [
             _answer(summary),
             cost_section(summary),
@@ -92,7 +99,7 @@ def run_document(
             events.timeline_section(summary),
             *events.tls_sections(summary),
             *events.protocol_sections(summary),
-            *([events.heartbeats_section(summary)] if has_heartbeats else []),
+            *heartbeats,
             events.deaths_section(summary, deaths or {}),
             counts_section(summary),
             processes_section(summary),
@@ -138,6 +145,9 @@ def _answer(summary: Summary) -> doc.Section:
             doubt = as_doubt(finding, with_remedy(summary, finding))
             blocks.append(doc.Paragraph(doubt, "doubt", "bold yellow"))
     blocks.append(doc.Paragraph(answer(summary), "answer"))
+    of_heap = heap_answer(summary)
+    if of_heap:
+        blocks.append(doc.Paragraph(of_heap, "answer"))
     limit = headroom(summary)
     if limit:
         is_reason = summary.verdict != "passed" and summary.finding(gave_way.code) is not None
@@ -236,10 +246,13 @@ def _files(summary: Summary, path: str) -> doc.Section:
     notes = sum(map(_is_note, _beside(summary)))
     if notes:
         full_report += f", with {format_many(notes, 'more note')}"
+    how = "How it is measured"
+    if is_of_one_ramp(summary):
+        how += ", and what one ramp cannot tell"
     blocks += [
         _command(f"{full_report}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
         _command("Short report: ", f"asyncli report {quoted}", doc.View.VERBOSE),
-        _command("How it is measured: ", "asyncli explain cost", doc.TERMINAL),
+        _command(f"{how}: ", "asyncli explain cost", doc.TERMINAL),
     ]
     return doc.Section("files", "", blocks)
 

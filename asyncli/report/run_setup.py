@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.cost import ramp_that_fits
@@ -13,6 +14,7 @@ from asyncli.analysis.slope import FEWEST_PLATEAUS, FEWEST_RAMP_POINTS
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
 from asyncli.model.records import NOTHING_LISTENS, Check, Finding, TlsCounts
+from asyncli.model.runtimes import Runtime
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -50,25 +52,57 @@ def _setting(key: str, value: Any) -> str:
 
 # Facts whose keys are no words.
 _FACTS = {
-    "nofile_soft": "descriptors per process, soft limit", "nofile_hard": "descriptors per process, hard limit",
-    "nproc": "processes of the user", "nr_open": "highest descriptor limit (fs.nr_open)",
-    "file_max": "open files of all programs (fs.file-max)", "files_open": "open files now", "port_low": "lowest local port",
-    "port_high": "highest local port", "ports_reserved": "reserved local ports", "tcp_tw_reuse": "net.ipv4.tcp_tw_reuse",
-    "somaxconn": "net.core.somaxconn", "syn_backlog": "net.ipv4.tcp_max_syn_backlog", "conntrack_count": "tracked connections",
+    "nofile_soft": "descriptors per process, soft limit",
+    "nofile_hard": "descriptors per process, hard limit",
+    "nproc": "processes of the user",
+    "nr_open": "highest descriptor limit (fs.nr_open)",
+    "file_max": "open files of all programs (fs.file-max)",
+    "files_open": "open files now",
+    "port_low": "lowest local port",
+    "port_high": "highest local port",
+    "ports_reserved": "reserved local ports",
+    "tcp_tw_reuse": "net.ipv4.tcp_tw_reuse",
+    "somaxconn": "net.core.somaxconn",
+    "syn_backlog": "net.ipv4.tcp_max_syn_backlog",
+    "conntrack_count": "tracked connections",
     "conntrack_max": "tracked connections, limit (nf_conntrack_max)",
-    "tcp_mem_pages": "net.ipv4.tcp_mem, pages", "page_bytes": "page",
-    "epoll_watches": "fs.epoll.max_user_watches", "memory_total": "memory", "cgroup_memory_limit": "memory limit of the cgroup",
-    "cgroup_memory_used": "memory used in the cgroup", "pids_limit": "processes, limit of the cgroup",
-    "pids_used": "processes in the cgroup", "threads_max": "threads of all programs (kernel.threads-max)",
+    "tcp_mem_pages": "net.ipv4.tcp_mem, pages",
+    "page_bytes": "page",
+    "epoll_watches": "fs.epoll.max_user_watches",
+    "memory_total": "memory",
+    "cgroup_memory_limit": "memory limit of the cgroup",
+    "cgroup_memory_used": "memory used in the cgroup",
+    "pids_limit": "processes, limit of the cgroup",
+    "pids_used": "processes in the cgroup",
+    "threads_max": "threads of all programs (kernel.threads-max)",
     "pid_max": "numbers of processes and threads (kernel.pid_max)",
     "max_map_count": "memory maps of a process (vm.max_map_count)",
-    "cpu_quota": "CPUs, limit of the cgroup", "sockets_used": "sockets in use", "tcp_inuse": "TCP sockets in use",
-    "tcp_tw": "sockets in TIME_WAIT", "tcp_used_pages": "pages in TCP buffers", "superuser": "root", "cpus": "CPUs",
-    "cpu_model": "CPU", "memory_bytes": "memory", "local": "server on this host", "wall_start": "started, by the wall clock",
-    "wall_s": "wall clock", "monotonic_s": "monotonic clock", "boot_id": "boot", "time_ns": "time namespace",
-    "network": "network namespace", "pid": "process", "exe": "program", "hidden": "hidden (of another user)",
-}  # fmt: skip
-_KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
+    "cpu_quota": "CPUs, limit of the cgroup",
+    "sockets_used": "sockets in use",
+    "tcp_inuse": "TCP sockets in use",
+    "tcp_tw": "sockets in TIME_WAIT",
+    "tcp_used_pages": "pages in TCP buffers",
+    "superuser": "root",
+    "cpus": "CPUs",
+    "cpu_model": "CPU",
+    "memory_bytes": "memory",
+    "local": "server on this host",
+    "wall_start": "started, by the wall clock",
+    "wall_s": "wall clock",
+    "monotonic_s": "monotonic clock",
+    "boot_id": "boot",
+    "time_ns": "time namespace",
+    "network": "network namespace",
+    "pid": "process",
+    "exe": "program",
+    "hidden": "hidden (of another user)",
+}
+_KINDS = {
+    "server": "Server",
+    "agent": "The server's host, by its agent",
+    "limits": "Limits",
+    "sysctls": "Kernel settings",
+}
 
 
 def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Section:
@@ -113,6 +147,8 @@ def fact(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return _number(key, value)
+    if key == "runtime":
+        return Runtime.of(value).words
     if isinstance(value, list | tuple):
         if key == "kernel":
             return ".".join(map(str, value))
@@ -128,6 +164,10 @@ def _number(key: str, value: float) -> str:
         return "unknown"
     if key.endswith("_bytes") or key.startswith(("memory_", "cgroup_memory_")):
         return format_bytes(value)
+    if key == "wall_s":
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if key == "monotonic_s":
+        return f"{value:,.1f} s"
     if isinstance(value, float):
         return f"{value:,.10g}"
     if key in _NAMES or abs(value) < 10_000:
@@ -135,7 +175,12 @@ def _number(key: str, value: float) -> str:
     return f"{value:,d}"
 
 
-_MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok", "green"), "unknown": ("?", "dim")}
+_MARKS = {
+    "short": ("SHORT", "bold red"),
+    "warn": ("warn", "yellow"),
+    "ok": ("ok", "green"),
+    "unknown": ("?", "dim"),
+}
 
 
 def checks_table(checks: Sequence[Check]) -> doc.DataTable:
@@ -176,15 +221,17 @@ def print_checks(
     *,
     tls: dict[str, Any] | None,
     steps: Mapping[str, Iterable[tuple[str, float]]],
+    server: Mapping[str, Any],
 ) -> None:
     """Print the answer, a row per check, failed ones first, then details and remedies.
 
     ``tls``: the server's TLS, as in a run's environment. ``steps``: URL -> (step, seconds) of a
-    first connection.
+    first connection. ``server``: its facts, as in a run's environment.
     """
     from rich.text import Text
 
-    probed = [_probed(url, done) for url, done in steps.items()]
+    probed = _server(server)
+    probed += [_probed(url, done) for url, done in steps.items()]
     items = [_check_item(check) for check in checks if check.verdict in _SEVERITIES]
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
@@ -227,6 +274,15 @@ def _asked(plan: Plan, spread: Spread) -> str:
     return asked
 
 
+def _server(server: Mapping[str, Any]) -> list[doc.Paragraph]:
+    """A line with the server's label, its process and its runtime, if that is known."""
+    runtime = Runtime.of(server.get("runtime"))
+    if runtime.kind == "":
+        return []
+    process = f"{oneline(str(server['label']))} (pid {server['pid']})"
+    return [doc.Paragraph((("server", "bold"), f": {process}, {runtime.words}"), "line")]
+
+
 def _probed(url: str, steps: Iterable[tuple[str, float]]) -> doc.Paragraph:
     times = [f"{step} in {milliseconds(seconds * 1e3)}" for step, seconds in steps]
     text = ", ".join(times) or "not reached: see that the server listens"
@@ -251,11 +307,16 @@ def _not_probed(plan: Plan) -> doc.ListedItem:
 
 
 def check_answer(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
-    """The first line of 'asyncli check', and its style. It begins with "OK" only if nothing warns."""
+    """The first line of 'asyncli check', and its style. It begins with "OK" only if nothing
+    warns.
+    """
     short = sum(check.verdict == "short" for check in checks)
     if short:
         limits = "one limit is" if short == 1 else f"{short} limits are"
-        return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
+        return (
+            f"{limits} too low: a soak will refuse to start. To start it anyway: --force",
+            "bold red",
+        )
     codes = {finding.code for finding in findings}
     if NOTHING_LISTENS in codes:
         return "Nothing listens at the URL: a soak will not start", "bold red"

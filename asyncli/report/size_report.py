@@ -135,14 +135,15 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     if sizing.factor > _FAR and is_known:
         measured = format_count(sizing.measured)
         sentences.append(
-            f"This is {format_count(sizing.factor)} times the {measured} connections of the run, and is "
-            "right only if memory goes on rising as it did in the run. "
-            f"A soak of {format_count(math.ceil(sizing.connections / _FAR))} would show it."
+            f"This is {format_count(sizing.factor)} times the {measured} connections of the run, "
+            "and is right only if memory goes on rising as it did in the run. A soak of "
+            f"{format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if sizing.at_least_bytes is not None:
         sentences.append(
-            f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a cache or a database that works "
-            "for the server is not in it. A slower ramp and a quiet host would show it."
+            f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a "
+            "cache or a database that works for the server is not in it. A slower ramp and a "
+            "quiet host would show it."
         )
     if summary.run.verdict != "passed":
         verdict = f"{summary.run.verdict} ({oneline(summary.why)})"
@@ -156,7 +157,9 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     if earlier:
         sentences.append(earlier)
     if not sides(summary.environment).server:
-        sentences.append("The run has no memory of the server's host: soak with --agent to size that.")
+        sentences.append(
+            "The run has no memory of the server's host: soak with --agent to size that."
+        )
     return sentences
 
 

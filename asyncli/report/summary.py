@@ -14,13 +14,14 @@ from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_find
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
+from asyncli.analysis.losses.server_evidence import stopped_since
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all
-from asyncli.analysis.shared_host import cpus_taken, other_sockets
+from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
@@ -95,11 +96,9 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             not_heard=known_count(silent.count if silent is not None else 0),
             lost=known_count(whole.lost),
             reopened=known_count(whole.reopened),
-            failed=known_count(sum(whole.failures.values())),
+            failed=known_count(whole.failed),
             failures=loss_findings.by_count(whole.failures),
-            deaths=loss_findings.by_count(
-                {cause: dead.count for cause, dead in whole.deaths.items()}
-            ),
+            deaths=loss_findings.by_count(whole.lost_by_cause),
         ),
         ramp=summary_parts.RampPart(
             plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))
@@ -126,6 +125,11 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         tls=tls_of(run, totals),
         protocol=protocol_of(run, totals),
     )
+    if run.events:
+        summary.events = [
+            summary_parts.EventPart.of(number, event)
+            for number, event in enumerate(run.events, start=1)
+        ]
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [outcome.words for outcome in not_kept(outcomes)]
     crossed += [finding.evidence for finding in unreadable]
@@ -169,6 +173,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *changes(run),
         *other_sockets(run),
         *cpus_taken(run),
+        *server_throttled(run),
         *loss_findings.listen_queue(run),
         *packets_lost(run),
         *stalls(run),
@@ -209,17 +214,17 @@ def _unknown_numbers(run: Run, totals: Totals, rate: float | None) -> list[Findi
     if not totals.recorded:
         findings.append(unknown.counts_unknown())
     if rate is None:
-        findings.append(unknown.ramp_unknown())
+        findings.append(unknown.nothing_to_measure("ramp"))
     if not totals.whole.latency_us and not run.plan.listens:
-        findings.append(unknown.latency_unknown())
+        findings.append(unknown.nothing_to_measure("latency"))
     return findings
 
 
 def verdict_needs_summary(run: Run) -> bool:
-    """Whether the verdict needs the whole run: for limits of --fail-if, for the server's sockets, or
-    for diagnoses.
+    """Whether the verdict needs the whole run: for limits of --fail-if, for the server's sockets,
+    for a server that was stopped, or for diagnoses.
     """
-    if run.plan.fail_if or run.plan.listens:
+    if run.plan.fail_if or run.plan.listens or stopped_since(run, run.stop_s) is not None:
         return True
     return any(finding.code == SUSPENDED for finding in run.findings)
 
@@ -295,7 +300,15 @@ def _server(run: Run, holders: Holders) -> tuple[summary_parts.Server, list[Find
         "pss_bytes": _before_after(run, SERVER_PSS_BYTES),
         "cpu_s": _before_after(run, SERVER_CPU_S),
     }
-    server = summary_parts.Server(**read)
+    server = summary_parts.Server(
+        processes=read["processes"],
+        rss_bytes=read["rss_bytes"],
+        pss_bytes=read["pss_bytes"],
+        cpu_s=read["cpu_s"],
+    )
+    runtime = run.place.server_runtime
+    if runtime.kind != "":
+        server.runtime = summary_parts.RuntimePart.of(runtime)
     in_all = memory_in_all(run, holders)
     level = at_hold_end(run, in_all)
     pss_bytes = server.pss_bytes.hold_end

@@ -1,4 +1,6 @@
-"""The parts of a summary, which are the JSON's contract. Bytes and seconds unless a name says otherwise; null is unknown."""
+"""The parts of a summary, which are the JSON's contract. Bytes and seconds unless a name says
+otherwise; null is unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.collected import HeapCost
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
@@ -16,7 +19,8 @@ from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
-from asyncli.model.records import Environment, Finding, Gap, Phase
+from asyncli.model.records import Environment, EventKind, Finding, Gap, Phase, RunEvent
+from asyncli.model.runtimes import Runtime
 
 
 class RunPart(msgspec.Struct):
@@ -33,9 +37,10 @@ class RunPart(msgspec.Struct):
 
 
 class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain, or unanswered at its end; the sum of
-    ``deaths``. ``not_heard``: held, but without data since a fault or the hold's start. ``failed``: never established; the sum of
-    ``failures``. None: the run file has no record of its connections.
+    """``opened``: established, replacements included. ``lost``: ended before the drain, or
+    unanswered at its end; the sum of ``deaths``. ``not_heard``: held, but without data since a
+    fault or the hold's start. ``failed``: never established; the sum of ``failures``. None: the run
+    file has no record of its connections.
     """
 
     requested: int
@@ -77,9 +82,27 @@ class BeforeAfter(msgspec.Struct):
     hold_end: float | None
 
 
+class RuntimePart(msgspec.Struct):
+    """What the server's programs run on. ``kind``: go, node, deno, bun, jvm, dotnet, python, ruby,
+    beam or php. ``gogc``: of Go, in percent, -1: off. ``heap_limit_bytes``: the limit that it was
+    started with (GOMEMLIMIT, -Xmx, --max-old-space-size); null: none, or unknown.
+    """
+
+    kind: str
+    version: str | None
+    gogc: int | None
+    heap_limit_bytes: int | None
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> RuntimePart:
+        """The runtime as it stands in the JSON."""
+        return cls(runtime.kind, runtime.version or None, runtime.gogc, runtime.heap_limit_bytes)
+
+
 class Server(msgspec.Struct):
-    """Sums over the server's processes; ``cpu_s`` since their start. ``memory_bytes``: with what PSS does not have (huge pages,
-    swap, programs that hold the connections in its place); absent where that is hardly anything.
+    """Sums over the server's processes; ``cpu_s`` since their start. ``memory_bytes``: with what
+    PSS does not have (huge pages, swap, programs that hold the connections in its place); absent
+    where that is hardly anything. ``runtime``: absent where none is known.
     """
 
     processes: BeforeAfter
@@ -87,6 +110,7 @@ class Server(msgspec.Struct):
     pss_bytes: BeforeAfter
     cpu_s: BeforeAfter
     memory_bytes: BeforeAfter | msgspec.UnsetType = msgspec.UNSET
+    runtime: RuntimePart | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def memory(self) -> tuple[BeforeAfter, str]:
@@ -99,8 +123,9 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: data in socket buffers, per end, not included elsewhere. ``streams``: HTTP/2 streams per connection.
-    ``ends``: sockets of a connection on the sampled host; ``kernel`` is per end.
+    """``kernel_queued``: data in socket buffers, per end, not included elsewhere. ``streams``:
+    HTTP/2 streams per connection. ``ends``: sockets of a connection on the sampled host; ``kernel``
+    is per end.
     """
 
     server_user: Cost | None
@@ -111,9 +136,14 @@ class CostPart(msgspec.Struct):
     residual: Cost | None
     streams: float | msgspec.UnsetType = msgspec.UNSET
     ends: int = 2
-    #: Programs that hold as many connections behind the server, and their cost; both absent without any.
+    #: Programs that hold as many connections behind the server, and their cost; both absent without
+    #: any.
     behind_programs: list[str] | msgspec.UnsetType = msgspec.UNSET
     behind: Cost | msgspec.UnsetType | None = msgspec.UNSET
+    #: By the pages of a runtime; each absent where it is unknown.
+    live: HeapCost | msgspec.UnsetType = msgspec.UNSET
+    stacks: HeapCost | msgspec.UnsetType = msgspec.UNSET
+    at_goal: HeapCost | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, costs: Costs) -> CostPart:
@@ -131,11 +161,32 @@ class CostPart(msgspec.Struct):
         if costs.behind_programs:
             part.behind_programs = costs.behind_programs
             part.behind = costs.behind
+        part.live = costs.heap.live or msgspec.UNSET
+        part.stacks = costs.heap.stacks or msgspec.UNSET
+        part.at_goal = costs.heap.at_goal or msgspec.UNSET
         return part
+
+    def cost_of(self, name: str) -> Cost | None:
+        """The cost ``name``; None where it is unknown or absent."""
+        by_name = {
+            "server_user": self.server_user,
+            "kernel": self.kernel,
+            "kernel_queued": self.kernel_queued,
+            "generator_user": self.generator_user,
+            "host_total": self.host_total,
+            "residual": self.residual,
+            "behind": self.behind or None,
+            "live": self.live or None,
+            "stacks": self.stacks or None,
+            "at_goal": self.at_goal or None,
+        }
+        return by_name[name]
 
 
 class GeneratorUse(msgspec.Struct):
-    """Host process and workers. ``user_bytes``: USS at the hold's end minus that before the first connect."""
+    """Host process and workers. ``user_bytes``: USS at the hold's end minus that before the first
+    connect.
+    """
 
     processes: int | None
     user_bytes: float | None
@@ -146,16 +197,35 @@ class GeneratorUse(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null: undecided)."""
+    """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
+    undecided).
+    """
 
     limit: str
     value: float | None
     kept: bool | None
 
 
+class EventPart(msgspec.Struct):
+    """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
+    run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
+    ends as it begins.
+    """
+
+    number: int
+    kind: EventKind
+    at_s: float
+    end_s: float | None
+    text: str
+
+    @classmethod
+    def of(cls, number: int, event: RunEvent) -> EventPart:
+        return cls(number, event.kind, event.at_s, event.end_s, event.text)
+
+
 class Summary(msgspec.Struct):
-    """The contents of a report, and the JSON's contract. ``drift``: of each sampled metric. ``diagnoses``: their counts add up to
-    the lost connections.
+    """The contents of a report, and the JSON's contract. ``drift``: of each sampled metric.
+    ``diagnoses``: their counts add up to the lost connections.
     """
 
     schema: int
@@ -178,6 +248,8 @@ class Summary(msgspec.Struct):
     #: Absent without TLS.
     tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
     protocol: ProtocolPart | msgspec.UnsetType = msgspec.UNSET
+    #: Absent without any.
+    events: list[EventPart] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def verdict(self) -> Verdict:

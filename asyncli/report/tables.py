@@ -1,4 +1,6 @@
-"""A run for notebooks: tables of cost, drift and losses, with a DataFrame and the values of each; its records as DataFrames."""
+"""A run for notebooks: tables of cost, drift and losses, with a DataFrame and the values of each;
+its records as DataFrames.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
@@ -21,6 +23,7 @@ from asyncli.report.csvout import (
     COLUMNS,
     PROTOCOL_COLUMNS,
     death_rows,
+    event_rows,
     finding_rows,
     ordered_metrics,
     phase_rows,
@@ -62,9 +65,11 @@ class TableView:
 
 
 class CostView(TableView):
-    """The cost of a connection, part by part: each a :class:`~asyncli.analysis.slope.Cost` in bytes, or None.
+    """The cost of a connection, part by part: each a :class:`~asyncli.analysis.slope.Cost` in
+    bytes, or None.
 
-    ``view["kernel"]`` or ``view.kernel``; ``answer``: the sentence, ``fits``: the points, ``residue``: memory after the drain.
+    ``view["kernel"]`` or ``view.kernel``; ``answer``: the sentence, ``fits``: the points,
+    ``residue``: memory after the drain.
     """
 
     def __init__(
@@ -98,8 +103,8 @@ class CostView(TableView):
 
     @property
     def frame(self) -> DataFrame:
-        """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes`` (the
-        kernel's per socket end), ``r2``, ``points``, ``method``.
+        """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes``
+        (the kernel's per socket end), ``r2``, ``points``, ``method``.
         """
         rows: list[tuple[object, ...]] = []
         for name in COSTS:
@@ -114,7 +119,9 @@ class CostView(TableView):
 
 
 class DriftView(TableView, Mapping[MetricName, Drift]):
-    """Drift of each metric over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
+    """Drift of each metric over the hold: ``view["server_user"]`` is a
+    :class:`~asyncli.analysis.drift.Drift`.
+    """
 
     def __init__(
         self, drifts: Mapping[MetricName, Drift], server: str, host: str = "this host"
@@ -150,8 +157,8 @@ class DriftView(TableView, Mapping[MetricName, Drift]):
 class DeathView(TableView):
     """Why connections were lost.
 
-    ``diagnoses``: :class:`~asyncli.analysis.losses.attribution.Diagnosis`, the most frequent cause first. ``by_cause``: cause ->
-    ages (s), idle times (s) and request numbers.
+    ``diagnoses``: :class:`~asyncli.analysis.losses.attribution.Diagnosis`, the most frequent cause
+    first. ``by_cause``: cause -> ages (s), idle times (s) and request numbers.
     """
 
     def __init__(self, by_cause: Mapping[str, Deaths], diagnoses: Sequence[Diagnosis]) -> None:
@@ -177,8 +184,8 @@ class DeathView(TableView):
 
     @property
     def frame(self) -> DataFrame:
-        """A row per diagnosis: ``cause``, ``code``, ``count``, ``certain``, ``from_s``, ``to_s`` (first and last loss),
-        ``evidence``, ``remedy``.
+        """A row per diagnosis: ``cause``, ``code``, ``count``, ``certain``, ``from_s``, ``to_s``
+        (first and last loss), ``evidence``, ``remedy``.
         """
         names = ["cause", "code", "count", "certain", "from_s", "to_s", "evidence", "remedy"]
         rows = [_fields(diagnosis, names) for diagnosis in self.diagnoses]
@@ -214,10 +221,11 @@ def _fields(record: msgspec.Struct, names: Iterable[str]) -> list[Any]:
 
 
 class Frames:
-    """The records of a run as DataFrames: ``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks``.
+    """The records of a run as DataFrames: ``ticks``, ``samples``, ``deaths``, ``phases``,
+    ``events``, ``findings``, ``checks``.
 
-    Columns are those of ``--csv``, described in its table ``columns``. Each is made on first use. Needs pandas
-    (``pip install "asyncli[pandas]"``), else ImportError.
+    Columns are those of ``--csv``, described in its table ``columns``. Each is made on first use.
+    Needs pandas (``pip install "asyncli[pandas]"``), else ImportError.
     """
 
     def __init__(self, run: Run, findings: list[Finding]) -> None:
@@ -234,13 +242,17 @@ class Frames:
 
     @cached_property
     def samples(self) -> DataFrame:
-        """A row per sample, a column per metric (model/metrics.py); index ``t_s``; NaN where a metric was not read."""
+        """A row per sample, a column per metric (model/metrics.py); index ``t_s``; NaN where a
+        metric was not read.
+        """
         metrics = ordered_metrics(self._run.samples)
         return frame_of(["t_s", *metrics], sample_rows(self._run, metrics), "t_s", metrics)
 
     @cached_property
     def deaths(self) -> DataFrame:
-        """A row per second and cause of lost connections, with ages, idle times and requests; index ``t_s``: the second's end."""
+        """A row per second and cause of lost connections, with ages, idle times and requests; index
+        ``t_s``: the second's end.
+        """
         names = [*COLUMNS["deaths"]][1:]
         frame = frame_of(names, death_rows(self._run), "t_s", names[5:])
         return frame[frame["kind"] == "lost"].drop(columns="kind").astype({"count": int})
@@ -250,6 +262,14 @@ class Frames:
         """A row per phase, by name: ``start_s``, ``end_s``, ``duration_s``; NaN without an end."""
         numbers = ["start_s", "end_s", "duration_s"]
         return frame_of(["phase", *numbers], phase_rows(self._run), "phase", numbers)
+
+    @cached_property
+    def events(self) -> DataFrame:
+        """What was done to the run or noted, by number: ``kind``, ``at_s``, ``end_s``, ``phase``,
+        ``text``.
+        """
+        names = [*COLUMNS["events"]][1:]
+        return frame_of(names, event_rows(self._run), "number", ["at_s", "end_s"])
 
     @cached_property
     def findings(self) -> DataFrame:
@@ -264,4 +284,4 @@ class Frames:
         return frame_of(names, rows, numbers=["have", "need"])
 
     def __repr__(self) -> str:
-        return "<frames of the run: ticks, samples, deaths, phases, findings, checks>"
+        return "<frames of the run: ticks, samples, deaths, phases, events, findings, checks>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,8 @@ _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 def print_document(
     document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE
 ) -> None:
-    """Print the blocks of ``document`` that are in ``view``. No cell is cut: columns that do not fit are printed below, with the
-    row labels again.
+    """Print the blocks of ``document`` that are in ``view``. No cell is cut: columns that do not
+    fit are printed below, with the row labels again.
     """
     width = min(console.width, document.widest)
     with console.capture() as captured:
@@ -163,7 +164,9 @@ def _with_style(text: str | tuple[str, str], otherwise: str) -> tuple[str, str]:
 
 
 def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
-    if not console.is_terminal:
+    # A table of labels alone lists paths, which nothing breaks in a pipe.
+    is_list_in_pipe = not console.is_terminal and not table.columns
+    if is_list_in_pipe or not has_width(console):
         console.print(_Wide(_grid(table), max(_needed(table, console), width)), crop=False)
         return
     if _fits_beside_wrapped_labels(table, console):
@@ -195,7 +198,9 @@ def _with_wrapped_labels(table: doc.DataTable) -> Table:
 
 
 def _console(file: io.StringIO, width: int, **settings: Any) -> Console:
-    """A console that writes to ``file``, even in a notebook, where rich's default displays its output."""
+    """A console that writes to ``file``, even in a notebook, where rich's default displays its
+    output.
+    """
     from rich.console import Console
 
     return Console(file=file, width=width, highlight=False, force_jupyter=False, **settings)
@@ -279,10 +284,20 @@ def _needed(table: doc.DataTable, console: Console) -> int:
         widest = column.min_width or 0
         for cell in (column.header, *column.cells):
             size = Measurement.get(console, options, cell)
-            # Cells that do not wrap need their whole width.
-            widest = max(widest, size.maximum if column.no_wrap else size.minimum)
+            needed = size.minimum
+            if column.no_wrap:
+                # Such a cell needs its whole width.
+                needed = size.maximum
+            widest = max(widest, needed)
         width += widest + 2
     return width - 2
+
+
+def has_width(console: Console) -> bool:
+    """Whether the output is only so wide: a terminal, or as the variable COLUMNS says. A pipe or a
+    file has no width.
+    """
+    return console.is_terminal or bool(os.environ.get("COLUMNS"))
 
 
 def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
@@ -314,4 +329,7 @@ class Indented:
 
         for place, line in enumerate(self._text.wrap(console, options.max_width - self._indent)):
             line.rstrip()
-            yield Text.assemble(" " * (self._indent if place else self._first), line)
+            indent = self._indent
+            if place == 0:
+                indent = self._first
+            yield Text.assemble(" " * indent, line)

@@ -1,7 +1,7 @@
 """``--fail-if 'lost > 0.1%'``: limits on any number of a run's JSON. Pure.
 
-An expression is a key, a comparison and a number with a unit. Keys are checked against the JSON's types before the run starts.
-Numbers are compared as exact fractions of their decimal text.
+An expression is a key, a comparison and a number with a unit. Keys are checked against the JSON's
+types before the run starts. Numbers are compared as exact fractions of their decimal text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
+from asyncli.model.quantities import ANY, Quantity, matches, quantity_of
 from asyncli.model.units import (
     exact,
     exact_duration,
@@ -57,8 +58,12 @@ _BYTES = {
 _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minutes": Fraction(1, 60)}
 # Rates may be written with their unit (10MB/h); costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
-# Parts of the JSON in bytes without a unit in the name.
-_IN_BYTES = ("residue", "bytes", "transfer")
+_UNIT_WORDS = {
+    "count": "counts",
+    "share": "shares of 1",
+    "us": "µs",
+    "yes_or_no": "true (1) or false (0)",
+}
 #: The number of a part, if only the part is named.
 _DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: The whole of a percentage, by the first word of the key.
@@ -76,8 +81,6 @@ _OF = {
 _EXCLUDED = ("schema", "plan", "environment", "findings", "diagnoses")
 # Parts with counts by name.
 _BY_NAME = ("failures", "deaths", "by_status", "ended")
-#: Any name in a key.
-_ANY = "*"
 #: The names that exist: the count of another would always be 0.
 _CAUSES: dict[str, Sequence[str]] = {
     "connections.deaths": DEATHS,
@@ -86,7 +89,9 @@ _CAUSES: dict[str, Sequence[str]] = {
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """One parsed limit: the full ``key``, and ``bound`` in the key's unit or as a share of ``whole``."""
+    """One parsed limit: the full ``key``, and ``bound`` in the key's unit or as a share of
+    ``whole``.
+    """
 
     text: str
     key: str
@@ -98,7 +103,8 @@ class Threshold(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """``value`` of the key (None: unknown) and whether the limit was ``crossed`` (None: undecided).
 
-    ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is of.
+    ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
+    of.
     """
 
     threshold: Threshold
@@ -137,7 +143,9 @@ def _percent(percent: float) -> str:
 
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
-    """Parse a limit on the numbers of ``of``. Raises ``ValueError`` that says what to write instead."""
+    """Parse a limit on the numbers of ``of``. Raises ``ValueError`` that says what to write
+    instead.
+    """
     text = re.sub(r"\s", " ", text.strip())  # it is printed on one line
     match = _FORM.fullmatch(text)
     if match is None:
@@ -148,7 +156,7 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         if not number.endswith("%"):
             return Threshold(text, key, comparison, _bound(key, number))
         whole = _WHOLES.get(key.partition(".")[0])
-        if whole is None or _kind(key) != _COUNT:
+        if whole is None or not _is_count(quantity_of(key)):
             raise ValueError(f"{key} is not a share of a count; write {shown(number)} without %")
         share = _number(number[:-1].strip(), {"": 1}, number) / 100
         return Threshold(text, key, comparison, share, whole)
@@ -212,12 +220,12 @@ def keys(of: type[msgspec.Struct]) -> Sequence[str]:
 
 def _full(key: str, known: Sequence[str]) -> str:
     """The full key of a short one."""
-    if _ANY in key:  # no name has a *, so its count would always be 0
+    if ANY in key:  # no name has a *, so its count would always be 0
         raise ValueError(
             f"{shown(key)} is not a number of a run; replace * by a name, such as "
             "connections.deaths.reset"
         )
-    if any(_matches(pattern, key) for pattern in known):
+    if any(matches(pattern, key) for pattern in known):
         _require_name(key)
         return key
     candidates = _ending_in(key, known)
@@ -226,7 +234,7 @@ def _full(key: str, known: Sequence[str]) -> str:
     if len(candidates) > 1:
         raise ValueError(f"{shown(key)} is ambiguous; write {' or '.join(candidates)}")
     full = candidates[0]
-    if _ANY in full:
+    if ANY in full:
         return f"{key}.{full.rpartition('.')[2]}"
     return full
 
@@ -235,9 +243,9 @@ def _ending_in(key: str, known: Sequence[str]) -> list[str]:
     """The known keys that a short one may stand for."""
     candidates = [pattern for pattern in known if pattern.endswith(f".{key}")]
     # Except counts by name, which any name would match.
-    of_parts = [pattern for pattern in known if not pattern.endswith(_ANY)]
+    of_parts = [pattern for pattern in known if not pattern.endswith(ANY)]
     for number in _DEFAULT_NUMBERS:
-        candidates += [part for part in of_parts if _matches(part, f"{key}.{number}")]
+        candidates += [part for part in of_parts if matches(part, f"{key}.{number}")]
     return list(dict.fromkeys(candidates))
 
 
@@ -249,7 +257,9 @@ def _hint(key: str, known: Sequence[str]) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> list[str]:
-    """The known keys that resemble a wrong one: of its section with the same last word, else in spelling."""
+    """The known keys that resemble a wrong one: of its section with the same last word, else in
+    spelling.
+    """
     section = key.partition(".")[0]
     last = key.rpartition(".")[2]
     near = []
@@ -261,7 +271,7 @@ def _near(key: str, known: Sequence[str]) -> list[str]:
         return near
     # Its names as they are written, the shortest of a number first: drift.server_user, not
     # drift.server_user.bytes_per_hour.
-    written = [*_short_names(known), *(pattern for pattern in known if _ANY not in pattern)]
+    written = [*_short_names(known), *(pattern for pattern in known if ANY not in pattern)]
     written += [pattern.rpartition(".")[2] for pattern in known]
     return difflib.get_close_matches(key, written, n=1)
 
@@ -269,18 +279,24 @@ def _near(key: str, known: Sequence[str]) -> list[str]:
 def about(key: str, of: type[msgspec.Struct]) -> str:
     """The full key of a number of ``of``, and its unit. Raises ``ValueError`` for another."""
     full = _full(key, keys(of))
-    kind = _kind(full)
-    unit = "counts" if kind.unit == "count" else kind.unit
-    if kind.per:
-        unit = f"{unit} {_PER[kind.per][1]}"
-    return f"{full} of a run's JSON, in {unit}; --fail-if accepts it"
+    quantity = quantity_of(full)
+    unit = unit_words(quantity)
+    return f"{full} of a run's JSON: {quantity.about}, in {unit}; --fail-if accepts it"
+
+
+def unit_words(quantity: Quantity) -> str:
+    """A quantity's unit: "bytes an hour"."""
+    unit = _UNIT_WORDS.get(quantity.unit, quantity.unit)
+    if quantity.per:
+        return f"{unit} {_PER[quantity.per][1]}"
+    return unit
 
 
 def _short_names(known: Sequence[str]) -> Iterator[str]:
     """The parts that stand for their default number."""
     for key in known:
         part, _, number = key.rpartition(".")
-        if number in _DEFAULT_NUMBERS and _ANY not in key:
+        if number in _DEFAULT_NUMBERS and ANY not in key:
             yield part
 
 
@@ -298,14 +314,6 @@ def _require_name(key: str) -> None:
         )
 
 
-def _matches(pattern: str, key: str) -> bool:
-    wanted_names = pattern.split(".")
-    names = key.split(".")
-    if len(wanted_names) != len(names):
-        return False
-    return all(wanted in (_ANY, name) for wanted, name in zip(wanted_names, names, strict=True))
-
-
 def _walk(of: Any, where: str) -> Iterator[str]:
     if isinstance(of, type) and issubclass(of, msgspec.Struct):
         hints = typing.get_type_hints(of)
@@ -319,7 +327,7 @@ def _walk(of: Any, where: str) -> Iterator[str]:
             yield from _walk(alternative, where)
     elif origin is dict:
         type_of_keys, type_of_values = arguments
-        names = (_ANY,)
+        names = (ANY,)
         if typing.get_origin(type_of_keys) is typing.Literal:
             names = typing.get_args(type_of_keys)
         for name in names:
@@ -362,43 +370,15 @@ def _value(document: Mapping[str, Any], key: str) -> Any:
     return value.get(name)
 
 
-class _Kind(NamedTuple):
-    """``unit``: "bytes", "us", "ms", "s", "minutes" or "count"; ``per``: "s", "hour" or ""."""
-
-    unit: str
-    per: str = ""
-
-
-_COUNT = _Kind("count")
-
-
-def _kind(key: str) -> _Kind:
-    """By the last word with a unit: ``server.cpu_s.hold_end`` is in seconds."""
-    for word in reversed(key.split(".")):
-        quantity, _, per = word.partition("_per_")
-        unit = _unit_in(quantity)
-        if per not in _PER:
-            per = ""
-        if unit or per:
-            return _Kind(unit or "count", per)
-    if key.partition(".")[0] in _IN_BYTES:
-        return _Kind("bytes")
-    return _COUNT
-
-
-def _unit_in(quantity: str) -> str:
-    """The unit in ``latency_ms``; "" without one."""
-    words = quantity.split("_")
-    for unit in ("bytes", *_TIMES):
-        if unit in words:
-            return unit
-    return ""
+def _is_count(quantity: Quantity) -> bool:
+    return quantity.unit == "count" and not quantity.per
 
 
 def _bound(key: str, number: str) -> Fraction:
-    unit, per = _kind(key)
-    if per:
-        number = number.removesuffix(_PER[per][0]).strip()
+    quantity = quantity_of(key)
+    unit = quantity.unit
+    if quantity.per:
+        number = number.removesuffix(_PER[quantity.per][0]).strip()
     if unit == "bytes":
         return _number(number, _BYTES, number)
     if unit in _TIMES:
@@ -434,7 +414,8 @@ def _unreadable_number(text: str, units: Mapping[str, int], given: str) -> Value
 
 
 def _shown(key: str, value: float) -> str:
-    unit, per = _kind(key)
+    quantity = quantity_of(key)
+    unit = quantity.unit
     if unit == "bytes":
         text = format_bytes(value)
     elif unit in _TIMES:
@@ -443,6 +424,6 @@ def _shown(key: str, value: float) -> str:
         text = format_count(value)
     else:
         text = f"{value:.4g}"
-    if per:
-        return f"{text} {_PER[per][1]}"
+    if quantity.per:
+        return f"{text} {_PER[quantity.per][1]}"
     return text

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
+from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick, left_out_s
 from asyncli.model.run import Run
 from asyncli.store import reader
+from asyncli.store.events import decode_event, rows_after
 from asyncli.store.lazy_ticks import decode_finding, decode_tick
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
@@ -46,6 +47,7 @@ class News(msgspec.Struct):
     complete: bool
     #: When the run began (s since 1970).
     began_s: float = 0.0
+    events: list[RunEvent] = msgspec.field(default_factory=list)
 
 
 class Follower:
@@ -54,8 +56,8 @@ class Follower:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._rows = dict.fromkeys(("ticks", "samples", "findings"), 0)
+        self.path = Path(path)
+        self._rows = dict.fromkeys(("ticks", "samples", "findings", "events"), 0)
         self._phases: dict[str, Phase] = {}
         self._seen: object = None
         self._written_s = 0.0
@@ -65,11 +67,13 @@ class Follower:
         """What changed since the last call; nothing for a missing file. Raises
         :class:`~asyncli.model.errors.StoreError` as ``read_run`` does.
         """
-        seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
+        seen = [_stamp(self.path), _stamp(beside(self.path, "-wal"))]
         # A file being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
-            return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
-        self._last = reader.read_with(self._path, self._read)
+            return msgspec.structs.replace(
+                self._last, phases=[], ticks=[], samples=[], findings=[], events=[]
+            )
+        self._last = reader.read_with(self.path, self._read)
         # A commit is readable only after fsync: read such a file again.
         self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
@@ -77,18 +81,18 @@ class Follower:
     @property
     def quiet_since_s(self) -> float:
         """When the file was last seen written (s since 1970)."""
-        self._written_s = last_written_s(self._path) or self._written_s
+        self._written_s = last_written_s(self.path) or self._written_s
         return self._written_s
 
     @property
     def is_there(self) -> bool:
         """Whether the file exists."""
-        return self._path.exists()
+        return self.path.exists()
 
     @property
     def is_open(self) -> bool:
         """Whether a process writes the file."""
-        return is_locked(self._path)
+        return is_locked(self.path)
 
     def _read(self, connection: sqlite3.Connection) -> News:
         frame = reader.read_frame(connection)
@@ -114,6 +118,7 @@ class Follower:
             findings,
             frame.complete,
             frame.started_wall_s,
+            self._new_events(connection),
         )
 
     def _catch_up(
@@ -138,6 +143,12 @@ class Follower:
         )
         history = sum_ticks(connection, self._rows["ticks"], frame.plan.connections)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
+
+    def _new_events(self, connection: sqlite3.Connection) -> list[RunEvent]:
+        rows = rows_after(connection, self._rows["events"])
+        if rows:
+            self._rows["events"] = rows[-1][0]
+        return [decode_event(columns) for _, *columns in rows]
 
     def _new_rows(
         self, connection: sqlite3.Connection, table: str, columns: str

@@ -55,7 +55,9 @@ class StoredHistogram:
         return self._packed != _NONE
 
     def __eq__(self, other: object) -> bool:
-        return self.decoded() == (other.decoded() if isinstance(other, StoredHistogram) else other)
+        if isinstance(other, StoredHistogram):
+            return self.decoded() == other.decoded()
+        return self.decoded() == other
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -47,8 +47,18 @@ def is_locked(path: Path) -> bool:
     if not path.is_file():
         return False  # opening a pipe would wait for its writer
     with contextlib.suppress(OSError), path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        return has_writer(file.fileno()) is True
+    return False
+
+
+def has_writer(descriptor: int) -> bool | None:
+    """Whether a process writes this open file; None: unknown, on a file system without flock. Where
+    none does, the lock is shared until the descriptor is closed.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
     return False

@@ -30,7 +30,8 @@ def private_path(run_file: Path) -> Path:
 
 
 def write_private(run_file: Path, run_id: str, plan_document: Mapping[str, Any]) -> None:
-    """Keep the private values of a plan, if it has any. Where that fails, --resume asks for them.
+    """Keep the private values of a plan, if it has any. Where that fails, --resume asks for
+    them.
     """
     values = private_values(plan_document)
     if not values:

@@ -26,6 +26,7 @@ from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
 from asyncli.model.text import plain, printable
+from asyncli.store.events import has_table, read_events
 from asyncli.store.lazy_ticks import decode_finding, decode_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 
@@ -41,9 +42,17 @@ _MAGIC = b"SQLite format 3\0"
 # Errors of reading damaged files: SQLite's and msgspec's, missing rows or keys, wrong types,
 # impossible instants (OverflowError, OSError), endless nesting, lengths beyond any memory.
 _DAMAGE = (
-    sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
+    sqlite3.Error,
+    msgspec.MsgspecError,
+    PlanError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    OSError,
+    RecursionError,
     MemoryError,
-)  # fmt: skip
+)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -133,8 +142,8 @@ def _open_file(path: Path) -> Iterator[sqlite3.Connection]:
                         shutil.copyfile(source, folder / name)
             except OSError as error:
                 raise StoreError(
-                    f"{path}: its folder is read-only and it cannot be copied to {folder} ({error.strerror}); "
-                    "copy it and its -wal file to a writable folder"
+                    f"{path}: its folder is read-only and it cannot be copied to {folder} "
+                    f"({error.strerror}); copy it and its -wal file to a writable folder"
                 ) from None
             connection = _connect(folder / path.name)
         if connection is None:
@@ -206,7 +215,8 @@ def is_sqlite(path: Path) -> bool:
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
     return NotBegunError(
-        f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file"
+        f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name "
+        "another run file"
     )
 
 
@@ -221,7 +231,8 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > RESUMED_SCHEMA:
         raise StoreError(
-            f"{path}: was written by a newer asyncli (schema {version}, this one reads up to {RESUMED_SCHEMA}); upgrade asyncli"
+            f"{path}: was written by a newer asyncli (schema {version}, this one reads up to "
+            f"{RESUMED_SCHEMA}); upgrade asyncli"
         )
 
 
@@ -264,14 +275,13 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         complete=meta.get("complete") == "true",
         dropped=int(meta.get("dropped", 0)),
         gaps=_gaps(connection),
+        events=read_events(connection),
         started_wall_s=started_wall_s,
     )
 
 
 def _gaps(connection: sqlite3.Connection) -> list[Gap]:
-    if not connection.execute(
-        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaps'"
-    ).fetchone():
+    if not has_table(connection, "gaps"):
         return []
     rows = connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s").fetchall()
     require_plausible([number for row in rows for number in row if number is not None])
@@ -282,19 +292,17 @@ def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
     """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none. By bisection, so an
     agent's late samples may shift it a little.
     """
-    low, high = (
-        0,
-        int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0]),
-    )
+    low = 0
+    (last_row,) = connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()
+    high = int(last_row)
     query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
     while low < high:
         middle = (low + high + 1) // 2
         row = connection.execute(query, (middle,)).fetchone()
-        low, high = (
-            (middle, high)
-            if row is None or not plausible(row[0]) or row[0] <= until_s
-            else (low, middle - 1)
-        )
+        if row is None or not plausible(row[0]) or row[0] <= until_s:
+            low = middle
+        else:
+            high = middle - 1
     return low
 
 
@@ -342,7 +350,8 @@ Column = tuple[list[int], list[float]]
 
 
 class Columns(dict[int, Column]):
-    """Metric's number -> its column. A number without a metric has one too, which is skipped later.
+    """Metric's number -> its column. A number without a metric has one too, which is
+    skipped later.
     """
 
     def __missing__(self, number: int) -> Column:
@@ -388,7 +397,10 @@ def _as_samples(
             require_plausible(values, min(MOST, greatest(name)))
     except (ValueError, TypeError):
         t_s, known, odd = _usable(t_s, known)
-    return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
+    skipped = unknown + odd
+    if not skipped:
+        return _in_order(t_s, known), []
+    return _in_order(t_s, known), [samples_skipped(skipped)]
 
 
 def plausible(value: object, most: float = MOST) -> bool:
@@ -404,12 +416,12 @@ def _usable(
     moved = {place: number for number, place in enumerate(kept_places)}
     usable, skipped = {}, 0
     for name, (places, values) in columns.items():
-        most = min(MOST, greatest(name))
+        greatest_possible = min(MOST, greatest(name))
         rows = zip(places, values, strict=True)
         kept = [
             (moved[place], value)
             for place, value in rows
-            if place in moved and plausible(value, most)
+            if place in moved and plausible(value, greatest_possible)
         ]
         skipped += len(places) - len(kept)
         if kept:

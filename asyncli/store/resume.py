@@ -95,9 +95,9 @@ class Interrupted(msgspec.Struct, frozen=True):
         """Seconds left of the hold at ``now_s`` (s since 1970); None: until stopped."""
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
-        return (
-            None if self.run.plan.hold_s is None else max(0.0, self.run.plan.hold_s - self.held_s)
-        )
+        if self.run.plan.hold_s is None:
+            return None
+        return max(0.0, self.run.plan.hold_s - self.held_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
@@ -110,18 +110,17 @@ def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
 def _require_hold_left(before: Interrupted) -> Interrupted:
     ends_s = before.ends_s
     if before.left_s(time.time()) == 0 and (before.hold is not None or ends_s is not None):
-        when = (
-            "was complete"
-            if ends_s is None
-            else f"was to end at {format_instant(ends_s)}, which has passed"
-        )
-        raise _nothing_left(before.path, f"its hold {when}")
+        if ends_s is None:
+            raise _nothing_left(before.path, "its hold was complete")
+        end = format_instant(ends_s)
+        raise _nothing_left(before.path, f"its hold was to end at {end}, which has passed")
     return before
 
 
 def _nothing_left(path: Path, why: str) -> StoreError:
     return StoreError(
-        f"{path}: {why}, so there is nothing to resume; start it again, or see 'asyncli report {path}'"
+        f"{path}: {why}, so there is nothing to resume; start it again, or see 'asyncli report "
+        f"{path}'"
     )
 
 
@@ -176,12 +175,19 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     ).fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
-    last = decode_tick(row[1]) if row is not None else Tick()
+    last = Tick()
+    last_tick_s = 0.0
+    if row is not None:
+        last = decode_tick(row[1])
+        last_tick_s = row[0]
     _, so_far = sum_ticks(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
     spans: list[Phase | Gap] = [*frame.phases, *frame.gaps]
     instants = [span.start_s if span.end_s is None else span.end_s for span in spans]
     ended = _last_finding(_ENDINGS, connection)
-    newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
+    newest = (
+        "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER "
+        "BY rowid DESC LIMIT 1"
+    )
     counted = {
         name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))
     }
@@ -189,7 +195,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         path=path,
         run=frame,
         hold_ends_s=msgspec.convert(frame.environment.get(HOLD_ENDS), float | None),
-        last_s=max([*instants, row[0] if row is not None else 0.0, last_sample_s or 0.0]),
+        last_s=max([*instants, last_tick_s, last_sample_s or 0.0]),
         held=last.held,
         awaiting=last.awaiting,
         counted=counted,

@@ -21,12 +21,14 @@ import msgspec
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.model.errors import StoreError
 from asyncli.model.private_values import private_values, recorded_document
-from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
+from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.text import plain
+from asyncli.store.events import decode_event, rows_after
 from asyncli.store.lock import lock
 from asyncli.store.schema import (
     ADDED_COLUMNS,
     APPLICATION_ID,
+    EVENTS,
     GAPS,
     RECORDED,
     RESUMED_SCHEMA,
@@ -93,6 +95,7 @@ class RunWriter:
         connection: sqlite3.Connection,
         environment: Mapping[str, Any],
         lock_fd: int | None,
+        last_event: int = 0,
     ) -> None:
         self.path = path
         self.trouble: str | None = None
@@ -102,6 +105,9 @@ class RunWriter:
         self.lost = False
         self._identity = _identity(path)
         self._troubled_s: float | None = None
+        self._new_events: list[RunEvent] = []
+        # The row of the last event that was seen.
+        self._last_event = last_event
         self._news: list[Finding] = []
         self._now_s = 0.0
         self._environment = dict(environment)
@@ -159,7 +165,7 @@ class RunWriter:
                 leftover.unlink(missing_ok=True)
             _release_lock(lock_fd)
             raise StoreError(
-                f"{path}: {_error_text(error)}; name a file on a disk with room with --out"
+                f"{path}: {error_text(error)}; name a file on a disk with room with --out"
             ) from None
         return cls(path, connection, environment, lock_fd)
 
@@ -188,7 +194,7 @@ class RunWriter:
                 raise StoreError(
                     f"{path}: another process has just resumed its run; see 'asyncli report {path}'"
                 )
-            script = f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS}"
+            script = f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {EVENTS}"
             for table, column, definition in ADDED_COLUMNS:
                 if column not in _columns(connection, table):
                     script += f" ALTER TABLE {table} ADD COLUMN {column} {definition};"
@@ -197,14 +203,17 @@ class RunWriter:
             connection.executescript(script)
             connection.execute("COMMIT")
             metrics = dict(connection.execute("SELECT name, id FROM metrics"))
+            (last_event,) = connection.execute(
+                "SELECT coalesce(max(rowid), 0) FROM events"
+            ).fetchone()
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
             _release_lock(lock_fd)
             raise StoreError(
-                f"{path}: {_error_text(error)}; free space on its disk, or make it writable"
+                f"{path}: {error_text(error)}; free space on its disk, or make it writable"
             ) from None
-        writer = cls(path, connection, environment, lock_fd)
+        writer = cls(path, connection, environment, lock_fd, last_event)
         writer._metrics = metrics
         return writer
 
@@ -281,6 +290,15 @@ class RunWriter:
             self._news = []
         return news
 
+    def new_events(self) -> list[RunEvent]:
+        """The events that other processes recorded since the last call, such as marks: each within
+        about two seconds.
+        """
+        with self._lock:
+            new_events = self._new_events
+            self._new_events = []
+        return new_events
+
     def close(self, complete: bool) -> None:
         """Write what waits, mark a ``complete`` run, close the file. Blocks; may be repeated; never
         raises: see ``trouble``.
@@ -303,6 +321,7 @@ class RunWriter:
     def _run(self) -> None:
         while not self._wake.wait(COMMIT_EVERY_S):
             self._commit()
+            self._read_events()
         last: _Statement = (
             _META,
             [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))],
@@ -334,7 +353,8 @@ class RunWriter:
         _release_lock(self._lock_fd)
 
     def _commit(self) -> bool:
-        """Write all in one transaction; after a failure the records wait. True if nothing is left.
+        """Write all in one transaction; after a failure the records wait. True if nothing
+        is left.
         """
         batch: list[_Statement] = []
         try:
@@ -357,7 +377,10 @@ class RunWriter:
             with self._lock:
                 self._waiting = batch + self._waiting
                 self._committing = 0
-            self.trouble = f"{self.path}: {_error_text(error)}; free space on its disk: records wait in memory meanwhile"
+            self.trouble = (
+                f"{self.path}: {error_text(error)}; free space on its disk: records wait in "
+                "memory meanwhile"
+            )
             if self._troubled_s is None:
                 self._troubled_s = time.monotonic()
                 self._report(run_file_trouble(self.trouble))
@@ -373,6 +396,21 @@ class RunWriter:
                 f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
             )
         return True
+
+    def _read_events(self) -> None:
+        """Read what other processes added. What is no event, as by hand, is passed over."""
+        try:
+            rows = rows_after(self._connection, self._last_event)
+        except (sqlite3.Error, UnicodeError):
+            return  # tried again in a second
+        for row, *columns in rows:
+            self._last_event = row
+            try:
+                event = decode_event(columns)
+            except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+                continue
+            with self._lock:
+                self._new_events.append(event)
 
     def _write(self, sql: str, rows: list[_Row]) -> bool:
         """False for rows that SQLite refuses, which must not block the others."""
@@ -462,7 +500,7 @@ def _make(path: Path, mode: int) -> None:
         ) from None
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """SQLite's error text with the code's name, without which a failed write is unclear."""
     name = getattr(error, "sqlite_errorname", "")
     if not name:

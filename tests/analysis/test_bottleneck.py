@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def level(**metrics: float) -> Change:
     return change
 
 
+def throttled(share: float) -> tuple[Change, ...]:
+    """A quota of CPU of a tenth of a core that is used up in such a share of its periods."""
+    return (
+        rising("server.group_periods", 10.0), rising("server.group_throttled", 10.0 * share), level(server__group_cpus=0.1),
+        rising("server.cpu_s", 0.1),
+    )  # fmt: skip
+
+
 def lost(cause: str, count: int = 50, requests: int = 3) -> Change:
     def change(run: Run) -> None:
         dead = Deaths(count)
@@ -97,6 +106,7 @@ def waits(run: Run) -> None:
 
 STOLEN = (rising("host.cpu_busy_s", 1.96, 0.0), rising("server.cpu_s", 0.1), rising("generator.cpu_s", 0.05))
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
+IDLE_SERVER = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.01), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
 ALL_CPUS = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
 LISTENS = level(server__listeners=2.0, server__listeners_opened=0.0)
@@ -154,6 +164,7 @@ def found(one: AnalysedRun) -> Bottleneck:
         # What is left is less than one more connection takes.
         (seen(filled("server.address_space_bytes", 300e9 - 1e6, 300e9, each=8e6)), "server", "address_space", True),
         (seen(filled("server.address_space_bytes", 300e9 - 9e6, 300e9, each=8e6)), "server", "address_space", False),
+        (seen(filled("server.data_bytes", 300e9 - 1e6, 300e9, each=8e6)), "server", "data", True),
         # Some were left: a limit of its own fits too, and what it did to the lost connections comes first.
         (seen(level(server__descriptors=987.0, server__descriptors_limit=1024.0)), "server", "descriptors", False),
         (
@@ -164,15 +175,26 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(*SERVER_CPU, slow=SLOW), "server", "cpu", True),
         # Also if it uses all CPUs of the host, and asyncli hardly any.
         (seen(*ALL_CPUS, slow=SLOW), "server", "cpu", True),
+        # Nine of ten periods of its quota ended without a core for it; of one in ten its answers do not wait long.
+        (seen(*throttled(0.9), slow=SLOW), "server", "cpu", True),
+        (seen(*throttled(0.1), slow=SLOW), "server", "slow", False),
         (seen(rising("tcp.ListenOverflows", 3), sent_connects_again(50, 50), lost("heartbeat_timeout")), "server", "listen_queue", False),
         # A reset does not say who sent it; the server's listening sockets do.
         (seen(failed("refused")), "unknown", "refused", False),
         (seen(failed("refused"), LISTENS), "network", "refused", False),
         (seen(failed("refused"), LISTENS, rising("server.listeners_opened", 1.0)), "unknown", "refused", False),
+        # What the server's sockets did not drop was dropped on the way.
+        (seen(failed("connect_timeout"), LISTENS, level(server__listeners_dropped=3.0)), "network", "connect_timeout", False),
+        (seen(failed("connect_timeout"), LISTENS, rising("server.listeners_dropped", 9.0)), "unknown", "connect_timeout", False),
         (seen(failed("refused"), closes_its_sockets), "server", "refused", True),
         # A busy host refuses no connect.
         (seen(*CPUS, failed("refused"), closes_its_sockets, late_ramp=True), "server", "refused", True),
         (seen(failed("unreachable")), "network", "unreachable", True),
+        # Nor is it why no route led there: it is why others waited at most.
+        (seen(*CPUS, failed("unreachable"), lost("heartbeat_timeout", 40)), "network", "unreachable", True),
+        (seen(*CPUS, failed("unreachable", 20), lost("heartbeat_timeout")), "host", "both_busy", False),
+        # A server that used hardly any CPU waited for something else.
+        (seen(*IDLE_SERVER, lost("heartbeat_timeout"), codes=("path_cut",), certain=False), "network", "path_cut", False),
         (seen(answered(503, 20)), "server", "errors", True),
         (seen(codes=("never_accepted",), certain=False), "server", "never_accepted", False),
         (seen(codes=("keepalive_requests",)), "server", "keepalive_requests", True),
@@ -281,17 +303,27 @@ def test_other_programs_with_the_cpus_are_named() -> None:
 
 
 def test_an_out_of_memory_kill_names_the_limit() -> None:
-    def killed(run: Run) -> None:
-        # After the start of the drain: the counter is read at the end.
-        run.samples[-1].values["server.group_killed"] = 101.0
+    def killed(run: Run, name: str = "server.group_killed", ended: float = 1.0) -> None:
+        # As the losses of the diagnosis.
+        for sample in run.samples:
+            is_after = float(sample.t_s > 5.5)
+            sample.values |= {name: 100.0 + is_after, "server.ended": is_after * ended}
 
-    first = found(seen(*GROUP, killed, codes=("worker_crash",)))
+    by_log = partial(killed, name="server.killed")
+    first = found(seen(*GROUP, by_log, codes=("worker_crash",)))
     assert (first.code, first.certain) == ("memory_limit", True)
-    # Another program of its group was: no process of the server ended.
-    others = found(seen(*GROUP, killed))
-    assert (others.code, others.certain) == ("memory_limit", False)
+    assert all(text in first.evidence for text in ("1 process", "50.0 MB", "46.0 MB"))
+    # The count of the group may be of another program.
+    assert found(seen(*GROUP, killed, codes=("worker_crash",))).code == "worker_crash"
+    perhaps = next(limit for limit in find_bottlenecks(seen(*GROUP, killed, codes=("worker_crash",))) if limit.code == "memory_limit")
+    assert (perhaps.certain, "perhaps" in perhaps.evidence) == (False, True)
+    # A group that was not full when it was read is not told as full.
+    roomy = level(server__group_limit_bytes=50e6, server__group_bytes=6e6)
+    assert "at most" in found(seen(*GROUP, roomy, by_log, codes=("worker_crash",))).evidence
+    # No process of the server ended: another program of its group was killed.
+    assert found(seen(*GROUP, roomy, partial(killed, ended=0.0), codes=("worker_crash",))).code == "worker_crash"
+    assert found(seen(*GROUP, roomy, killed)).code == "unknown"
     assert found(seen(*GROUP, killed, codes=("age_limit",))).code == "age_limit"
-    assert all(text in first.evidence for text in ("50.0 MB", "46.0 MB"))
     # Kills from before the first connect do not count.
     assert found(seen(*GROUP)).code == "unknown"
 

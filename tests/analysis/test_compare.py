@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from statistics import NormalDist
 from typing import Any
 
@@ -24,6 +25,8 @@ from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.run import Hold, Run
 from asyncli.report.differences import amounts, headline
 from asyncli.report.summary import summarise
+
+LATENCY = attrgetter("latency_us")
 
 
 def compared(*runs: Run) -> Comparison:
@@ -102,7 +105,7 @@ def test_coverage_of_the_interval_of_a_quantile(seconds: int, rate: int, phi: fl
     rng = np.random.default_rng(3)
     counts = {0.5: [0, 0], 0.99: [0, 0]}
     for _ in range(100):
-        stretches = estimates.by_stretch(wandering(seconds, rate, phi, deviation, rng), "latency_us")
+        stretches = estimates.by_stretch(wandering(seconds, rate, phi, deviation, rng), LATENCY, "answered")
         for q, count in counts.items():
             found = estimates.quantile(stretches, q)
             if isinstance(found, Estimate):
@@ -116,12 +119,12 @@ def test_coverage_of_the_interval_of_a_quantile(seconds: int, rate: int, phi: fl
 
 def test_a_quantile_with_few_answers_is_unknown() -> None:
     rng = np.random.default_rng(4)
-    few = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
+    few = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), LATENCY, "answered"), 0.999)
     # One stall in one stretch has all of the slowest answers.
     hold = wandering(60, 300, 0, 0, rng)
     for _ in range(200):
         hold.ticks[30][1].latency_us.add(900_000)
-    stalled = estimates.quantile(estimates.by_stretch(hold, "latency_us"), 0.999)
+    stalled = estimates.quantile(estimates.by_stretch(hold, LATENCY, "answered"), 0.999)
     assert isinstance(few, str)
     assert isinstance(stalled, Estimate)
     assert (stalled.low < 100, stalled.value > 800, stalled.high) == (True, True, math.inf)

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
-from asyncli.analysis.cost import Costs, costs, is_measured
+from asyncli.analysis.cost import costs
+from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.residue import Residue
 from asyncli.findings.cost import SURE
 from asyncli.model.records import Deaths, Phase, Sample
@@ -70,11 +71,23 @@ def test_a_server_elsewhere_has_one_end() -> None:
 def test_other_clients_are_in_the_servers_count() -> None:
     """Other clients with half as many connections as ours would raise our cost by a half."""
     run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=0.5 * SERVER)
-    cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
+    run = raised(run, 0, "status.active", each=0.5)
+    for sample in run.samples:
+        sample.values["server.sockets"] = max(0.0, sample.values.get("status.active", 1.0) - 1.0)
+    cost = costs(run).server_user
     assert "own count" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
     alone = costs(a_run(30_000, hold_s=10.0)).server_user
     assert "own count" not in alone.method
+
+
+@pytest.mark.parametrize("each", [SERVER, 1.5 * SERVER])
+def test_a_page_alone_may_count_other_clients_or_something_else(each: float) -> None:
+    """As of a server in another network namespace: the interval holds the cost by either."""
+    run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=each - SERVER)
+    cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
+    low, high = cost.ci95
+    assert low <= each / 1.5 < each <= high
 
 
 def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float = 0.0, **more: Any) -> Run:
@@ -149,7 +162,7 @@ def test_sockets_that_close_with_ours_are_a_proxys(stay: bool) -> None:
         held = sample.values.get("status.active", 1.0) - 1.0
         most = max(most, held)
         theirs = 2 * (most if stay else held)
-        sample.values |= {"server.descriptors": 20 + 2 * held, "server.processes": 2.0}
+        sample.values |= {"server.descriptors_open": 20 + 2 * held, "server.processes": 2.0}
         sample.values["kernel.tcp_alloc"] += theirs
         for name in ("kernel.socket_bytes", "host.used_bytes"):
             sample.values[name] += KERNEL_END * theirs
@@ -409,19 +422,31 @@ def test_a_gap_in_the_samples_misleads_no_fit() -> None:
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
 
 
+def test_data_that_nobody_reads_is_in_the_kernels_interval() -> None:
+    queued = 3000.0
+    known = costs(raised(a_run(20_000), 0, "kernel.tcp_mem_bytes", each=2 * queued)).kernel
+    assert known is not None
+    assert known.ci95[0] <= KERNEL_END < KERNEL_END + queued <= known.ci95[1]
+    as_usual = costs(a_run(20_000)).kernel
+    assert as_usual is not None
+    assert "buffers" in known.method.removeprefix(as_usual.method)
+    assert as_usual.ci95[1] < KERNEL_END + queued
+
+
 def test_an_excluded_baseline_is_no_point() -> None:
     """First use is in every point but the baseline: 3 MB of asyncli, beside 125 B a connection."""
     run = a_run(40_000, hold_s=8.0, plateaus=5, plateau_s=10.0)
     c = costs(raised(run, 3e6, "generator.uss_bytes", since_s=run.phases[1].start_s))
     fit = c.fits["generator_user"]
-    assert fit.cost.points == len(fit.n) == 5
+    # Five samples of each rest.
+    assert fit.cost.points == len(fit.n) == 25
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
     # R² is of the points of the line.
-    middle = sum(fit.bytes) / 5
-    off, whole = (sum((y - at) ** 2 for y, at in zip(fit.bytes, line, strict=True)) for line in ([fit.at(n) for n in fit.n], [middle] * 5))
+    middle = sum(fit.bytes) / 25
+    off, whole = (sum((y - at) ** 2 for y, at in zip(fit.bytes, line, strict=True)) for line in ([fit.at(n) for n in fit.n], [middle] * 25))
     assert fit.cost.r2 == pytest.approx(1 - off / whole)
     kernel = c.fits["kernel"]
-    assert (kernel.apart, kernel.cost.points, kernel.n[0]) == (None, 6, 0.0)
+    assert (kernel.apart, kernel.cost.points, kernel.n[0]) == (None, 26, 0.0)
 
 
 def test_coverage_of_the_intervals_of_plateaus() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -9,16 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic_run import bare_run
 
 from asyncli.analysis.bends import Sampled, bends
 from asyncli.analysis.regression import (
     FittedLine,
     Point,
+    kink,
     parabola,
     regress,
     regress_with_time,
 )
-from asyncli.analysis.slope import FREED_KEPT, ramp_points, unsettled
+from asyncli.analysis.slope import FREED_KEPT, Fit, Fitter, ramp_points, unsettled
+from asyncli.model.plan import Plan
+from asyncli.model.records import Phase, Tick
+from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
@@ -77,7 +83,7 @@ def test_no_nan(points: list[Point]) -> None:
             (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7)),
         )
     )
-    for known in (parabola(points), regress_with_time(points)):
+    for known in (parabola(points), kink(points), regress_with_time(points)):
         assert known is None or all(map(math.isfinite, known))
 
 
@@ -140,21 +146,99 @@ def test_a_bend_beyond_the_noise_is_told_from_it(
     assert told == (20 if is_bent else 0)
 
 
-@pytest.mark.parametrize("kink", [0.5, 0.7])
-def test_what_was_full_on_the_way_is_not_in_the_cost_of_the_last(kink: float) -> None:
+@pytest.mark.parametrize("full_at", [0.5, 0.7, 0.83, 0.9])
+def test_what_was_full_on_the_way_is_not_in_the_cost_of_the_last(full_at: float) -> None:
     """A cache that takes 40 kB for each until it is full; one more connection costs 10 kB."""
     chance = np.random.default_rng(5)
     samples = []
     for second in range(1, 31):
         n = 40.0 * second
-        cached = 40_000 * min(n, kink * 1200)
+        cached = 40_000 * min(n, full_at * 1200)
         samples.append(Sampled(float(second), n, 5e6 + 1e4 * n + cached + 2e4 * chance.normal()))
     baseline = Point(0.0, 0.0, 5e6, baseline=True)
     points = [baseline, *(Point(row.t_s, row.n, row.value) for row in samples[::3])]
     line = regress(points)
-    last = bends(points, samples, line, FREED_KEPT)[-1]
-    assert abs(last.last_ones - 1e4) <= last.half < 3e3
+    last = bends(points, samples, line, FREED_KEPT)[0]
+    assert abs(last.last_ones - 1e4) <= last.half < 4e3
     assert line.slope > 2e4
+
+
+@pytest.mark.parametrize(("before", "after"), [(32_000.0, 8_700.0), (8_700.0, 32_000.0)])
+@pytest.mark.parametrize("noise", ["none", "white", "walk"])
+def test_a_cost_that_changes_in_the_last_sixth(before: float, after: float, noise: str) -> None:
+    chance = np.random.default_rng(8)
+    fresh = 2e4 * chance.normal(size=36)
+    wander = {"none": 0 * fresh, "white": fresh, "walk": np.cumsum(fresh)}[noise]
+    samples = []
+    for second in range(1, 37):
+        n = 33.0 * second
+        value = before * n + (after - before) * max(0.0, n - 990)
+        samples.append(Sampled(float(second), n, 5e6 + value + wander[second - 1]))
+    baseline = Point(0.0, 0.0, 5e6, baseline=True)
+    points = [baseline, *(Point(row.t_s, row.n, row.value) for row in samples[1::3])]
+    last = bends(points, samples, regress(points), FREED_KEPT)[0]
+    assert abs(last.last_ones - after) <= last.half < 5e3
+
+
+@pytest.mark.parametrize("noise", ["white", "walk"])
+def test_noise_about_a_line_is_no_kink(noise: str) -> None:
+    chance = np.random.default_rng(4)
+    told = 0
+    for _ in range(100):
+        fresh = 1e5 * chance.normal(size=24)
+        wander = np.cumsum(fresh) if noise == "walk" else fresh
+        samples = [
+            Point(float(second), 40.0 * second, 1e4 * 40 * second + wander[second])
+            for second in range(24)
+        ]
+        known = kink(samples)
+        told += abs(known.difference) > known.half_of_difference
+    assert told <= 2
+
+
+def a_steady_ramp(rate: float, ramp_s: int) -> Run:
+    plan = Plan(urls=("http://127.0.0.1:1/",), connections=round(rate * ramp_s), baseline_s=6.0)
+    ends = (0.0, 6.0, 6.0 + ramp_s, 20.0 + ramp_s, 21.0 + ramp_s)
+    names = ("baseline", "ramp", "hold", "drain")
+    phases = [Phase(name, *span) for name, span in zip(names, itertools.pairwise(ends), strict=True)]
+    ticks = []
+    for second in range(1, 14 + ramp_s):
+        held = round(rate * min(second, ramp_s))
+        ticks.append((6.0 + second, Tick(second=second, workers=1, held=held)))
+    return bare_run(ticks, phases, plan=plan)
+
+
+@pytest.mark.parametrize("lag_s", [-0.05, 0.03])
+def test_memory_that_is_read_some_ms_before_or_after_the_count_is_not_bent(lag_s: float) -> None:
+    """While connections rise it is off by as many as come in that time, and at rest by none."""
+    rate, each = 40.0, 106_000.0
+    run = a_steady_ramp(rate, 10)
+    chance = np.random.default_rng(12)
+    memory = Series([], [])
+    for second in range(28):
+        t_s = second + 0.83
+        connections = rate * min(10.0, max(0.0, t_s + lag_s - 6.0))
+        memory.t_s.append(t_s)
+        memory.values.append(20e6 + each * connections + 2e4 * chance.normal())
+    fit = Fitter(run, run.held).fit("server_user", memory)
+    assert isinstance(fit, Fit)
+    assert fit.bends == []
+    assert fit.cost.ci95[0] < each < fit.cost.ci95[1]
+
+
+def test_what_the_first_connections_take_once_moved_by_no_clock() -> None:
+    """In a long ramp it would be as much in the seconds before it as the clock never moved."""
+    chance = np.random.default_rng(4)
+    run = a_steady_ramp(100.0, 1000)
+    memory = Series([], [])
+    for second in range(1018):
+        t_s = second + 0.5
+        connections = 100.0 * min(1000.0, max(0.0, t_s - 6.0))
+        first_use = 5e6 * (connections > 0)
+        memory.t_s.append(t_s)
+        memory.values.append(1e9 + 1000 * connections + first_use + 1e6 * chance.normal())
+    cost = Fitter(run, run.held).fit("server_user", memory).cost
+    assert 970 < cost.ci95[0] < 1000 < cost.ci95[1] < 1030
 
 
 def test_first_use_is_a_fixed_cost() -> None:

@@ -11,7 +11,8 @@ import pytest
 from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, raised, without
 
 from asyncli.analysis.ceiling import Ceiling
-from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.cost import costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.forecast import RESERVE, Forecast, forecast
 from asyncli.analysis.slope import Cost
 from asyncli.model.plan import Plan
@@ -300,3 +301,42 @@ def test_nginxs_limits_come_from_its_configuration() -> None:
     run = in_use(8, 1008)
     found, _ = forecast_of(run, [descriptors(4096, 1000 + 32)])
     assert by_name(found)["descriptors"].connections == 4096 - 32
+
+
+def test_what_nginx_counts_of_websockets_is_a_limit() -> None:
+    """By the preflight; one that it cannot tell has no number, or a least one."""
+    checks = [
+        Check("nginx_limit_conn", "limit_conn", "unknown", None, 1_000, "connections", "150 for each value of $arg_x"),
+        Check("nginx_max_conns", "max_conns", "ok", 4_000, 1_000, "connections", "in all workers together"),
+        Check("nginx_proxy_ports", "ports", "unknown", 28_000, 1_000, "ports", "a name may have several addresses"),
+    ]
+    found, _ = forecast_of(a_run(1_000, hold_s=10.0), checks)
+    ceilings = by_name(found)
+    assert (found.first, ceilings["max_conns"].connections) == ("max_conns", 4_000)
+    assert ceilings["limit_conn"].connections is None
+    assert ceilings["limit_conn"].at_least is msgspec.UNSET
+    assert (ceilings["proxy_ports"].connections, ceilings["proxy_ports"].at_least) == (None, 28_000)
+
+
+@pytest.mark.parametrize("descriptors_each", [1, 2])
+def test_the_ports_of_a_proxy_may_be_reached_earlier(descriptors_each: int) -> None:
+    """It takes two descriptors for each connection; how many addresses its backends have is unknown."""
+    run = a_run(1_000, hold_s=10.0, label="envoy/1.30")
+    for sample in run.samples:
+        connections = sample.values.get("status.active", 1.0) - 1.0
+        taken = 8.0 + descriptors_each * connections
+        sample.values |= {"server.source_ports": 1_200.0, "server.processes": 1.0, "server.descriptors": taken}
+        sample.values |= {"server.descriptors_open": taken, "server.descriptors_limit": 20_000.0}
+    found, _ = forecast_of(run)
+    ports = by_name(found).get("proxy_ports")
+    assert (ports and ports.at_least) == (1_200.0 if descriptors_each == 2 else None)
+    fit = by_name(found)["descriptors"].connections
+    assert fit == pytest.approx(20_000 / descriptors_each, rel=0.01)
+
+
+def test_a_proxys_workers_have_two_descriptors_for_each_connection() -> None:
+    run = a_run(1_000, hold_s=10.0)
+    for sample in run.samples:
+        sample.values["server.descriptors_open"] = 8.0 + 2 * (sample.values.get("status.active", 1.0) - 1.0)
+    found, _ = forecast_of(run, [descriptors(20_000, 1_032)])
+    assert by_name(found)["descriptors"].connections == (20_000 - 32) // 2

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised, without
 
-from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.cost import costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.estimates import Estimate
 from asyncli.analysis.measured import measure
 from asyncli.analysis.regression import Point, regress

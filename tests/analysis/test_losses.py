@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from synthetic_run import bare_run
 
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
-from asyncli.analysis.losses.likelihood import chance_idle
+from asyncli.analysis.losses.likelihood import chance_idle, has_spread_idle_times, idle_window
 from asyncli.analysis.totals import fold
+from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
@@ -48,7 +50,7 @@ class Scene:
             Sample(
                 float(t_s),
                 {
-                    "generator.processes": 3.0, "server.processes": 3.0, "server.cpu_s": 0.1 * t_s, "status.active": (HELD if t_s > 1 else 0) + 1.0,
+                    "generator.processes": 3.0, "server.processes": 3.0, "server.workers": 2.0, "server.cpu_s": 0.1 * t_s, "status.active": (HELD if t_s > 1 else 0) + 1.0,
                     "status.accepts": 5000.0 + t_s, "status.connects": 1.0,
                 },
             )
@@ -521,7 +523,7 @@ def unread(scene: Scene) -> Scene:
 
 
 def test_the_count_of_a_server_alone_does_not_tell_a_crash_from_a_proxy() -> None:
-    remote = burst(480).sampled(EVERY, server_processes=None, server_cpu_s=None)
+    remote = burst(480).sampled(EVERY, server_processes=None, server_workers=None, server_cpu_s=None)
     (found,) = unread(remote).found()
     assert (found.code, found.certain, "proxy" in found.evidence, "proxy" in found.remedy) == ("worker_crash", False, True, True)
 
@@ -538,13 +540,26 @@ UNPOLLED = {"status_active": None, "status_accepts": None, "status_connects": No
 
 def passing_on(scene: Scene, ends: int) -> Scene:
     """Its one process has so many descriptors for each connection."""
-    scene.sampled(EVERY, server_processes=1.0, server_descriptors=20.0)
-    return scene.sampled(range(3, 121), server_descriptors=20.0 + ends * HELD)
+    scene.sampled(EVERY, server_processes=1.0, server_workers=1.0, server_descriptors_open=20.0)
+    return scene.sampled(range(3, 121), server_descriptors_open=20.0 + ends * HELD)
+
+
+def awaiting(scene: Scene) -> Scene:
+    """All that were lost waited for an answer."""
+    for tick in scene.ticks.values():
+        tick.beats_failed = tick.lost
+    return scene
+
+
+def killed(scene: Scene, ended: float, **victims: float) -> Scene:
+    """So many workers end with their connections, and the kernel kills these processes for lack of memory meanwhile."""
+    scene.sampled(EVERY, server_ended=0.0, **dict.fromkeys(victims, 0.0))
+    return scene.sampled(AFTER, server_ended=ended, **victims)
 
 
 def one_of_eight(count: int, cause: str) -> Scene:
     """One of nine processes ends while ``count`` connections are lost."""
-    scene = burst(count, cause).sampled(EVERY, server_processes=9.0, server_ended=0.0)
+    scene = burst(count, cause).sampled(EVERY, server_processes=9.0, server_workers=8.0, server_ended=0.0)
     return scene.sampled(AFTER, server_ended=1.0, status_active=HELD - count + 1.0)
 
 
@@ -552,7 +567,7 @@ def read_seldom(every_s: int) -> Scene:
     scene = burst(100, cause="reset").sampled(AFTER, status_active=901.0)
     for t_s in range(121):
         if t_s % every_s:
-            scene.sampled(range(t_s, t_s + 1), server_processes=None, server_cpu_s=None)
+            scene.sampled(range(t_s, t_s + 1), server_processes=None, server_workers=None, server_cpu_s=None)
     return scene
 
 
@@ -573,7 +588,7 @@ def read_seldom(every_s: int) -> Scene:
             burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(AFTER, status_active=1.0, status_connects=2.0),
             ("reload", True),
         ),
-        (burst().sampled(AFTER, status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None), ("reload", True)),
+        (burst().sampled(AFTER, status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None, server_workers=None), ("reload", True)),
         # nginx still counts the connections of a killed worker.
         (burst(480), ("worker_crash", False)),
         (burst(480).sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=1.0), ("worker_crash", True)),
@@ -595,32 +610,41 @@ def read_seldom(every_s: int) -> Scene:
         (passing_on(burst(480).sampled(EVERY, server_ended=0.0), ends=2), ("backend_ended", False)),
         # The end of the only worker may be a reload or a crash.
         (
-            burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),
+            burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_workers=1.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),
             ("reload", False),
+        ),
+        # A worker that announced the end of most, and was replaced, did not crash.
+        (
+            burst(20).die(460, "closed_announced", [60], idle=at(0)).sampled(EVERY, status_active=None, server_ended=0.0, server_started=0.0)
+            .sampled(AFTER, server_ended=1.0, server_started=1.0),
+            ("reload", True),
         ),
         # A helper that ends at that time is unrelated.
         (one_of_eight(12, "reset"), ("burst", False)),
         (one_of_eight(125, "closed_idle"), ("worker_ended", True)),
-        (burst(cause="reset").sampled(AFTER, server_processes=None, server_cpu_s=None, status_active=None), ("server_ended", True)),
-        (burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None), ("server_restarted", True)),
+        (burst(cause="reset").sampled(AFTER, server_processes=None, server_workers=None, server_cpu_s=None, status_active=None), ("server_ended", True)),
+        (burst(cause="reset").sampled(range(61, 64), server_processes=None, server_workers=None, status_active=None), ("server_restarted", True)),
         (burst().sampled(AFTER, status_accepts=1.0, status_active=1.0), ("server_restarted", True)),
         # Counters also restart at a reload of HAProxy: its master stays.
         (counted_anew(3.0), ("server_restarted", True)),
         (counted_anew(2.0), ("reload", True)),
-        (counted_anew(0.0).sampled(AFTER, server_processes=4.0), ("reload", True)),
+        (counted_anew(0.0).sampled(AFTER, server_processes=4.0, server_workers=3.0), ("reload", True)),
         # No process ended and none is new: the page is of a server behind it.
         (counted_anew(0.0), ("backend_ended", False)),
-        (counted_anew(0.0).sampled(EVERY, server_processes=None, status_limit=9000.0), ("reload", False)),
-        (refusing(burst().sampled(EVERY, server_processes=None, **UNPOLLED)), ("server_ended", False)),
+        (counted_anew(0.0).sampled(EVERY, server_processes=None, server_workers=None, status_limit=9000.0), ("reload", False)),
+        (refusing(burst().sampled(EVERY, server_processes=None, server_workers=None, **UNPOLLED)), ("server_ended", False)),
         # A remote server that ends is not reloaded.
-        (unread(burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)), ("server_ended", False)),
+        (unread(burst().sampled(EVERY, server_processes=None, server_workers=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)), ("server_ended", False)),
         # Processes that are read seldom have not ended, nor one whose last reading is missing.
         (read_seldom(3), ("burst", False)),
         (read_seldom(4), ("burst", False)),
-        (read_seldom(4).sampled(range(58, 90), server_processes=None), ("server_restarted", True)),
-        (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0), ("burst", False)),
+        (read_seldom(4).sampled(range(58, 90), server_processes=None, server_workers=None), ("server_restarted", True)),
+        (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, server_workers=None, status_active=901.0), ("burst", False)),
         # Reset connections of which the server still has the sockets were reset by a middle box.
         (burst(cause="reset").sampled(EVERY, server_sockets=HELD), ("box_reset", True)),
+        # Also those that awaited an answer; but its own count may be wrong of these.
+        (awaiting(burst(cause="reset").sampled(EVERY, server_sockets=HELD)), ("box_reset", True)),
+        (awaiting(burst(cause="reset").sampled(EVERY, server_ended=0.0)), ("burst", False)),
         # A box on the server's host has the ends at our ports.
         (
             burst(cause="reset").sampled(EVERY, server_sockets=HELD, server_sockets_elsewhere=HELD).sampled(range(2), server_sockets_elsewhere=0.0)
@@ -649,7 +673,7 @@ def test_a_timer_has_its_servers_name(server: str, timer: str) -> None:
 def test_evidence_of_the_server_comes_before_a_likely_limit() -> None:
     scene = Scene(keepalive_s=200.0).die(HELD, "closed_idle", [6], age=at(4), idle=at(4), requests=at(0))
     assert codes_of(scene) == [("client_header_timeout", False)]
-    assert codes_of(scene.sampled(range(7, 121), server_processes=None, status_active=None)) == [("server_ended", True)]
+    assert codes_of(scene.sampled(range(7, 121), server_processes=None, server_workers=None, status_active=None)) == [("server_ended", True)]
 
 
 def test_repeated_reloads_are_one_diagnosis() -> None:
@@ -671,7 +695,7 @@ def test_likely_and_certain_reloads_stay_apart() -> None:
 
 
 def test_a_page_that_fails_in_tls_does_not_mean_that_the_server_ended() -> None:
-    scene = burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)
+    scene = burst().sampled(EVERY, server_processes=None, server_workers=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)
     assert codes_of(scene) == [("server_ended", False)]
     scene.findings = [probe_lost("status", 61.0, "its certificate has expired", True)]
     assert codes_of(scene) == [("reload", False)]
@@ -722,6 +746,72 @@ def test_a_box_that_drops_silently() -> None:
     assert "forgets idle" in only(scene).evidence
 
 
+def test_what_is_forgotten_when_idle_is_no_silence_of_all() -> None:
+    """Where a box forgets what is idle, seconds come in which only such connections are asked: nothing stood still."""
+    scene = unanswered(silent(400, EVER, between(240, 300), keepalive_s=600.0), 60, 100)
+    for tick in scene.ticks.values():
+        tick.acknowledged = sum(dead.count for dead in tick.deaths.values())
+    assert codes_of(scene) == [("silent_drop", False)]
+    # Of connections of any idle time a silence takes all.
+    scene = unanswered(silent(400, range(70, 100), between(1, 300), keepalive_s=600.0), 60, 100)
+    for tick in scene.ticks.values():
+        tick.acknowledged = sum(dead.count for dead in tick.deaths.values())
+    assert codes_of(scene) == [("server_stalled", False)]
+
+
+@pytest.mark.parametrize(("directive", "code"), [("location proxy_pass", "backend_ended"), ("location return", "burst"), (None, "backend_ended")])
+def test_an_nginx_that_passes_nothing_on_has_no_backend(directive: str | None, code: str) -> None:
+    """Another program's connections come with ours, or this nginx is a proxy: its configuration tells, where it was read."""
+    scene = passing_on(burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ends=2).configured(keepalive_timeout=3600.0)
+    directives = {} if directive is None else {directive: "#1"}
+    scene.environment["server"] = {**scene.environment["server"], "directives": directives}
+    assert codes_of(scene) == [(code, False)]
+
+
+BY_MEMORY, PERHAPS = "which had 2, for lack of memory", "perhaps for lack of memory"
+UNTOLD = {"status_active": None}
+
+
+@pytest.mark.parametrize(
+    ("scene", "found", "says", "not_said"),
+    [
+        # The kernel's log names what it killed.
+        (killed(burst(), 2.0, server_killed=2.0), ("worker_crash", True), "killed 2 workers of nginx, " + BY_MEMORY, "perhaps"),
+        (killed(burst(480), 1.0, server_killed=1.0), ("worker_crash", True), "killed 1 worker of nginx, " + BY_MEMORY, "perhaps"),
+        (killed(burst(480), 1.0, server_killed=0.0, server_group_killed=1.0), ("worker_crash", True), "was killed, 1 of 2", "memory"),
+        (killed(burst().sampled(EVERY, **UNTOLD), 2.0, server_killed=0.0, host_killed=9.0), ("reload", False), "looks like", "memory"),
+        # Without it the victims of the group may be other programs, and nginx's own count tells a crash.
+        (killed(burst(480), 1.0, server_group_killed=1.0), ("worker_crash", True), PERHAPS, "looks like"),
+        (killed(burst(), 2.0, host_killed=1.0), ("worker_crash", True), "workers of it crashed or were killed, 2 of 2, " + PERHAPS, "looks like"),
+        (killed(burst(480).sampled(EVERY, **UNTOLD), 1.0, server_group_killed=1.0), ("worker_crash", False), "which may be other programs", "perhaps"),
+        # What ended in order was not killed.
+        (killed(burst(), 2.0, server_group_killed=2.0).sampled(AFTER, status_active=1.0), ("reload", True), "in order", "memory"),
+        # What the kernel killed some seconds before is no process of nginx.
+        (killed(burst(480), 1.0, server_group_killed=1.0).sampled(range(55, 61), server_group_killed=1.0), ("worker_crash", True), "1 of 2", "memory"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_killed_is_not_always_a_worker(scene: Scene, found: tuple[str, bool], says: str, not_said: str) -> None:
+    assert codes_of(scene) == [found]
+    assert says in only(scene).evidence
+    assert not_said not in only(scene).evidence
+
+
+def test_the_number_of_workers_is_not_said_where_titles_are_unread() -> None:
+    scene = burst(480).sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=1.0)
+    assert only(scene).evidence.endswith("of 2")
+    scene.sampled(EVERY, server_workers=None)
+    assert codes_of(scene) == [("worker_crash", True)]
+    assert only(scene).evidence.endswith("killed")
+
+
+def test_a_helper_of_nginx_is_no_worker() -> None:
+    """A cache manager that ends and is started again, while something else ends connections."""
+    scene = burst(480, "reset").sampled(EVERY, server_processes=4.0, server_ended=0.0, server_workers_ended=0.0)
+    scene.sampled(AFTER, server_ended=1.0, status_active=HELD - 480 + 1.0)
+    assert codes_of(scene) == [("burst", False)]
+    assert "processes went" in only(scene).evidence
+
+
 def test_a_stopped_server() -> None:
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     assert codes_of(scene) == [("path_cut", False)]
@@ -729,12 +819,19 @@ def test_a_stopped_server() -> None:
     assert codes_of(scene) == [("server_stalled", False)]
     assert "stopped, or" in only(scene).evidence
     # The state of its processes tells a stop from a wait.
-    scene.sampled(EVERY, server_stopped=0.0)
+    scene.sampled(EVERY, server_stopped=0.0, server_workers_stopped=0.0)
     assert "blocks all" in only(scene).evidence
-    scene.sampled(range(52, 80), server_stopped=3.0)
+    # A helper that has long been stopped holds no connections.
+    scene.sampled(EVERY, server_stopped=1.0)
+    assert "blocks all" in only(scene).evidence
+    # One of two workers does not answer for the other.
+    scene.sampled(EVERY, server_workers_stopped=1.0)
+    assert codes_of(scene) == [("server_stalled", False)]
+    assert "stopped, or" in only(scene).evidence
+    scene.sampled(range(52, 80), server_stopped=3.0, server_workers_stopped=2.0)
     assert codes_of(scene) == [("server_stalled", True)]
     assert "a debugger" in only(scene).evidence
-    scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
+    scene.sampled(EVERY, server_processes=None, server_workers=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert codes_of(scene) == [("server_stalled", False)]
 
 
@@ -794,7 +891,8 @@ def test_a_server_that_answers_later_was_stopped() -> None:
     scene = unanswered(silent(500, range(60, 63), between(1, 30)), 50, 61)
     # It answers the waiting heartbeats.
     scene.ticks[62].answered = 900
-    scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0, server_stopped=1.0)
+    scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
+    scene.sampled(range(50, 63), server_stopped=3.0, server_workers_stopped=2.0)
     assert codes_of(scene) == [("server_stalled", True)]
 
 
@@ -891,12 +989,14 @@ def test_incomplete_answers(cause: str, code: str) -> None:
     scene = unanswered(Scene(), 50, 80).die(600, cause, range(60, 80), idle=between(11, 40))
     for second, tick in scene.ticks.items():
         tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
-        tick.spoke = sum(one.count for one in tick.deaths.values())
+        for dead in tick.deaths.values():
+            dead.in_message = dead.count
     assert codes_of(scene) == [(code, False)]
     assert "40 %" in only(scene).evidence
-    # Without the bytes it is not.
+    # Bytes of others, such as longer error answers, are no part of one.
     for tick in scene.ticks.values():
-        tick.bytes_received = 200 * tick.answered
+        for dead in tick.deaths.values():
+            dead.in_message = 0
     assert only(scene).code != code
 
 
@@ -1002,10 +1102,88 @@ def test_two_timeouts_that_no_configuration_names() -> None:
 # -- too few, nothing known
 
 
-@pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting", "closed_announced", "heartbeat_timeout", "other"])
+@pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_announced", "heartbeat_timeout", "other"])
 def test_unexplained_losses(cause: str) -> None:
     scene = Scene(seconds=2000).die(100, cause, range(10, 1990), age=between(1, 1900), idle=between(0, 29))
     assert (only(scene).code, only(scene).certain) == ("unexplained", False)
+
+
+@pytest.mark.parametrize(("awaiting", "idle", "code"), [(0, 5, "refused_requests"), (HELD, 5, "unexplained"), (0, 400, "unexplained")])
+def test_what_heartbeats_end_is_no_age_limit(awaiting: int, idle: int, code: str) -> None:
+    # Most end at their first heartbeats, so that their ages are alike.
+    scene = Scene(keepalive_s=10.0).die(80, "closed_awaiting", EVER, age=between(0, 1.9), idle=between(0, 1.9), requests=between(0, 2.9))
+    scene.die(20, "closed_awaiting", EVER, age=between(2, 30), idle=between(0, 4.9), requests=between(1, 6))
+    # Others that ended while idle, or that all wait for answers, show that heartbeats need not be the cause.
+    scene.die(idle, "closed_idle", EVER, age=between(1, 100), idle=between(0, 4.9))
+    for tick in scene.ticks.values():
+        tick.awaiting = awaiting
+    (one,) = [one for one in scene.found() if one.cause == "closed_awaiting"]
+    assert (one.code, one.count) == (code, 100)
+    assert "age limit" not in one.evidence
+
+
+def test_an_age_limit_that_is_read_at_heartbeats() -> None:
+    # None ends before 60 s, and then each at its next heartbeat.
+    scene = Scene(keepalive_s=10.0).die(100, "closed_awaiting", EVER, age=between(60, 64.9), idle=between(0, 4.9), requests=between(15, 30))
+    assert codes_of(scene) == [("lifetime", False)]
+
+
+@pytest.mark.parametrize("cause", ["closed_idle", "closed_announced", "reset"])
+def test_what_ends_in_its_first_second_has_no_age_limit(cause: str) -> None:
+    scene = Scene().die(100, cause, EVER, age=between(0, 1.9), idle=between(0, 1.9), requests=at(1))
+    assert {one.code for one in scene.found()} <= {"unexplained", "keepalive_off"}
+
+
+def workers_ended(every_s: int, *, started: bool = True) -> Scene:
+    """A worker that held four connections ends every so many seconds, and closes them."""
+    ends = range(10, 110, every_s)
+    scene = Scene().die(4 * len(ends), "closed_idle", list(ends), age=between(0, 9), idle=between(0, 9))
+    for tick in scene.ticks.values():
+        tick.held = 8
+    for second in range(121):
+        ended = float(sum(end <= second for end in ends))
+        scene.sampled(range(second, second + 1), server_ended=ended, server_started=ended if started else 0.0)
+    return scene
+
+
+def test_workers_that_end_in_turn() -> None:
+    assert codes_of(workers_ended(7)) == [("workers_in_turn", False)]
+    # None took their place; or what ended held none of them.
+    assert "workers_in_turn" not in by_code(workers_ended(7, started=False))
+    helpers = workers_ended(7)
+    for tick in helpers.ticks.values():
+        tick.held = 80
+    assert "workers_in_turn" not in by_code(helpers)
+
+
+def slots_or_timer(held: Callable[[int], int], idle: Draw, answered: int, seconds: range = range(10, 100)) -> Scene:
+    """Connections that end while idle as others open; ``held``: in each second."""
+    scene = labelled(Scene(connections=200), "python3").die(20 * len(seconds), "closed_idle", seconds, age=idle, idle=idle, requests=at(1))
+    for second, tick in scene.ticks.items():
+        tick.held = held(second)
+        tick.answered = answered
+        tick.opened = 20 if second in seconds else 0
+    return scene
+
+
+def test_a_short_idle_timeout_is_no_lack_of_slots() -> None:
+    timer = slots_or_timer(lambda second: 60 if second < 30 else 35, at(1.5), 30)
+    assert codes_of(timer) == [("idle_timeout", False)]
+    assert "slot" not in only(timer).evidence
+    slots = slots_or_timer(lambda _: 50, between(0, 1.9), 30)
+    assert codes_of(slots) == [("idle_reuse", False)]
+    # At one number and after one idle time it may be either.
+    either = slots_or_timer(lambda _: 50, at(1.5), 30)
+    assert codes_of(either) == [("idle_timeout", False)]
+    assert "slots" in only(either).evidence
+    # The last ones outlive a timer.
+    first = slots_or_timer(lambda _: 50, at(2.5), 30, seconds=range(10, 20))
+    for second in range(20, 121):
+        first.ticks[second].answered = 2
+    assert codes_of(first) == [("idle_reuse", False)]
+    # One closes sooner.
+    sooner = slots_or_timer(lambda _: 50, at(2.5), 30).die(10, "closed_idle", range(30, 40), idle=at(0.2))
+    assert codes_of(sooner) == [("idle_reuse", False)]
 
 
 def test_no_losses_and_no_samples() -> None:
@@ -1104,3 +1282,44 @@ def test_a_remedy_of_a_stream_is_one_that_it_has(cause: str, idle_s: float) -> N
     scene = Scene(seconds=600, http_protocol="sse", silence_s=900.0).die(400, cause, range(100, 500), age=at(idle_s), idle=at(idle_s), requests=at(0))
     for one in scene.found():
         assert not {word for word in ("--keepalive", "--first-beat", "heartbeat") if word in one.remedy}, one
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "timer_s", "low"),
+    [
+        # A timer looks early by some milliseconds: truncated, a quarter of its ends is a second early.
+        ([3.99] * 25 + [4.0] * 75, 4.0, 3.0),
+        ([3.0] * 100, 4.0, 4.0),
+        ([3.0] * 60 + [3.99] * 10 + [4.01] * 30, 4.0, 4.0),
+        ([4.49] * 100, 4.5, 4.0),
+        # At 75 s a record is a second wide in milliseconds too.
+        ([74.99] * 25 + [75.0] * 75, 75.0, 74.0),
+        ([73.5] * 100, 75.0, 74.0),
+    ],
+)
+def test_an_end_before_a_timer_is_not_of_that_timer(idle_s: list[float], timer_s: float, low: float) -> None:
+    dead = Deaths(len(idle_s))
+    for value in idle_s:
+        dead.idle_s.add(value)
+        dead.idle_ms.add(1e3 * value)
+    assert idle_window(dead, timer_s)[0] == low
+    # An older run file has whole seconds alone.
+    dead.idle_ms = Histogram()
+    assert idle_window(dead, timer_s)[0] == math.floor(timer_s - 0.25)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "is_spread"),
+    [
+        ([1.49, 1.5, 1.51] * 30, False),
+        ([1.77, 1.9, 2.0, 2.2, 2.4, 2.8] * 20, True),
+        # Others than those of the span, and records of older run files, say nothing.
+        ([1.5] * 90 + [0.2, 4.0] * 90, False),
+        ([], False),
+    ],
+)
+def test_a_timer_ends_all_after_one_time(idle_s: list[float], is_spread: bool) -> None:
+    dead = Deaths(len(idle_s))
+    for value in idle_s:
+        dead.idle_ms.add(1e3 * value)
+    assert has_spread_idle_times(dead, 1, 2) is is_spread

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from synthetic_run import a_run, raised
 
-from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.cost import costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.model.run import Run
 
 FILES = ("server.file_bytes", "server.file_rss_bytes")

@@ -277,6 +277,43 @@ def test_a_page_from_long_before_the_end_is_ignored() -> None:
     assert reconciled(run)[0].server_active == 5000
 
 
+def each_eleven_seconds(connections: int, first: int) -> Run:
+    """A run beside a broker that counts its clients, and nothing else, every eleven seconds."""
+    run = a_run(connections)
+    for place, sample in enumerate(run.samples):
+        kept = ("status.active", "status.polls", "status.connects", "status.unanswered") if place % 11 == first else ()
+        sample.values = {name: value for name, value in sample.values.items() if name in kept or not name.startswith("status.")}
+    return run
+
+
+@pytest.mark.parametrize("first", range(11))
+def test_a_broker_that_counts_each_eleven_seconds(first: int) -> None:
+    result, codes = reconciled(each_eleven_seconds(5000, first))
+    assert (result.server_active, result.agrees, result.divergences, codes) == (5000, True, [], [])
+
+
+@pytest.mark.parametrize("first", range(11))
+def test_losses_after_the_last_count_are_no_disagreement(first: int) -> None:
+    run = each_eleven_seconds(5000, first)
+    stop = next(phase.start_s for phase in run.phases if phase.name == "drain")
+    lost_s = stop - 3.5
+    for t_s, tick in run.ticks:
+        if lost_s < t_s <= stop:
+            tick.held -= 100
+        if lost_s < t_s <= lost_s + 1.0:
+            tick.deaths = {"reset": Deaths(count=100)}
+        tick.held_at_drain = min(tick.held_at_drain, 4900)
+    shift(run, "status.active", -100.0, since_s=lost_s)
+    result, _ = reconciled(run)
+    assert (result.client_held, result.agrees, [one for one in result.divergences if one.pair == "held"]) == (4900, True, [])
+
+
+def test_counts_of_the_ramp_do_not_describe_the_hold() -> None:
+    run = each_eleven_seconds(5000, 3)
+    hold = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    assert look(without(run, "status.", since_s=hold))[1][0].fields["why"] == "page_silent"
+
+
 def test_a_run_that_was_stopped_in_its_baseline() -> None:
     run = a_run(5000)
     run.ticks, run.phases = [], run.phases[:1]

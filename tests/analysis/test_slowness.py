@@ -48,7 +48,7 @@ def test_a_stopped_server_and_a_cut_path() -> None:
             sample.values["server.cpu_s"] = 9.0
     (still,) = stalls(run)
     assert still.fields["why"] == "stood_still"
-    for why, stopped in (("waited", 0.0), ("stopped", 1.0)):
+    for why, stopped in (("waited", 0.0), ("stood_still", 1.0), ("stopped", 9.0)):
         for sample in run.samples:
             sample.values["server.stopped"] = stopped
         (still,) = stalls(run)

@@ -62,10 +62,14 @@ def test_without_an_agents_samples_the_server_is_unknown() -> None:
     phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
     evidence = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (evidence.gone, evidence.restarted, evidence.silent) == (False, False, False)
-    # A sample of the server's host without them is different.
-    looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
-    evidence = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
-    assert (evidence.restarted, evidence.silent) == (True, True)
+    # A sample of the server's host without them is different, unless the same processes are read again: they were not read meanwhile.
+    elsewhere = [Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40)]
+    for ended, is_restarted in ((0.0, False), (3.0, True)):
+        after = [Sample(one.t_s, one.values | {"server.ended": ended}) for one in seen if one.t_s > 40]
+        before = [one for one in seen if one.t_s < 40]
+        looked = sorted([*ours, *before, *elsewhere, *after], key=lambda one: one.t_s)
+        evidence = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
+        assert (evidence.restarted, evidence.silent) == (is_restarted, True)
 
 
 # The residual there and here (B a connection); the hosts' memory (B).

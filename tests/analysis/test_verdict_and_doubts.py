@@ -456,8 +456,14 @@ def test_a_process_that_used_no_cpu_for_the_answers_is_not_the_server() -> None:
 
 
 def test_listen_queues_only_of_this_host_and_of_our_connects() -> None:
-    def found(again: int, unanswered: int, overflows: int, drops: int, at_s: float = 9.0) -> list[tuple[str, int]]:
+    def found(
+        again: int, unanswered: int, overflows: int, drops: int, at_s: float = 9.0, listeners: dict[str, float] | None = None
+    ) -> list[tuple[str, int]]:
         run = raised(a_run(20_000), overflows, "tcp.ListenOverflows", since_s=9.0)
+        if listeners is not None:
+            for sample in run.samples:
+                risen = {f"server.listeners_{name}": rise if sample.t_s >= 9.0 else 0.0 for name, rise in listeners.items()}
+                sample.values |= {"server.listeners": 1.0, "server.listeners_opened": 0.0, **risen}
         # Each overflow counts as a drop too.
         run = raised(run, overflows + drops, "tcp.ListenDrops", since_s=9.0)
         tick = next(tick for t_s, tick in run.ticks if t_s >= at_s)
@@ -470,6 +476,10 @@ def test_listen_queues_only_of_this_host_and_of_our_connects() -> None:
     assert found(50, 10, 40, 0) == [("listen_overflows", 40)]
     assert found(30, 10, 40, 0) == [("listen_overflows", 30)]
     assert found(50, 10, 40, 12) == [("listen_overflows", 40), ("listen_drops", 10)]
+    # No more than the server's own sockets dropped, where the same ones listened all the while.
+    assert found(50, 10, 40, 0, listeners={"dropped": 7.0}) == [("listen_overflows", 7)]
+    assert found(50, 10, 40, 12, listeners={"dropped": 0.0}) == []
+    assert found(50, 10, 40, 0, listeners={"dropped": 0.0, "opened": 1.0}) == [("listen_overflows", 40)]
     # Another program's, and another time.
     assert found(0, 0, 40, 12) == []
     assert found(50, 0, 40, 0, at_s=40.0) == []
@@ -486,7 +496,7 @@ def test_as_many_sockets_that_close_with_ours_are_a_proxys(more: int, each: bool
         for one in (run, left):
             for sample in one.samples:
                 held = 20_000 if sample.t_s > 9.0 else 0
-                sample.values |= {"server.descriptors": 20.0 + ends * held, "server.processes": 2.0}
+                sample.values |= {"server.descriptors_open": 20.0 + ends * held, "server.processes": 2.0}
         assert [one.code for ran in (run, left) for one in other_sockets(ran)] == ["host_shared", found]
 
 
@@ -640,3 +650,20 @@ def test_a_run_stopped_by_the_user() -> None:
     verdict, why = judged(100, True, stopped, cut, resumed)
     assert (verdict, why in (stopped.evidence, cut.evidence)) == ("passed", False)
     assert judged(60, True, cut, resumed, stopped) == ("failed", stopped.evidence)
+
+
+def test_a_run_that_was_not_served_in_full_shows_a_limit() -> None:
+    """A number that the server did not serve is a limit, known or not, unless asyncli or its user was the reason."""
+    summary = summarise(a_run(20_000, hold_s=30.0))
+    served_in_full = headroom(summary)
+    summary.connections.held = 300
+    said = headroom(summary)
+    assert ({"300", "20,000"} <= set(said.split()), {"300"} <= set(served_in_full.split())) == (True, False)
+    for owner, field, value in (
+        (summary.run, "stopped", True), (summary.run, "complete", False), (summary.generator, "saturated", True),
+        (summary.connections, "deaths", {"generator_lost": 19_700}),
+    ):  # fmt: skip
+        before = getattr(owner, field)
+        setattr(owner, field, value)
+        assert headroom(summary) == served_in_full, field
+        setattr(owner, field, before)

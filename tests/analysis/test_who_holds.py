@@ -9,10 +9,12 @@ import pytest
 from synthetic_run import SERVER, a_run
 
 from asyncli.analysis.cost import costs
+from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.generations import changes, generations
 from asyncli.analysis.holders import Holders, holders_of
 from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.model import metrics
+from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 
 N = 2000
@@ -81,6 +83,19 @@ def test_the_servers_own_count_divides_its_memory() -> None:
     assert other_clients_of(run).during == pytest.approx(N, rel=0.01)
     assert costs(run).server_user.bytes_per_connection == pytest.approx(SERVER, rel=0.02)
     assert other_clients_of(a_small_run(server__sockets=each(1))) is None
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_connects_that_the_server_leaves_waiting_are_no_other_clients(given_up: bool) -> None:
+    """A queue of HAProxy, or an application that is slow to grant: the server has accepted them."""
+    run = a_small_run(server__sockets=each(1.5))
+    waiting = max(tick.held for _, tick in run.ticks) // 2
+    for place, (_, tick) in enumerate(run.ticks):
+        if not given_up:
+            tick.connecting = tick.held // 2
+        elif place == 0:
+            tick.failures["handshake_timeout"] = waiting
+    assert other_clients_of(run) is None
 
 
 def test_connections_at_other_ports_are_others_or_the_servers_own() -> None:
@@ -174,3 +189,20 @@ def test_counts_that_are_read_at_different_instants_are_compared_at_one() -> Non
         if seldom:
             del sample.values["server.sockets"]
     assert with_those_elsewhere(run) is None
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_last_sample_of_a_generation_has_the_connections_of_its_instant(lost: int) -> None:
+    """The tick after it says so, unless connections ended in that second."""
+    run = a_small_run(**HOLDS)
+    last_s = next(sample.t_s for sample in run.samples if sample.t_s > run.phases[1].start_s + 3.0)
+    place = next(place for place, (t_s, _) in enumerate(run.ticks) if t_s > last_s)
+    run.ticks[place][1].deaths["reset"] = Deaths(count=lost)
+    for sample in run.samples:
+        sample.values["server.started"] = 0.0 if sample.t_s <= last_s else 4.0
+        sample.values["server.ended"] = 0.0
+        sample.values["server.processes"] = 3.0 if sample.t_s <= last_s else 7.0
+    kept = for_cost(run)
+    assert len(kept.ticks) < len(run.ticks)
+    known = run.held.at(last_s) if not lost else run.ticks[place - 1][1].held
+    assert kept.held.at(last_s) == pytest.approx(known)

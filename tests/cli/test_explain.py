@@ -1,4 +1,4 @@
-"""asyncli explain: a section of docs/method.md for each term, the catalogue's text for each finding."""
+"""asyncli explain: a section of docs/reference/terms.md for each term, the catalogue's text for each finding."""
 
 from __future__ import annotations
 
@@ -12,25 +12,39 @@ from programs import here
 
 from asyncli import findings
 from asyncli.analysis.bottleneck import _READ_LIMITS, _SHORTAGES, LATE
-from asyncli.cli.explain import _of_code, codes
+from asyncli.cli.explain import _columns, _of_code, codes
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
 from asyncli.model.exit_status import LISTED
 
 
+@pytest.mark.parametrize(("width", "rows"), [(0, 5), (11, 3), (19, 2), (30, 1)])
+def test_names_stand_in_as_many_columns_as_fit(width: int, rows: int) -> None:
+    names = ["aaaa", "b", "ccc", "dd", "eeeee"]
+    columns = _columns(names, width)
+    assert [name for column in columns for name in column] == names
+    assert len(columns[0]) == rows
+
+
 def test_without_a_term_lists_them(tmp_path: Path) -> None:
     done = here(tmp_path, "explain")
-    terms, codes, causes = (" ".join(text.split()) for text in re.split(r"\n(?=\w)", done.out))
-    assert terms.startswith("Terms: cost, ")
-    assert " worker_lost," in codes
-    assert "{probe}_lost" in codes
-    assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.rstrip(".").split(": ")[1].split(", "))
+    # The width of the programs of these tests.
+    assert max(map(len, done.out.splitlines())) <= 100
+    terms, codes, forms, causes = done.out.strip().split("\n\n")
+    assert "capacity search" in terms
+    assert "worker_lost" in codes.split()
+    assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.split())
+    # No placeholder: each form says what its word may be.
+    assert "{" not in done.out
+    assert {"lost_CAUSE:", *LOSS_WORDS} <= set(forms.replace(",", "").split())
+    for entry in findings.CATALOGUE:
+        assert ("{" in entry.code) == bool(entry.values), entry.code
 
 
 @pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
-    page = re.sub(r"`|\*\*", "", Path("docs/method.md").read_text(encoding="utf-8"))
+    page = re.sub(r"`|\*\*", "", Path("docs/reference/terms.md").read_text(encoding="utf-8"))
     assert [one for one in done.out.strip().split("\n\n") if one not in page] == []
 
 

@@ -34,7 +34,7 @@ def test_all_exports_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, 
     drawn = {one.name for one in plots.iterdir()}
     assert {f"{name}.{kind}" for name in names for kind in ("png", "svg")} <= drawn
     assert {one.name for one in tables.iterdir()} == {
-        f"{name}.csv" for name in ("ticks", "samples", "deaths", "phases", "findings", "cost", "columns")
+        f"{name}.csv" for name in ("ticks", "samples", "deaths", "phases", "events", "findings", "cost", "columns")
     }
     listed = set(done.out.splitlines())
     assert listed == {str(page), str(summary), *map(str, plots.iterdir()), *map(str, tables.iterdir())}

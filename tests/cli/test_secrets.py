@@ -54,8 +54,9 @@ def test_header_values_are_in_no_file_that_stays(tmp_path: Path, monkeypatch: py
             kept = tmp_path / ".run.db.secrets"
             assert (stat.S_IMODE(kept.stat().st_mode), SECRET.encode() in kept.read_bytes()) == (0o600, True)
             started = set(program.processes()) - {program.pid}
-            assert started == {*program.hosts(), *program.workers()}
-            assert len(started) == 3
+            assert started > {*program.hosts(), *program.workers()}
+            # And the one that computes the cost so far.
+            assert len(started) == 4
             # The program's command line has what its user wrote; its children's command lines do not.
             assert [pid for pid in program.processes() if SECRET.encode() in contents(f"/proc/{pid}/cmdline")] == [program.pid]
             assert not [pid for pid in started if SECRET.encode() in contents(f"/proc/{pid}/environ")]
@@ -190,8 +191,9 @@ def test_a_run_file_that_someone_changed_gets_no_secret(tmp_path: Path) -> None:
     assert ".run.db.secrets" in refused_resume(tmp_path)
 
 
-def test_the_login_of_the_status_page_is_asked_for_again(tmp_path: Path) -> None:
-    plan = Plan(urls=("http://127.0.0.1:1/",), status_url=f"http://me:{SECRET}@127.0.0.1:1/", connections=1)
+@pytest.mark.parametrize("page", [f"http://me:{SECRET}@127.0.0.1:1/", f"http://127.0.0.1:1/?token={SECRET}"])
+def test_the_secret_of_the_status_page_is_asked_for_again(tmp_path: Path, page: str) -> None:
+    plan = Plan(urls=("http://127.0.0.1:1/",), status_url=page, connections=1)
     writer = new_run(tmp_path / "run.db", plan)
     writer.phase(Phase("ramp", 0.0))
     writer.tick(1.0, Tick(second=1, held=1, opened=1))
@@ -199,6 +201,12 @@ def test_the_login_of_the_status_page_is_asked_for_again(tmp_path: Path) -> None
     assert files_with_secrets(tmp_path) == []
     assert "--status-url" in refused_resume(tmp_path)
     assert "Connection refused" in refused_resume(tmp_path, "--status-url", plan.status_url or "")
+
+
+def test_what_asks_apache_for_its_page_is_no_secret(tmp_path: Path) -> None:
+    plan = Plan(urls=("http://127.0.0.1:1/",), status_url="http://127.0.0.1:1/server-status?auto", connections=1)
+    new_run(tmp_path / "run.db", plan).close(False)
+    assert read_run(tmp_path / "run.db").plan.status_url == plan.status_url
 
 
 def test_a_run_file_of_an_earlier_asyncli_is_resumed_with_the_secrets_in_it(tmp_path: Path) -> None:
@@ -266,6 +274,7 @@ def test_headers_from_file_and_environment(tmp_path: Path, command: str, monkeyp
         (("--header", f"Bearer {SECRET}"), "", "--header: "),
         (("--header", f"X-A: {SECRET}\x07"), "", "--header: "),
         (("--status-url", f"http://me:{SECRET}@127.0.0.1:1/"), "", "status page http://***@127.0.0.1:1/: "),
+        (("--status-url", f"http://127.0.0.1:1/?token={SECRET}"), "", "status page http://127.0.0.1:1/?***: "),
         (("--agent", f"me:{SECRET}@127.0.0.1"), "", "--agent: '***@127.0.0.1'"),
         ((f"http://me:{SECRET}@[127.0.0.1/",), "", "URL: 'http://***@[127.0.0.1/'"),
     ],
@@ -311,3 +320,27 @@ def test_a_run_file_of_a_stranger_sends_no_file(tmp_path: Path, field: str, valu
     writer.tick(1.0, Tick(second=1, held=1, opened=1))
     writer.close(False)
     assert value in refused_resume(tmp_path)
+
+
+WITH_TOKEN = f"http://h/?token={SECRET}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["soak", f"http://h:99999/?token={SECRET}"], ["soak", f"ftp://h/?token={SECRET}"], [f"h/?token={SECRET}"],
+        ["soak", f"http://h/?token={SECRET} b'c"], ["check", f"ws://me:{SECRET}@h/?token={SECRET}"],
+        ["bench", f"http://h/{'a' * 90}:b?token={SECRET}", f"http://h:0/{'a' * 80}?token={SECRET}"], ["soak", f"h/?to=http://{SECRET}"],
+        ["soak", "--hold", WITH_TOKEN, "http://h/"], ["soak", f"--connections={WITH_TOKEN}", "http://h/"], ["soak", "--agent", WITH_TOKEN, "http://h/"],
+        ["demo", WITH_TOKEN], ["lab", WITH_TOKEN], ["explain", WITH_TOKEN], ["experiment", WITH_TOKEN], ["report", WITH_TOKEN],
+        ["runs", WITH_TOKEN], ["compare", WITH_TOKEN, WITH_TOKEN], ["soak", "--plan", WITH_TOKEN], ["soak", "--plan", "plan.toml"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_wrong_command_line_is_told_without_the_query_of_its_url(tmp_path: Path, words: list[str]) -> None:
+    """Also where the URL stands in place of another value or of a file, and from a plan file."""
+    (tmp_path / "plan.toml").write_text(f'urls = ["http://h:abc/?token={SECRET}"]\n')
+    done = here(tmp_path, *words)
+    assert (done.status, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert "?***" in done.err
+    assert SECRET not in done.err

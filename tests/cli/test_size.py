@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "run.db").write_bytes(lzma.decompress((GOLDEN / "plateaus.db.xz").read_bytes()))
+    (tmp_path / "run.db").write_bytes(lzma.decompress((GOLDEN / "clean.db.xz").read_bytes()))
     return tmp_path
 
 

@@ -194,6 +194,16 @@ Node 0, zone   Normal
 """
 
 
+@pytest.mark.parametrize(("mode", "is_limited"), [("0", False), ("1", False), ("2", True)])
+def test_granted_memory_is_read_where_it_is_limited(tmp_path: Path, mode: str, is_limited: bool) -> None:
+    (tmp_path / "meminfo").write_text(f"{MEMINFO}CommitLimit:    12341828 kB\nCommitted_AS:     316464 kB\n")
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    (tmp_path / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
+    values = MemoryReader(proc=tmp_path, links=dict).read().values
+    wanted = {"host.committed_bytes": 316464 * 1024, "host.commit_limit_bytes": 12341828 * 1024}
+    assert {name: values[name] for name in wanted if name in values} == (wanted if is_limited else {})
+
+
 def test_pages_on_per_cpu_lists_are_free(tmp_path: Path) -> None:
     assert kernel.parse_zoneinfo(ZONEINFO) == (7890 + 7302) * kernel.PAGE_BYTES
     (tmp_path / "meminfo").write_text(MEMINFO)

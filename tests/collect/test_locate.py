@@ -70,6 +70,15 @@ def test_server_facts_name_the_process(server: Forked) -> None:
     assert facts.exe == os.path.realpath(f"/proc/{server.process.pid}/exe")
     assert facts.name == os.path.basename(facts.exe)
     assert facts.config_path is None
+    assert facts.runtime.kind == "python"
+    assert facts.record(None)["runtime"] == facts.runtime.document()
+
+
+def test_facts_of_an_earlier_or_later_agent_are_read() -> None:
+    earlier = b'{"pid": 7, "name": "app"}'
+    later = b'{"pid": 7, "runtime": {"kind": "wasm", "version": "1", "heap": {}}, "further": 1}'
+    assert "runtime" not in msgspec.json.decode(earlier, type=ServerFacts).record(None)
+    assert msgspec.json.decode(later, type=ServerFacts).runtime.title == "wasm 1"
 
 
 def test_a_program_has_the_name_it_was_started_by(tmp_path: Path) -> None:

@@ -237,6 +237,22 @@ def test_children_of_an_ended_root_are_orphans() -> None:
             os.killpg(root.pid, signal.SIGKILL)
 
 
+def test_the_living_roots_are_those_that_have_not_ended(tree: Tree) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        server = ServerTree(sorted([other.pid, tree.master.pid]))
+        server()
+        assert server.living_roots() == tuple(sorted([other.pid, tree.master.pid]))
+        other.kill()
+        # Also before anyone has waited for it.
+        until(lambda: server.living_roots() == (tree.master.pid,), "the other has ended")
+    finally:
+        other.kill()
+        other.wait()
+    tree.kill()
+    assert server.living_roots() == ()
+
+
 def test_an_ended_server_raises_until_it_is_found_again(tree: Tree) -> None:
     roots: list[int] = []
     server = ServerTree([tree.master.pid], lambda: roots)

@@ -1,4 +1,4 @@
-"""Limits on tasks, address space and memory maps: from trees of files, and of real processes."""
+"""Limits on tasks, memory of a process and its maps: from trees of files, and of real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.collect.procfs import PAGE_BYTES, Stat, read_stat
+from asyncli.collect.procfs import Stat, read_stat
 from asyncli.collect.server_limits import ServerLimits
 from asyncli.model.metrics import METRICS
 
@@ -130,15 +130,26 @@ def test_the_tasks_of_the_host(tmp_path: Path, threads: int, pids: int, limit: i
 
 def test_the_address_space_of_the_process_that_is_closest_to_its_limit(tmp_path: Path) -> None:
     files = {}
-    for pid, limit, pages in ((7, "1000000", 10), (8, "1000000", 20), (9, "unlimited", 90)):
+    for pid, limit, kilobytes in ((7, "1000000", 40), (8, "1000000", 80), (9, "unlimited", 90)):
         files[f"proc/{pid}/limits"] = limits_of(address_space=limit)
-        files[f"proc/{pid}/status"] = of_user(ROOT)
-        files[f"proc/{pid}/statm"] = f"{pages} 1 1 1 0 1 0\n"
+        files[f"proc/{pid}/status"] = f"{of_user(ROOT)}VmSize:\t{kilobytes} kB\n"
     proc = tree(tmp_path, files)
     values = ServerLimits(lambda: [a_process(pid) for pid in (7, 8, 9)], proc=proc).read().values
     assert values == {
-        "server.address_space_bytes": 20.0 * PAGE_BYTES,
+        "server.address_space_bytes": 80.0 * 1024,
         "server.address_space_limit_bytes": 1e6,
+    }
+
+
+def test_each_limit_on_memory_by_what_it_counts(tmp_path: Path) -> None:
+    limits = limits_of(address_space="8000000") + "Max data size   4000000   unlimited   bytes\n"
+    counted = "VmSize:\t    6000 kB\nVmData:\t    3000 kB\n"
+    proc = tree(tmp_path, {"proc/7/limits": limits, "proc/7/status": of_user(ROOT) + counted})
+    assert ServerLimits(lambda: [a_process(7)], proc=proc).read().values == {
+        "server.address_space_bytes": 6000.0 * 1024,
+        "server.address_space_limit_bytes": 8e6,
+        "server.data_bytes": 3000.0 * 1024,
+        "server.data_limit_bytes": 4e6,
     }
 
 
@@ -178,6 +189,7 @@ def test_a_thread_of_a_real_process_takes_of_all_of_them() -> None:
         assert server.stdin is not None
         assert server.stdout is not None
         resource.prlimit(server.pid, resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        resource.prlimit(server.pid, resource.RLIMIT_DATA, (6 << 30, 6 << 30))
         limits = ServerLimits(lambda: [read_stat(server.pid)])
         server.stdout.readline()
         before = {**limits.read().values, **limits.read_mappings().values}
@@ -188,7 +200,8 @@ def test_a_thread_of_a_real_process_takes_of_all_of_them() -> None:
         server.kill()
     assert set(after) <= set(METRICS)
     assert after["server.address_space_limit_bytes"] == 8 << 30
-    stacks = after["server.address_space_bytes"] - before["server.address_space_bytes"]
-    assert stacks > 20 << 16
+    assert after["server.data_limit_bytes"] == 6 << 30
+    for name in ("server.address_space_bytes", "server.data_bytes"):
+        assert after[name] - before[name] > 20 << 16, name
     assert after["server.mappings"] - before["server.mappings"] >= 20
     assert after["host.tasks"] > 0

@@ -6,14 +6,14 @@ import pytest
 from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, TENGINE
 
 from asyncli.collect import status_pages
-from asyncli.collect.status_pages import NotStatusPage, OurFrontend, excerpt, impossible_count, parse_page
-from asyncli.model.products import Frontend
+from asyncli.collect.status_pages import NotStatusPage, OurBackend, OurFrontend, excerpt, impossible_count, parse_page
+from asyncli.model.products import Backend, Frontend
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
 
 def test_nginx_has_all_values() -> None:
-    kind, values, _ = parse_page(NGINX)
+    kind, values, *_ = parse_page(NGINX)
     assert kind == "stub_status"
     assert {name.removeprefix("status."): value for name, value in values.items()} == {
         "active": 15001, "accepts": 15012, "handled": 15011, "requests": 31893, "reading": 0, "writing": 1, "waiting": 15000,
@@ -27,7 +27,7 @@ def test_additional_columns_are_accepted() -> None:
 
 def test_prefork_counts_busy_processes_as_connections_and_no_accepts() -> None:
     page = parse_page(PREFORK)
-    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9}, {})
+    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9, "status.places": 13}, {}, {})
 
 
 def test_event_counts_connections_not_threads() -> None:
@@ -48,7 +48,7 @@ def test_apache_with_extended_status_counts_requests(page: str) -> None:
 def test_haproxys_frontends_are_summed_with_the_one_that_serves_the_page() -> None:
     counts = {"status.active": 4, "status.accepts": 7, "status.handled": 5, "status.requests": 12}
     found = parse_page(HAPROXY + LAB.replace("FRONTEND", "BACKEND"))
-    assert found == ("haproxy", counts, {"lab": Frontend(3, 58), "stats": Frontend(1, 58)})
+    assert found == ("haproxy", counts, {"lab": Frontend(3, 58), "stats": Frontend(1, 58)}, {})
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,52 @@ def test_the_frontend_whose_sessions_rise_most_is_ours_and_the_greatest_slim_is_
     assert OurFrontend().limit({"all": Frontend(1, own)}) == {"status.limit": own}
 
 
+SERVERS = [
+    # name, status, act, bck, scur, slim
+    ("BACKEND", "UP", 2, 1, 5, 7),
+    ("a", "UP", 1, 0, 2, 100),
+    ("b", "no check", 1, 0, 3, 50),
+    ("down", "DOWN", 1, 0, 0, 1),
+    ("drained", "DRAIN", 1, 0, 0, 1),
+    ("spare", "UP", 0, 1, 0, 9),
+]  # fmt: skip
+
+
+def backends_of(servers: list[tuple[str, str, int, int, int, int | str]], mode: str = "http") -> dict[str, Backend]:
+    """The backend "web" of a page with these servers, its frontend beside it."""
+    rows = ["web,FRONTEND,OPEN,,,,5,900,http"]
+    rows += [f"web,{name},{status},1,{act},{bck},{scur},{slim},{mode}" for name, status, act, bck, scur, slim in servers]
+    return dict(parse_page("# pxname,svname,status,weight,act,bck,scur,slim,mode\n" + "\n".join(rows) + "\n").backends)
+
+
+def test_the_servers_of_a_backend_that_serve_are_summed() -> None:
+    assert backends_of(SERVERS) == {"web": Backend(5, 150)}
+    assert backends_of([("a", "UP", 1, 0, 2, ""), *SERVERS]) == {"web": Backend(7, None)}
+    assert backends_of(SERVERS[-1:], "tcp") == {"web": Backend(0, 9, is_tcp=True)}
+    assert backends_of(SERVERS[:1] + SERVERS[3:5]) == {}
+
+
+def test_the_backend_that_is_full_first_is_ours() -> None:
+    ours = OurBackend()
+    pages = [
+        {"web": Backend(4, 154), "api": Backend(0, 10), "other": Backend(0, None)},
+        {"web": Backend(5, 154), "api": Backend(0, 10), "other": Backend(0, None)},
+        {"web": Backend(44, 154), "api": Backend(2, 10), "other": Backend(0, None)},
+        {"web": Backend(44, 154), "api": Backend(2, 10), "other": Backend(99, None)},
+    ]
+    found = [{name.rpartition(".")[2]: number for name, number in ours.limit(page).items()} for page in pages]
+    assert found == [{}, {"behind": 1, "behind_limit": 150}, {"behind": 40, "behind_limit": 150}, {}]
+
+
+def test_of_two_backends_that_share_our_connections_the_fuller_one_is_told() -> None:
+    ours = OurBackend()
+    assert ours.limit({"a": Backend(0, 500), "b": Backend(0, 100)}) == {}
+    assert [*ours.limit({"a": Backend(30, 500), "b": Backend(30, 100)}).values()] == [30, 100]
+
+
 def test_a_column_that_a_version_lacks_is_absent() -> None:
     page = parse_page(HAPROXY.replace("req_tot", "else").replace("conn_tot", "other").replace("slim", "more"))
-    assert page[1:] == ({"status.active": 4, "status.accepts": 5, "status.handled": 5}, {})
+    assert page[1:] == ({"status.active": 4, "status.accepts": 5, "status.handled": 5}, {}, {})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from documented import PAGES, ROOT, blocks, commands
 
 from asyncli.cli.main import _is_original_usage, _soak_forever, cli
 from asyncli.cli.options import plan_from
+from asyncli.cli.soak import take_collect_command
 
 #: Placeholders for a reader's values.
 _STANDS_FOR = {"PID": "4711", "URL": "http://127.0.0.1:8080/", "...": "http://127.0.0.1:8080/"}
@@ -35,6 +36,8 @@ def test_its_commands_are_taken(page: Path, monkeypatch: pytest.MonkeyPatch, tmp
             if context.command.name in ("soak", "check") and values.get("resume") is None:
                 for name in ("header_file", "mqtt_login_file"):  # files of the reader's
                     values.pop(name, None)
+                if context.command.name == "soak":
+                    take_collect_command(values)
                 urls = values.pop("urls")
                 plan_from(values, urls if urls or not inline else [_STANDS_FOR["URL"]])
         except click.exceptions.Exit as end:  # --help and --version

@@ -72,6 +72,14 @@ def test_the_schema_of_plans_is_current(command: str) -> None:
     assert {*(BENCH_KEYS if command == "bench" else KEYS)} - {*SENT_FILES} <= json.loads(made)["properties"].keys()
 
 
+@pytest.mark.parametrize("command", ["soak", "bench"])
+def test_the_schema_of_results_is_current(command: str) -> None:
+    made = reference.results_schema(command)
+    jsonschema.Draft202012Validator.check_schema(json.loads(made))
+    name = reference.results_schema_name(command)
+    assert made == (ROOT / "configs" / name).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
 def test_a_shipped_plan_names_its_schema_and_follows_it(path: Path) -> None:
     first, _, text = path.read_text(encoding="utf-8").partition("\n")

@@ -18,7 +18,7 @@ from test_table import shard
 from asyncli.engine import host as module
 from asyncli.engine.host import WorkerHost, _Link
 from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
-from asyncli.model.records import Tick
+from asyncli.model.records import GAUGES, ProtocolCounts, Tick, TlsCounts
 
 encode = msgspec.msgpack.Encoder().encode
 T0 = 1000.0
@@ -162,3 +162,21 @@ def test_connections_held_at_the_drain_are_not_lost_with_their_worker(monkeypatc
     fleet.end()
     os.close(read)
     os.close(write)
+
+
+def test_counts_that_are_merged_leave_the_gauges_of_tls_and_protocol() -> None:
+    """A worker merges a tick that it could not send, a session those of several hosts in turn."""
+    whole = Tick()
+    for streams in (5, 4):
+        tick = Tick(protocol=ProtocolCounts(streams_opened=1, streams_open=streams, without_streams=streams), tls=TlsCounts(full=1, objects=streams))
+        whole.merge_counts(tick)
+        whole.merge_gauges(tick)
+    assert whole.protocol == ProtocolCounts(streams_opened=2, streams_open=9, without_streams=9)
+    assert whole.tls == TlsCounts(full=2, objects=9)
+
+
+def test_each_gauge_is_summed_over_workers() -> None:
+    whole = Tick()
+    for _ in range(2):
+        whole.merge_gauges(Tick(**dict.fromkeys(GAUGES, 3)))
+    assert {name: getattr(whole, name) for name in GAUGES} == dict.fromkeys(GAUGES, 6)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from namespaces import SERVER, Cable
 
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
-from asyncli.engine.net import PEER_CLOSED, READABLE, PollNet, RealNet
+from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, PollNet, RealNet
 from asyncli.engine.spread import Destination
 from asyncli.engine.tls import TlsNet
 from asyncli.model.values import TlsOptions
@@ -121,6 +124,31 @@ def test_a_socket_knows_what_it_sent_again() -> None:
         assert (net.retransmitted(first), net.retransmitted(second) >= 1) == (0, True)
         for handle in (first, second):
             net.close(handle, abort=True)
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("kind", [RealNet, PollNet])
+def test_a_rejected_syn_is_not_reported_without_end(kind: type[RealNet]) -> None:
+    """On loopback the connect goes on until the next SYN: an error that stays in its queue would be polled again and again."""
+    rule = "table ip t { chain i { type filter hook input priority 0; tcp dport 9000 reject with icmp admin-prohibited; }; }"
+    with Cable() as cable, cable.inside("server"):
+        subprocess.run(["nft", rule], check=True)
+        net = kind((Destination(socket.AF_INET, SERVER, 9000),), ())
+        handle = net.connect(0, 0)
+        net.watch(handle, READABLE | WRITABLE)
+        reports = 0
+        outcome = errno.EAGAIN
+        give_up_s = time.monotonic() + 60
+        while outcome == errno.EAGAIN and time.monotonic() < give_up_s:
+            reports += len(net.poll(8, 0.1))
+            try:
+                net.send(handle, b"")
+            except OSError as error:
+                outcome = error.errno or 0
+        net.close(handle, abort=True)
+    # The error twice, until its queue is emptied, and the outcome.
+    assert outcome == errno.EHOSTUNREACH
+    assert reports <= 4
 
 
 class SlowNet:

@@ -24,12 +24,14 @@ from scratch import FOLDER
 from asyncli.core.histogram import Histogram
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import HISTOGRAMS, Check, Finding, Phase, Sample, Tick
+from asyncli.model.records import HISTOGRAMS, Check, Finding, Phase, Sample, Tick, mark
 from asyncli.model.run import Run
+from asyncli.store.events import encode_event
 from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.resume import read_interrupted
 from asyncli.store.run_index import read_index_entry
+from asyncli.store.schema import ADD_EVENT
 
 
 class Case(NamedTuple):
@@ -45,6 +47,7 @@ _FILE = FOLDER / "run.db"
 _COLUMNS = {
     "meta": ("key", "value"), "phases": ("name", "start_s", "end_s"), "ticks": ("t_s", "second", "held", "payload"), "metrics": ("id", "name"),
     "samples": ("t_s", "metric", "value"), "findings": ("t_s", "code", "severity", "evidence", "remedy"), "checks": ("place", "payload"),
+    "events": ("kind", "at_s", "end_s", "text", "fields"),
 }  # fmt: skip
 _TABLES = tuple(_COLUMNS)
 _VALUES = (
@@ -72,6 +75,7 @@ def whole() -> bytes:
         writer.checks([Check("nofile", "descriptors", "ok", have=20000.0, need=600.0)])
         writer.close(True)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as small:
+            small.execute(ADD_EVENT, encode_event(mark(5.5, "deployed 1.4.2")))
             small.execute("PRAGMA page_size = 512")
             small.execute("VACUUM")
         return path.read_bytes()
@@ -209,6 +213,7 @@ def _sound(run: Run) -> None:
     """Check that all numbers are usable."""
     numbers = [number for one in run.phases for number in (one.start_s, one.end_s) if number is not None]
     numbers += [t_s for t_s, _ in run.ticks]
+    numbers += [event.at_s for event in run.events]
     for _, tick in run.ticks:
         numbers += [tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, tick.longest_wait_s, float(tick.held)]
         histograms: list[Histogram] = [getattr(tick, name) for name in HISTOGRAMS]

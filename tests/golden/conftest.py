@@ -24,6 +24,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(name)
 
 
+@pytest.fixture(autouse=True)
+def without_a_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable COLUMNS, which some terminals set, says how wide tables are."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[dict[str, str]], None]:
     """``golden({name: text})``: each text is that of the file of this name, or fails with the first lines that differ."""

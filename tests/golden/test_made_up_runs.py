@@ -28,6 +28,18 @@ def test_the_answers_of_made_up_runs(golden: Callable[[dict[str, str]], None]) -
     golden({"answers.txt": "\n".join(said)})
 
 
+def test_a_forecast_names_a_known_limit_never_the_first() -> None:
+    """It knows only what it read: a server has settings that no run shows."""
+    sentences = {name: headroom(one) for name, one in cases()}
+    assert [name for name, text in sentences.items() if "first limit" in text] == []
+    known = {name: text for name, text in sentences.items() if "first known limit" in text}
+    assert len(known) > 5
+    is_read = ("worker_connections", "HAProxy")
+    for name, text in known.items():
+        is_told = "own settings are unknown" in text or "own limits are unknown" in text
+        assert is_told or any(product in text for product in is_read), name
+
+
 def test_the_reports_of_made_up_runs(golden: Callable[[dict[str, str]], None]) -> None:
     odd = summarise(a_run(3000))
     odd.connections.reopened = 2

@@ -79,7 +79,7 @@ def test_a_stored_run_says_what_it_said(name: str, asyncli: Callable[..., str], 
     assert "Rule:" not in text
     said = {f"{stem}.txt": text}
     if name in SHORT:
-        assert len(text.splitlines()) <= 40
+        assert len(text.splitlines()) <= 45
     if name in LONG:
         print_results(results, verbose=True)
         said[f"{stem}.verbose.txt"] = capsys.readouterr().out

@@ -3,7 +3,8 @@
 ``before``: it touches BYTES for each of so many CONNECTIONS before it listens, as a pool or a heap that is touched in advance.
 ``with the first``: it takes them as one piece with the first connection. Each connection then
 writes to its part. ``roster``: each connection keeps BYTES for each of those that were there
-before it. ``unread``: it reads 100 bytes of what comes at once, and answers ``ok``. ``closing``:
+before it. ``cache``: it keeps BYTES of each of the first CONNECTIONS, and a quarter of that of each
+later one. ``unread``: it reads 100 bytes of what comes at once, and answers ``ok``. ``closing``:
 it stops listening after CONNECTIONS. It prints its port, and ends when its standard input does.
 """
 
@@ -23,7 +24,7 @@ ANSWER = b"ok" if MODE == "unread" else b"HTTP/1.1 200 OK\r\nContent-Length: 0\r
 EVENTS = select.EPOLLIN | (select.EPOLLET if MODE == "unread" else 0)
 pool = bytearray(b"x" * EACH * MOST) if MODE == "before" else bytearray()
 used = 0
-rosters: list[bytes] = []
+kept: list[bytes] = []
 
 
 def use_pool() -> None:
@@ -31,7 +32,10 @@ def use_pool() -> None:
     if not EACH:
         return
     if MODE == "roster":
-        rosters.append(b"x" * EACH * len(rosters))
+        kept.append(b"x" * EACH * len(kept))
+        return
+    if MODE == "cache":
+        kept.append(b"x" * (EACH if len(kept) < MOST else EACH // 4))
         return
     pool = pool or bytearray(b"x" * EACH * MOST)
     pool[used : used + EACH] = b"y" * EACH

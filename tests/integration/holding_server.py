@@ -1,6 +1,7 @@
 """HTTP servers that hold their connections' memory in strange places: python holding_server.py MODE BYTES [SOCKET]
 
-``plain``: in the process that listens. ``handover``: in another process, which gets the sockets. ``twice_forked``: in a child of a
+``plain``: in the process that listens. ``handover``: in another process, which gets the sockets, and may have so many
+descriptors open: BYTES [DESCRIPTORS]. ``twice_forked``: in a child of a
 child for each connection. ``shared_memory``: in a file in memory, which nobody maps. ``helper``: in the process that listens,
 and as much again in a daemon of the server's that has no socket of theirs and is told of each through a pipe. ``backend``: a
 WebSocket application at the Unix socket SOCKET. It prints its port, and ends when its standard input does.
@@ -14,6 +15,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -101,6 +103,9 @@ async def hold(sent: socket.socket) -> None:
         data, ancillary, _, _ = sent.recvmsg(1, socket.CMSG_LEN(4))
         if not data:
             os._exit(0)
+        if not ancillary:
+            # It may open no more: the kernel closed the socket.
+            return
         connection = socket.socket(fileno=array.array("i", ancillary[0][2])[0])
         connection.setblocking(False)
         kept.append(asyncio.ensure_future(serve_one(connection)))
@@ -136,6 +141,9 @@ def accept_for_others() -> None:
         here.close()
         listener.close()
         rename("holder")
+        if len(sys.argv) > 3:
+            descriptors = int(sys.argv[3])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
         asyncio.run(hold(there))
     there.close()
     end_with_stdin()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fault_table
 import pytest
@@ -21,10 +23,15 @@ pytestmark = [pytest.mark.nginx, pytest.mark.haproxy]
 N = 100
 
 
+class Place(NamedTuple):
+    address: str
+    port: int
+
+
 class TcpHaproxy(LabHaproxy):
     """A HAProxy in mode tcp before these backends."""
 
-    def __init__(self, *backends: LabNginx) -> None:
+    def __init__(self, *backends: LabNginx | Place) -> None:
         super().__init__(1000)
         self.backends = backends
 
@@ -36,9 +43,19 @@ class TcpHaproxy(LabHaproxy):
         return f"{settings}\n" + "\n    ".join(lines) + f"\n\n# The status page{page}"
 
 
+class ErringHaproxy(TcpHaproxy):
+    """A HAProxy in mode http, which answers by itself where its backend does not."""
+
+    def _config(self) -> str:
+        # The backend's answers are three quarters as long as the proxy's own.
+        pad = f"http-response set-header x-pad {'p' * 34}"
+        short = f"timeout connect 2s\n    timeout server 3s\n    default-server maxconn 20\n    {pad}\n    "
+        return super()._config().replace("mode tcp", "mode http").replace("timeout server 1h\n    ", short)
+
+
 @contextmanager
-def a_proxy(*backends: LabNginx) -> Iterator[TcpHaproxy]:
-    server = TcpHaproxy(*backends)
+def a_proxy(*backends: LabNginx | Place, kind: type[TcpHaproxy] = TcpHaproxy) -> Iterator[TcpHaproxy]:
+    server = kind(*backends)
     with asyncio.Runner() as runner:
         runner.run(server.start())
         try:
@@ -109,3 +126,29 @@ def test_the_backend_is_restarted(tmp_path: Path) -> None:
     assert diagnosed(summary)["backend_ended"] >= N
     assert all(not one["certain"] for one in summary["diagnoses"] if one["code"] == "backend_ended")
     fault_table.require_as_written("test_the_backend_is_restarted", summary)
+
+
+def test_error_answers_of_a_proxy_are_no_parts_of_others(tmp_path: Path) -> None:
+    """They are longer than the backend's: their bytes say nothing of the heartbeats that got no answer."""
+    bare = [sys.executable, str(Path(__file__).with_name("bare_server.py")), "before"]
+    with subprocess.Popen(bare, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as backend:
+        assert backend.stdout is not None
+        place = Place("127.0.0.1", int(backend.stdout.readline()))
+        with a_proxy(place, kind=ErringHaproxy) as proxy, soaking(tmp_path, proxy, "--timeout", "2s") as program:
+            backend.send_signal(signal.SIGSTOP)
+            program.until(lambda: has_errors(tmp_path), "the proxy has answered itself")
+            backend.send_signal(signal.SIGCONT)
+            program.until(lambda: held(tmp_path) == N, "all are held again")
+        backend.kill()
+    summary = report(tmp_path, "run.db")
+    assert "answers_in_part" not in {diagnosis["code"] for diagnosis in summary["diagnoses"]}, summary["diagnoses"]
+    fault_table.require_as_written("test_error_answers_of_a_proxy_are_no_parts_of_others", summary)
+
+
+def has_errors(folder: Path) -> bool:
+    """Whether heartbeats were lost, and some were answered with 503."""
+    run = recorded(folder / "run.db")
+    if run is None:
+        return False
+    ticks = [tick for _, tick in run.ticks]
+    return sum(tick.lost for tick in ticks) >= N // 2 and sum(tick.by_status.get(503, 0) for tick in ticks) >= N // 4

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,8 @@ import fault_table
 import psutil
 import pytest
 from memory_groups import own_group
-from programs import DEADLINE_S, Program, report, serving
+from namespaces import SERVER, Cable
+from programs import DEADLINE_S, Program, report, serving, serving_by
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
@@ -59,9 +61,16 @@ def words(found: Capacity) -> str:
 
 
 def require_row(test: str, found: Capacity) -> None:
-    """Require that the findings have the sentences of the fault's row."""
+    """Require that the bottleneck, the findings and the first line have the sentences of the fault's row."""
     (row,) = (one for one in fault_table.rows() if one.name == test)
-    fault_table.require_said(row.says, [one.evidence for one in found.findings])
+    evidence = [one.evidence for one in (*found.findings, *found.gave_way)]
+    fault_table.require_said(row.says, [*evidence, *doubts(found), one_line(found)])
+
+
+def doubts(found: Capacity) -> list[str]:
+    """What the answer says of limits of another kind."""
+    answer = next(section for section in capacity_document(found).sections if section.id == "answer")
+    return [str(block.words) for block in answer.blocks if isinstance(block, Paragraph) and block.role == "doubt"]
 
 
 async def test_a_server_that_answers_with_errors_holds_none(tmp_path: Path) -> None:
@@ -71,6 +80,34 @@ async def test_a_server_that_answers_with_errors_holds_none(tmp_path: Path) -> N
     assert [(one.asked, one.lost, one.crossed) for one in found.steps] == [(count, 0, ["heartbeats.by_status.404"]) for count in (20, 1)]
     # The first error answer ends a step.
     assert {one.code for one in read_run(tmp_path / "steps" / found.steps[0].run_file).findings} >= {ABORTED}
+
+
+async def test_a_listener_that_accepts_nothing_is_not_tested(tmp_path: Path) -> None:
+    """Its kernel grants the connects."""
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
+        found = await searched(tmp_path, f"tcp://127.0.0.1:{listener.getsockname()[1]}/", 20, most=20, timeout="10s")
+    assert (found.verdict, len(found.steps)) == ("untested", 1), words(found)
+
+
+@pytest.mark.namespaces
+def test_a_listener_elsewhere_of_which_nothing_is_heard_is_not_tested(tmp_path: Path) -> None:
+    """Whether a program accepts there is not seen from here."""
+    asked = [*FLAGS, "--start", "20", "--most", "20", "--out", "steps", "--json", "out.json"]
+    with Cable() as cable:
+        with cable.inside("server"):
+            listener = socket.create_server((SERVER, 9000), backlog=200)
+        with listener, cable.inside("client"), Program(tmp_path, "capacity", f"tcp://{SERVER}:9000/", *asked) as program:
+            done = program.wait()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (done.status, found["verdict"], len(found["steps"])) == (3, "untested", 1), done
+    assert found["why"] == found["steps"][0]["why"]
+
+
+async def test_a_capacity_has_the_doubts_of_its_largest_held_step(tmp_path: Path) -> None:
+    with serving(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n") as server:
+        found = await searched(tmp_path, server.url, 20, most=20, timeout="10s")
+    assert found.verdict == "held", words(found)
+    assert [finding.code for finding in found.findings] == ["redirected"]
 
 
 @pytest.mark.nginx
@@ -161,22 +198,28 @@ table inet box {
 
 @pytest.mark.nginx
 def test_a_box_between_whose_table_is_full_is_the_network(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    script = f"ip link set lo up && nft -f - && exec {sys.executable} -c '{_BETWEEN}' {tmp_path} {here} {here.parent}"
-    command = ["unshare", "-n", "sh", "-c", script]
-    try:
-        probe = subprocess.run(["unshare", "-n", "sh", "-c", "nft -f -"], input=_BOX, text=True, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no unshare on this host")
-    if probe.returncode:
-        pytest.skip("no network namespace with nft can be made here")
-    done = subprocess.run(command, input=_BOX, text=True, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = found_in_a_namespace(tmp_path, _BOX)
     assert found["verdict"] == "found", found
     assert found["bracket"]["held"] <= 60 < found["bracket"]["failed"], [(one["asked"], one["held"], one["why"]) for one in found["steps"]]
     first = found["gave_way"][0]
     assert (first["side"], first["code"], first["certain"]) == ("network", "never_arrived", True), found["gave_way"]
+    assert found["pace"]["limits"] == "number", found["pace"]
+
+
+def found_in_a_namespace(tmp_path: Path, rules: str) -> Any:
+    """The JSON of a search in a network namespace of its own with these rules of nft, on an nginx at port 18080."""
+    here = Path(__file__).parent
+    script = f"ip link set lo up && nft -f - && exec {sys.executable} -c '{_BETWEEN}' {tmp_path} {here} {here.parent}"
+    command = ["unshare", "-n", "sh", "-c", script]
+    try:
+        probe = subprocess.run(["unshare", "-n", "sh", "-c", "nft -f -"], input=rules, text=True, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no unshare on this host")
+    if probe.returncode:
+        pytest.skip("no network namespace with nft can be made here")
+    done = subprocess.run(command, input=rules, text=True, capture_output=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.nginx
@@ -254,12 +297,11 @@ async def test_a_limit_for_each_client_address(tmp_path: Path, addresses: int) -
     assert (found.verdict, found.gave_way[0].code) == ("found", "handshake_refused"), words(found)
     assert found.bracket.held <= most < found.bracket.failed, words(found)
     # From one address, the server's limit and one for each address look the same.
-    answer = next(section for section in capacity_document(found).sections if section.id == "answer")
-    doubts = [block for block in answer.blocks if isinstance(block, Paragraph) and block.role == "doubt"]
-    (doubt,) = [str(block.words) for block in doubts]
+    (doubt,) = doubts(found)
     assert ("--source" in doubt) == (addresses == 1)
-    # So does one on connects in a time.
-    assert "--ramp" in doubt
+    # One on connects in a time does not: it was tried at a slower pace.
+    assert found.pace is not None
+    assert (found.pace.limits, found.pace.served_slower) == ("number", most)
 
 
 @pytest.mark.mosquitto
@@ -294,3 +336,66 @@ async def test_a_timer_of_nginx_is_refused_before_the_first_step(tmp_path: Path)
         with pytest.raises(PreflightError, match="keepalive_timeout"):
             await searched(tmp_path, server.url, 100, keepalive=10, hold="20s")
     assert list((tmp_path / "steps").iterdir()) == []
+
+
+REFUSING_SERVER = Path(__file__).parent / "refusing_server.py"
+
+
+@pytest.mark.parametrize(("rule", "how"), [("window", "reset"), ("bucket", "reset"), ("bucket", "fin")])
+async def test_a_limit_on_connects_in_a_time_is_no_capacity(tmp_path: Path, rule: str, how: str) -> None:
+    with serving_by(REFUSING_SERVER, rule, 100, how) as port:
+        found = await searched(tmp_path, f"http://127.0.0.1:{port}/", 80, within=0.1, most=1000)
+    assert found.pace is not None, words(found)
+    assert (found.verdict, found.pace.limits, found.bracket.failed) == ("stopped", "connects_in_a_time", None), words(found)
+    # The same count at the first pace, at the slower one, and at the first one again.
+    first, slower, again = [one for one in found.steps if one.asked == found.pace.asked][-3:]
+    assert [(one.outcome, one.slower_ramp) for one in (first, slower, again)] == [("failed", False), ("held", True), ("failed", False)]
+    assert found.bracket.held >= slower.held == slower.asked > 100 > slower.ramp_per_s
+    assert [one.code for one in found.gave_way] == ["connect_rate"]
+    require_row("test_a_limit_on_connects_in_a_time_is_no_capacity", found)
+
+
+@pytest.mark.parametrize("how", ["reset", "fin"])
+async def test_a_limit_on_the_number_is_the_same_at_a_slower_pace(tmp_path: Path, how: str) -> None:
+    with serving_by(REFUSING_SERVER, "count", 100, how) as port:
+        found = await searched(tmp_path, f"http://127.0.0.1:{port}/", 80, within=0.1, most=1000)
+    assert found.pace is not None, words(found)
+    assert (found.verdict, found.pace.limits) == ("found", "number"), words(found)
+    assert found.bracket.held <= 100 < found.bracket.failed, words(found)
+    assert (found.pace.served, found.pace.served_slower, found.steps[-1].slower_ramp) == (100, 100, True), words(found)
+    require_row("test_a_limit_on_the_number_is_the_same_at_a_slower_pace", found)
+
+
+@pytest.mark.parametrize("how", ["reset", "fin"])
+async def test_a_server_that_refuses_each_is_not_silent(tmp_path: Path, how: str) -> None:
+    with serving_by(REFUSING_SERVER, "ever", 100, how) as port:
+        found = await searched(tmp_path, f"http://127.0.0.1:{port}/", 60, within=0.1, most=1000)
+    assert (found.verdict, found.bracket) == ("stopped", Bracket(60, 120)), words(found)
+    assert (found.steps[-1].outcome, found.steps[-1].served) == ("stopped", 0), words(found)
+    assert [one.code for one in found.findings if one.severity != "info"] == ["limit_moved"]
+    require_row("test_a_server_that_refuses_each_is_not_silent", found)
+
+
+# A packet filter that drops connects for which there is no token: 60 at first, and 40 more in each second.
+_RATE = """
+table inet rate {
+    chain input {
+        type filter hook input priority 0;
+        tcp dport 18080 ct state new limit rate 40/second burst 60 packets accept
+        tcp dport 18080 ct state new drop
+    }
+}
+"""
+
+
+@pytest.mark.nginx
+def test_a_packet_filter_that_limits_connects_in_a_time(tmp_path: Path) -> None:
+    found = found_in_a_namespace(tmp_path, _RATE)
+    assert (found["verdict"], found["bracket"]["failed"]) == ("stopped", None), [(one["asked"], one["held"], one["why"]) for one in found["steps"]]
+    assert (found["pace"]["limits"], found["bracket"]["held"] > 60) == ("connects_in_a_time", True), found["pace"]
+    first = found["gave_way"][0]
+    assert (first["side"], first["code"], first["certain"]) == ("network", "connect_rate", True), found["gave_way"]
+    (row,) = (one for one in fault_table.rows() if one.name == "test_a_packet_filter_that_limits_connects_in_a_time")
+    fault_table.require_said(row.says, [first["evidence"]])
+    failed = report(tmp_path / "steps", found["steps"][-1]["run_file"])
+    fault_table.require_counts(row, failed["reconciliation"]["agrees"])

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.measures
 
 EACH, CONNECTIONS = 50_000, 400
 ROSTER_ENTRY = 200
+#: A cache that is full after five sixths of the connections.
+CACHED, CACHED_OF = 32_000, 5 * CONNECTIONS // 6
 
 
 def soaked(folder: Path, when: str) -> dict[str, Any]:
@@ -28,10 +30,10 @@ def soaked(folder: Path, when: str) -> dict[str, Any]:
     return summary
 
 
-def soaked_on(folder: Path, mode: str, each: int) -> dict[str, Any]:
-    with serving_by(
-        Path(__file__).with_name("bare_server.py"), mode, each, 2 * CONNECTIONS
-    ) as port:
+def soaked_on(
+    folder: Path, mode: str, each: int, most: int = 2 * CONNECTIONS, ramp: str = "40/s"
+) -> dict[str, Any]:
+    with serving_by(Path(__file__).with_name("bare_server.py"), mode, each, most) as port:
         asked = [
             "soak",
             f"http://127.0.0.1:{port}/",
@@ -40,7 +42,7 @@ def soaked_on(folder: Path, mode: str, each: int) -> dict[str, Any]:
             "-k",
             "4",
             "--ramp",
-            "40/s",
+            ramp,
             "--hold",
             "6",
         ]
@@ -67,7 +69,8 @@ def test_each_connection_costs_more_than_the_one_before(tmp_path: Path) -> None:
     last_ones = ROSTER_ENTRY * CONNECTIONS
     mean = last_ones / 2
     low, high = summary["cost"]["server_user"]["ci95"]
-    assert low < mean < last_ones < high < 1.1 * last_ones
+    # The end of the line is the middle of its last bin.
+    assert low < mean < 0.97 * last_ones < high < 1.1 * last_ones
     (bent,) = (
         one
         for one in summary["findings"]
@@ -81,3 +84,17 @@ def test_each_connection_costs_more_than_the_one_before(tmp_path: Path) -> None:
     ]
     assert [one["connections"] for one in by_memory] == [None] * len(by_memory)
     require_as_written("test_each_connection_costs_more_than_the_one_before", summary)
+
+
+def test_a_cache_that_is_full_late_in_the_ramp(tmp_path: Path) -> None:
+    """The last ones cost a quarter of what the line says."""
+    summary = soaked_on(tmp_path, "cache", CACHED, CACHED_OF, "20/s")
+    low, high = summary["cost"]["server_user"]["ci95"]
+    assert low < CACHED / 4 < high, summary["cost"]["server_user"]
+    (bent,) = (
+        one
+        for one in summary["findings"]
+        if one["code"] == "cost_bent" and one["fields"]["cost"] == "server_user"
+    )
+    assert bent["fields"]["last_ones"] == pytest.approx(CACHED / 4, rel=0.2)
+    require_as_written("test_a_cache_that_is_full_late_in_the_ramp", summary)

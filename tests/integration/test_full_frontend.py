@@ -132,3 +132,67 @@ def test_a_rule_that_rejects_is_no_lack_of_slots(tmp_path: Path) -> None:
     assert gave_way["fields"]["what"] == "handshake_refused"
     assert "slot" not in gave_way["evidence"]
     fault_table.require_as_written("test_a_rule_that_rejects_is_no_lack_of_slots", rejected)
+
+
+_OF_SERVER = 30
+_BEFORE_A_SERVER = """
+global
+  maxconn 400
+defaults
+  mode http
+  timeout client 30s
+  timeout server 30s
+  timeout tunnel 1m
+  timeout connect 3s
+  timeout queue 1s
+frontend web
+  bind 127.0.0.1:{port}
+  default_backend behind
+frontend stats
+  bind 127.0.0.1:{status_port}
+  stats enable
+  stats uri /stats
+backend behind
+  server only 127.0.0.1:{server_port} maxconn {of_server}
+"""
+
+
+async def test_the_servers_behind_a_frontend_have_fewer_sessions(tmp_path: Path) -> None:
+    port, status_port = free_pair("127.0.0.1")
+    config = tmp_path / "haproxy.cfg"
+    async with choose("websockets", connections=100) as behind:
+        ports = {"port": port, "status_port": status_port, "server_port": behind.port}
+        config.write_text(_BEFORE_A_SERVER.format(of_server=_OF_SERVER, **ports))
+        url = f"ws://127.0.0.1:{port}/"
+        page = f"http://127.0.0.1:{status_port}/stats;csv"
+        with subprocess.Popen(["haproxy", "-db", "-f", config], stderr=subprocess.DEVNULL) as proxy:
+            try:
+                await asyncio.to_thread(
+                    until, lambda: no_listener([("127.0.0.1", port)]) is None, "HAProxy listens"
+                )
+                await asyncio.to_thread(_check_and_soak, tmp_path, url, page)
+            finally:
+                proxy.kill()
+    held = report(tmp_path, "held.db")
+    ceilings = {ceiling["name"]: ceiling for ceiling in held["forecast"]["ceilings"]}
+    assert held["forecast"]["first"] == "server_maxconn"
+    assert ceilings["server_maxconn"]["connections"] == _OF_SERVER
+    full = report(tmp_path, "full.db")
+    findings = {finding["code"]: finding for finding in full["findings"]}
+    assert findings["gave_way"]["fields"]["what"] == "slots"
+    assert findings["gave_way"]["severity"] == "error"
+    fault_table.require_as_written(
+        "test_the_servers_behind_a_frontend_have_fewer_sessions", full
+    )
+
+
+def _check_and_soak(folder: Path, url: str, page: str) -> None:
+    asked = ["check", url, "-c", str(_OF_SERVER + 1), "--status-url", page]
+    checks = run(folder, *asked, name="check").out
+    of_server = re.search(r"\(slim, maxconn of +server\) +(\w+) +(\d+) ", checks)
+    assert of_server is not None, checks
+    assert of_server.groups() == ("warn", str(_OF_SERVER))
+    common = ["--status-url", page, "-k", "4", "--ramp", "20/s", "--baseline", "2"]
+    common += ["--hold", "5s", "--timeout", "2s", "--residue", "0.2", "--quiet"]
+    run(folder, "soak", url, "-c", "20", *common, "--out", "held.db", name="held")
+    run(folder, "soak", url, "-c", "60", *common, "--out", "full.db", name="full")

@@ -31,7 +31,7 @@ def waiting(folder: Path) -> int:
 
 
 def as_written(summary: dict[str, Any], name: str) -> dict[str, Any]:
-    """The report says what docs/faults.md has for this test; its connections."""
+    """The report says what docs/reference/faults.md has for this test; its connections."""
     fault_table.require_as_written(name, summary)
     connections: dict[str, Any] = summary["connections"]
     return connections
@@ -90,6 +90,9 @@ def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path
         fault_table.require_as_written("test_a_listener_that_accepts_none_or_some_of_those_that_only_listen", summary)
     else:
         assert summary["connections"]["held"] == accepts
+    if 0 < accepts < N and not unix:
+        said = here(tmp_path, "report", "run.db").out.split("\n\n")[1]
+        assert {str(accepts), str(N)} <= set(said.split())
 
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:

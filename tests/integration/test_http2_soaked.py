@@ -15,6 +15,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, Event, PingReceived, RequestReceived
+from h2.settings import SettingCodes, Settings
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
 
 from asyncli.core.adding import added_up
@@ -143,9 +144,13 @@ STRANGE = {
 }
 
 
-async def _heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[tuple[H2Connection, Event]]:
-    """One connection of a server of h2's, which sends after each read what it was told to."""
+async def _heard(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, announced: dict[SettingCodes, int] | None = None
+) -> AsyncIterator[tuple[H2Connection, Event]]:
+    """One connection of a server of h2's, which sends after each read what it was told to. ``announced``: its first SETTINGS."""
     conn = H2Connection(H2Configuration(client_side=False))
+    if announced:
+        conn.local_settings = Settings(client=False, initial_values=announced)
     conn.initiate_connection()
     writer.write(conn.data_to_send())
     while data := await reader.read(4096):
@@ -281,3 +286,41 @@ def test_streams_that_the_server_resets_are_opened_again_and_their_connections_h
     fault_table.require_as_written("test_streams_that_the_server_resets_are_opened_again_and_their_connections_held", summary)
     # Each connection of the drain says goodbye, and the probe's.
     assert GOODBYES == [0] * 21
+
+
+async def _allows_no_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """From the first on it allows no stream, and no byte of a body."""
+    async for _ in _heard(reader, writer, {SettingCodes.MAX_CONCURRENT_STREAMS: 0, SettingCodes.INITIAL_WINDOW_SIZE: 0}):
+        pass
+
+
+async def _allows_one_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """It never allows a byte of a body, and no stream after the first HEAD. h2 ends a connection on which one is opened then."""
+    async for conn, event in _heard(reader, writer, {SettingCodes.INITIAL_WINDOW_SIZE: 0}):
+        if isinstance(event, RequestReceived):
+            conn.send_headers(event.stream_id, [(":status", "200")], end_stream=True)
+            conn.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 0})
+
+
+def test_a_server_that_allows_no_stream_holds_connections_and_would_serve_no_request(tmp_path: Path) -> None:
+    asked = ["soak", "--http2", *SHORT, "-c", "10", "--hold", "3", "--quiet"]
+    with speaking(_allows_no_stream) as at:
+        done = run(tmp_path, *asked, f"http://{at}/", "--out", "run.db")
+        refused = run(tmp_path, *asked, f"http://{at}/", "--h2-heartbeat", "head", "--out", "refused.db")
+    assert (done.status, done.err) == (0, "")
+    assert (refused.status, refused.err.count("\n"), "MAX_CONCURRENT_STREAMS 0" in refused.err) == (2, 1, True)
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["held"], summary["run"]["verdict"]) == (10, "passed")
+    fault_table.require_as_written("test_a_server_that_allows_no_stream_holds_connections_and_would_serve_no_request", summary)
+
+
+def test_a_server_that_allows_no_more_streams_in_the_hold_is_asked_by_pings(tmp_path: Path) -> None:
+    with speaking(_allows_one_request) as at:
+        done = run(
+            tmp_path, "soak", "--http2", "--h2-heartbeat", "head", f"http://{at}/", *SHORT, "-c", "10", "--hold", "3", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert (done.status, done.err) == (0, "")
+    summary = report(tmp_path, "run.db")
+    beats = summary["heartbeats"]
+    assert (summary["connections"]["held"], beats["by_status"], beats["answered"] > 10) == (10, {"200": 10}, True)
+    fault_table.require_as_written("test_a_server_that_allows_no_more_streams_in_the_hold_is_asked_by_pings", summary)

@@ -19,10 +19,13 @@ from ohmqtt.mqtt_spec import MQTTQoS
 from ohmqtt.packet import MQTTConnectPacket, MQTTPublishPacket
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run
 
+from asyncli.collect.broker_reader import BrokerReader
 from asyncli.lab import choose
+from asyncli.model.errors import PeerError
 
 pytestmark = pytest.mark.mosquitto
 N = 40
+PASSWORD = "tiger-4711"
 
 
 def words(server: Any, *more: object, hold: str = "forever") -> list[str]:
@@ -89,15 +92,21 @@ async def test_a_broker_that_is_killed(tmp_path: Path) -> None:
     assert sum(one["count"] for one in summary["diagnoses"]) == N
 
 
-@pytest.mark.parametrize(("version", "why"), [("3.1.1", "CONNACK 5: not authorized"), ("5", "CONNACK 135: not authorized")])
-async def test_a_login_opens_and_a_wrong_one_is_refused(tmp_path: Path, version: str, why: str) -> None:
+def with_login(folder: Path) -> str:
+    """Lines for a broker that only device may use, by the password right-4711."""
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", b"right-4711", salt, 101)
-    (tmp_path / "passwords").write_text(f"device:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n")
-    (tmp_path / "passwords").chmod(0o644)
+    passwords = folder / "passwords"
+    passwords.write_text(f"device:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n")
+    passwords.chmod(0o644)
+    return f"allow_anonymous false\npassword_file {passwords}"
+
+
+@pytest.mark.parametrize(("version", "why"), [("3.1.1", "CONNACK 5: not authorized"), ("5", "CONNACK 135: not authorized")])
+async def test_a_login_opens_and_a_wrong_one_is_refused(tmp_path: Path, version: str, why: str) -> None:
     for password in ("right-4711", "wrong-4711"):
         (tmp_path / password).write_text(f"device:{password}\n")
-    async with choose("mosquitto", connections=N, more_lines=f"allow_anonymous false\npassword_file {tmp_path / 'passwords'}") as server:
+    async with choose("mosquitto", connections=N, more_lines=with_login(tmp_path)) as server:
         for password, status in (("right-4711", 0), ("wrong-4711", 3)):
             login = words(server, "--mqtt-version", version, "--mqtt-login-file", tmp_path / password, "--json", f"{password}.json", "--html", "page.html", hold="1")
             if status:
@@ -113,6 +122,69 @@ async def test_a_login_opens_and_a_wrong_one_is_refused(tmp_path: Path, version:
     assert set(summary["protocol"]["refused"]) == {why}
     assert set(summary["connections"]["failures"]) == {"handshake_refused"}
     assert {"handshakes_refused", "gave_up"} <= codes(summary)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_its_own_topics_count_the_connections_and_their_memory(tmp_path: Path, tls: bool) -> None:
+    async with choose("mosquitto", connections=200, tls=tls, more_lines="sys_interval 1") as server:
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        page = server.url.replace("://", f"://me:{PASSWORD}@")
+        done = await asyncio.to_thread(
+            run, tmp_path, "soak", server.url, *authority, "-c", "200", "--ramp", "10/s", "--baseline", "4s", "--hold", "6s", "--residue", "1s", "-k", "4",
+            "--server-metrics", page, "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert (done.status, done.err) == (0, ""), done
+    summary = report(tmp_path, "run.db")
+    counts = summary["reconciliation"]
+    assert (counts["agrees"], counts["client_held"], counts["server_active"], counts["divergences"]) == (True, 200, 200, [])
+    shown = page.replace(f"me:{PASSWORD}", "***")
+    assert counts["source"] == {"url": shown, "metric": "$SYS/broker/clients/connected"}
+    (source,) = summary["environment"]["server"]["metrics"]
+    assert (source["url"], source["products"]) == (shown, ["mosquitto"])
+    assert 1 <= source["interval_s"] <= 3
+    assert PASSWORD not in (tmp_path / "run.db").read_bytes().decode("latin-1")
+    live = summary["cost"]["live"]
+    low, high = live["ci95"]
+    assert 400 < low <= live["bytes_per_connection"] <= high < 1500
+    assert high - low < 300
+
+
+async def read(url: str) -> tuple[BrokerReader, str]:
+    """A reader that has read once, and what was wrong."""
+    reader = BrokerReader(url)
+    try:
+        await reader.read()
+    except PeerError as error:
+        return reader, str(error)
+    finally:
+        await reader.close()
+    return reader, ""
+
+
+async def test_its_own_topics_need_a_login_that_may_read_them(tmp_path: Path) -> None:
+    access = tmp_path / "access"
+    access.write_text("user device\ntopic read $SYS/#\n")
+    access.chmod(0o600)
+    lines = f"{with_login(tmp_path)}\nacl_file {access}\nsys_interval 1"
+    async with choose("mosquitto", connections=N, more_lines=lines) as server:
+        reader, wrong = await read(server.url.replace("://", "://device:right-4711@"))
+        assert (wrong, reader.source.products) == ("", ("mosquitto",))
+        for login in ("", "device:wrong-4711@"):
+            _, wrong = await read(server.url.replace("://", f"://{login}"))
+            assert "(CONNACK 5: " in wrong
+            assert "wrong-4711" not in wrong
+    access.write_text("user device\ntopic read news/#\n")
+    async with choose("mosquitto", connections=N, more_lines=lines) as server:
+        _, wrong = await read(server.url.replace("://", "://device:right-4711@"))
+        assert "$SYS/#" in wrong
+
+
+async def test_a_broker_that_publishes_no_topics_of_its_own(tmp_path: Path) -> None:
+    async with choose("mosquitto", connections=N) as server:
+        done = await asyncio.to_thread(run, tmp_path, *words(server, "--server-metrics", server.url, hold="1"))
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert "sys_interval" in line
 
 
 async def test_a_broker_with_a_limit_of_connections(tmp_path: Path) -> None:

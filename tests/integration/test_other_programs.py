@@ -2,36 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
+from full_queue import overflowing
 from programs import SHORT, codes, here, recorded, report, serving
-
-
-@contextlib.contextmanager
-def overflowing() -> Iterator[None]:
-    """Another listener whose queue of one stays full, and whose clients connect again and again."""
-    done = threading.Event()
-    with socket.socket() as full, contextlib.ExitStack() as clients:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-
-        def connect() -> None:
-            while not done.wait(0.02):
-                client = clients.enter_context(socket.socket())
-                client.setblocking(False)
-                client.connect_ex(full.getsockname())
-
-        thread = threading.Thread(target=connect)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def test_a_full_listen_queue_of_another_program(tmp_path: Path) -> None:

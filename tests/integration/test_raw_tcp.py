@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
+import signal
 from pathlib import Path
 
 import fault_table
@@ -73,6 +75,42 @@ async def test_a_store_that_answers_with_errors_is_told_where_any_answer_is_righ
     (told,) = [finding for finding in summary["findings"] if finding["code"] == "answers_look_like_errors"]
     assert (told["severity"], 0 < told["fields"]["count"] < told["fields"]["answered"]) == ("warning", True)
     fault_table.require_as_written("test_a_store_that_answers_with_errors_is_told_where_any_answer_is_right", summary)
+
+
+@pytest.mark.stores
+async def test_a_store_that_says_that_it_is_full(tmp_path: Path) -> None:
+    """Its answer is none that --expect asks for, and no breach of its protocol."""
+    async with choose("redis", connections=N) as server:
+        reader, writer = await asyncio.open_connection(*server.url.removeprefix("tcp://").rstrip("/").split(":"))
+        # This connection is one of them.
+        writer.write(b"CONFIG SET maxclients %d\r\n" % (N // 2 + 1))
+        assert await reader.readline() == b"+OK\r\n"
+        asked = ["soak", server.url, *SHORT, "--send", r"PING\r\n", "--expect", r"+PONG\r\n", "-c", str(N), "-k", "4", "--hold", "4", "--no-reopen"]
+        await asyncio.to_thread(run, tmp_path, *asked, "--out", "run.db", "--quiet")
+        writer.close()
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (N // 2, {"protocol_error": N // 2})
+    fault_table.require_as_written("test_a_store_that_says_that_it_is_full", summary)
+    (diagnosis,) = summary["diagnoses"]
+    assert (str(N // 2) in diagnosis["remedy"], "full" in diagnosis["remedy"]) == (True, True)
+
+
+@pytest.mark.stores
+async def test_a_server_that_is_stopped_while_its_connections_only_listen(tmp_path: Path) -> None:
+    """Its kernel keeps them all, and nothing is due on them: its processes' state alone tells."""
+    async with choose("redis", connections=N) as server:
+        asked = ["soak", server.url, *SHORT, "-c", str(N), "--hold", "7", "--out", "run.db", "--quiet"]
+        soak = asyncio.create_task(asyncio.to_thread(run, tmp_path, *asked))
+        await asyncio.to_thread(until, lambda: held(tmp_path) == N, "all are held")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            done = await soak
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    summary = report(tmp_path, "run.db")
+    counts = summary["connections"]
+    fault_table.require_as_written("test_a_server_that_is_stopped_while_its_connections_only_listen", summary)
+    assert (done.status, summary["run"]["verdict"], counts["held"], counts["not_heard"]) == (99, "failed", N, N)
 
 
 async def _kinds(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

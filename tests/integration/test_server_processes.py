@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import fault_table
 import pytest
 from programs import Program, codes, held, report
+from provoked import Nginx
 
 #: An HTTP server, which prints its port. At a line on its standard input it changes its processes.
 SERVER = """
@@ -121,3 +125,120 @@ def test_all_workers_at_once_are_a_reload_or_a_crash(tmp_path: Path) -> None:
     """Without a page of counts nobody can tell which."""
     assert changed_in_its_hold(tmp_path, WORKERS) == 99
     fault_table.require_as_written("test_all_workers_at_once_are_a_reload_or_a_crash", report(tmp_path, "run.db"))
+
+
+#: Shares the port of its standard input's first line, accepts nothing, and ends with its standard input.
+SHARES_A_PORT = """
+import socket, sys
+port = int(sys.stdin.readline())
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen(1000)
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+class SharedPort(Nginx):
+    """An nginx of one worker whose port other programs may share."""
+
+    def _listen_options(self) -> list[str]:
+        return [*super()._listen_options(), "reuseport"]
+
+
+@contextmanager
+def sharing_its_port(server: SharedPort) -> Iterator[subprocess.Popen[str]]:
+    """``server`` started, beside an earlier program that shares its port."""
+    other = subprocess.Popen([sys.executable, "-c", SHARES_A_PORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(server.start())
+            try:
+                print(server.port, file=other.stdin, flush=True)
+                assert other.stdout.readline() == "listens\n"
+                yield other
+            finally:
+                runner.run(server.stop())
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.nginx
+def test_a_program_that_ended_before_the_first_connect_is_not_the_server(tmp_path: Path) -> None:
+    server = SharedPort(workers=1)
+    with sharing_its_port(server) as other:
+        asked = ("-c", "50", "--ramp", "50/s", "-k", "4", "--hold", "2s", "--baseline", "3s", "--residue", "0.2", "--out", "run.db")
+        with Program(tmp_path, "soak", f"http://127.0.0.1:{server.port}/", *asked) as program:
+            program.until_phase("baseline")
+            other.kill()
+            assert program.wait().status == 0
+        summary = report(tmp_path, "run.db")
+        assert summary["environment"]["server"]["pid"] == server.pid
+    assert summary["environment"]["server"]["version"].startswith("nginx/")
+    assert summary["environment"]["server"]["directives"]["worker_processes"] == "1"
+    # Its limits are known too.
+    assert "worker_connections" in {limit["name"] for limit in summary["forecast"]["ceilings"]}
+    assert "several_servers" not in codes(summary)
+
+
+@pytest.mark.nginx
+def test_several_programs_share_the_servers_port(tmp_path: Path) -> None:
+    server = SharedPort(workers=1)
+    with sharing_its_port(server):
+        # Reading the host's sockets takes some ms: the budget of a run of seconds has few readings.
+        asked = ("-c", "50", "--ramp", "50/s", "-k", "2", "--hold", "6s", "--timeout", "2s", "--baseline", "1s", "--residue", "0.2")
+        with Program(tmp_path, "soak", f"http://127.0.0.1:{server.port}/", *asked, "--out", "run.db") as program:
+            assert program.wait().status == 99
+        summary = report(tmp_path, "run.db")
+    fault_table.require_as_written("test_several_programs_share_the_servers_port", summary)
+    # The configuration of one of them says nothing of the others.
+    assert "directives" not in summary["environment"]["server"]
+
+
+#: An HTTP server that starts a process for each request and waits for none: it prints its port.
+FOR_EACH_REQUEST = """
+import asyncio, os, signal, time
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+async def serve(reader, writer):
+    while await reader.readline():
+        await reader.readuntil(b"\\r\\n\\r\\n")
+        if os.fork() == 0:
+            until = time.process_time() + 0.02
+            while time.process_time() < until:
+                pass
+            time.sleep(0.2)
+            os._exit(0)
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1000)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.measures
+def test_processes_between_two_readings_are_not_all_counted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FOR_EACH_REQUEST]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        asked = ("-c", "40", "--ramp", "20/s", "-k", "4", "--hold", "12s", "--baseline", "1s", "--residue", "0.2")
+        with Program(tmp_path, "soak", f"http://127.0.0.1:{port}/", *asked, "--out", "run.db") as program:
+            done = program.wait()
+        server.kill()
+    summary = report(tmp_path, "run.db")
+    fault_table.require_as_written("test_processes_between_two_readings_are_not_all_counted", summary)
+    (changed,) = (finding for finding in summary["findings"] if finding["code"] == "server_processes_changed")
+    assert changed["fields"]["brief"]
+    assert changed["fields"]["ended"] < summary["heartbeats"]["answered"]
+    cpu = done.out.partition("CPU and memory:")[2]
+    assert " at least " in cpu.partition(";")[0]

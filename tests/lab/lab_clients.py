@@ -12,13 +12,49 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import h11
+import pytest
 from programs import DEADLINE_S, alive, deadline_s
 
 from asyncli.collect.status_reader import StatusReader
+from asyncli.lab import choose, golang, java
 from asyncli.model.errors import HostError
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: lab\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n"
+
+
+#: Servers that no package of the distribution or requirement of the tests installs -> the variable that requires them.
+ASKED_FOR = {
+    "envoy": "ASYNCLI_REQUIRE_ENVOY",
+    "jvm": "ASYNCLI_REQUIRE_JAVA",
+    "node-http": "ASYNCLI_REQUIRE_NODE",
+    "node-ws": "ASYNCLI_REQUIRE_NODE",
+    "go-http": "ASYNCLI_REQUIRE_GO",
+    "gorilla": "ASYNCLI_REQUIRE_GO",
+    "gobwas": "ASYNCLI_REQUIRE_GO",
+}
+#: Those that Go builds at their first start.
+BUILT_BY_GO = ("go-http", "gorilla", "gobwas")
+
+
+def must_be_built(name: str) -> bool:
+    """Whether its first start takes long."""
+    if name == "jvm":
+        return not java.locate(name).is_dir()
+    return name in BUILT_BY_GO and not golang.locate(name)[1].program.is_file()
+
+
+async def made(name: str, **options: Any) -> Any:
+    """The server, or a skip if this host lacks what it needs."""
+    server = choose(name, connections=100, **options)
+    asked = os.environ.get(ASKED_FOR.get(name, "ASYNCLI_REQUIRE_SERVERS"))
+    try:
+        if not asked and must_be_built(name):
+            pytest.skip(f"to build it takes up to 40 s of CPU; asyncli lab {name}")
+        await server._prepare()
+    except HostError as error:
+        (pytest.fail if asked else pytest.skip)(str(error))
+    return server
 
 
 class Client:

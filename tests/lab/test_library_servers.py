@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import ssl
 from pathlib import Path
@@ -11,32 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
-from lab_clients import group, refusal
+from lab_clients import group, made, refusal
 from programs import complaint, here
 
-from asyncli.lab import choose, golang, kind_of, libraries, packaged_servers
-from asyncli.model.errors import HostError
+from asyncli.lab import choose, golang, java, kind_of, libraries, packaged_servers
 
 websockets = pytest.importorskip("websockets.asyncio.client")
 SOCKETS = ("websockets", "aiohttp", "uvicorn", "node-ws", "gorilla", "gobwas")
-PAGES = ("aiohttp", "uvicorn", "node-ws", "gorilla", "caddy", "lighttpd", "varnish", "nginx-proxy", "haproxy-proxy")
-HTTP2 = ("caddy", "lighttpd", "varnish", "haproxy", "apache-event", "nginx-proxy", "haproxy-proxy")
-#: Servers that neither the distribution nor pip installs -> the variable that requires them.
-ASKED_FOR = {"node-ws": "ASYNCLI_REQUIRE_NODE", "gorilla": "ASYNCLI_REQUIRE_GO", "gobwas": "ASYNCLI_REQUIRE_GO"}
-
-
-async def made(name: str, **options: Any) -> Any:
-    """The server, or a skip if this host lacks what it needs."""
-    server, asked = choose(name, connections=100, **options), os.environ.get(ASKED_FOR.get(name, "ASYNCLI_REQUIRE_SERVERS"))
-    try:
-        if name in ("gorilla", "gobwas") and not asked and not golang.locate(name)[1].program.is_file():
-            pytest.skip(f"to build it takes 16 s; asyncli lab {name}")
-        await server._prepare()
-    except HostError as error:
-        (pytest.fail if asked else pytest.skip)(str(error))
-    return server
-
-
+PAGES = ("aiohttp", "uvicorn", "node-http", "node-ws", "go-http", "gorilla", "jvm", "caddy", "envoy", "lighttpd", "varnish", "nginx-proxy", "haproxy-proxy")
+HTTP2 = ("caddy", "envoy", "lighttpd", "varnish", "haproxy", "apache-event", "nginx-proxy", "haproxy-proxy")
 def trusted(server: Any) -> ssl.SSLContext | None:
     return None if server.authority is None else ssl.create_default_context(cafile=server.authority)
 
@@ -95,9 +77,9 @@ async def test_nats_answers_a_client_that_listens_first() -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("name", [*SOCKETS, "redis", "memcached", "nats", "caddy", "lighttpd", "varnish", "haproxy", "mosquitto"])
+@pytest.mark.parametrize("name", [*SOCKETS, "node-http", "go-http", "jvm", "redis", "memcached", "nats", "caddy", "envoy", "lighttpd", "varnish", "haproxy", "mosquitto"])
 def test_what_is_missing_is_told_with_the_line_that_installs_it(name: str, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (packaged_servers, libraries, golang):
+    for module in (packaged_servers, libraries, golang, java):
         monkeypatch.setattr(module, "programs", lambda *_: iter(()))
     monkeypatch.setattr(libraries, "version", nothing)
     said = complaint(here(temporary, "lab", name))

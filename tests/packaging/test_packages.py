@@ -74,7 +74,7 @@ def test_what_is_built_can_be_uploaded(built: Built) -> None:
     call(programs / "check-wheel-contents", built.wheel, built.agent)
     with zipfile.ZipFile(built.wheel) as wheel, tarfile.open(built.sdist) as sdist:
         names = wheel.namelist()
-        assert {"asyncli/py.typed", "asyncli/_configs/smoke.toml", "asyncli/_docs/method.md"} < set(names)
+        assert {"asyncli/py.typed", "asyncli/_configs/smoke.toml", "asyncli/_docs/reference/terms.md"} < set(names)
         metadata = wheel.read(next(name for name in names if name.endswith("/METADATA"))).decode()
         versions = {wheel.read("asyncli/VERSION"), sdist.extractfile(f"{sdist.getnames()[0].split('/')[0]}/asyncli/VERSION").read()}  # type: ignore[union-attr]
     assert versions == {f"{asyncli.__version__}\n".encode()}

@@ -494,3 +494,94 @@ async def test_the_labs_own_nginx_passes() -> None:
         found = {code: one for code, one in checks.items() if code.startswith("nginx_")}
         assert len(found) >= 8
         assert {code: one.remedy for code, one in found.items() if one.verdict != "ok"} == {"nginx_stub_status": f"--status-url {server.status_url}"}
+
+
+_ZONES = "limit_conn_zone $server_name zone=all:1m; limit_conn_zone $binary_remote_addr zone=each:1m; limit_conn_zone $arg_x zone=other:1m;"
+
+
+def upgraded(tmp_path: Path, http: str, location: str, *, names: str = "server_name a;", sources: int | None = 1, ports: float | None = 28_000.0, **changes: Any) -> dict[str, Check]:
+    """The checks of 1,000 WebSockets through these lines of http and location."""
+    text = f"worker_processes 2; events {{ worker_connections 5000; }} http {{ {_ZONES} {http} server {{ listen 8080; {names} location / {{ {location} }} }} }}"
+    limits = {} if ports is None else {"server.source_ports": ports}
+    plan = Plan(**{"urls": ("ws://127.0.0.1:8080/",), "connections": 1_000, **changes})
+    checks = nginx_checks(read(written(tmp_path, text)), plan, Limits(), Configured(limits=limits), {}, file_kind, sources)
+    return {check.code.removeprefix("nginx_"): check for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("location", "sources", "verdict", "have"),
+    [
+        ("limit_conn all 999;", 1, "short", 999),
+        ("limit_conn all 1000;", 1, "ok", 1_000),
+        ("limit_conn each 500;", 1, "short", 500),
+        ("limit_conn each 500;", 2, "ok", 1_000),
+        ("limit_conn each 500;", None, "unknown", None),
+        ("limit_conn other 500;", 1, "unknown", None),
+        ("limit_conn each 400; limit_conn all 300;", 1, "short", 300),
+        ("limit_conn all 300; limit_conn_dry_run on;", 1, None, None),
+        # A level has those of the outer one only if it has none itself.
+        ("limit_conn all 999; location /a { limit_conn all 20; }", 1, "short", 999),
+        ("", 1, None, None),
+    ],
+)
+def test_limit_conn_bounds_connections_by_its_key(tmp_path: Path, location: str, sources: int | None, verdict: str | None, have: int | None) -> None:
+    check = upgraded(tmp_path, "", f"return 200; {location}", sources=sources).get("limit_conn")
+    assert (check and check.verdict, check and check.have) == (verdict, have)
+    # nginx does not count what has an empty key.
+    if "all" in location and verdict == "short" and "each" not in location:
+        assert "limit_conn" not in upgraded(tmp_path, "", f"return 200; {location}", names="")
+    # Of connections that stay idle between requests nginx counts only those with one.
+    assert "limit_conn" not in upgraded(tmp_path, "", f"return 200; {location}", urls=("http://127.0.0.1:8080/",))
+
+
+def test_nginx_may_see_other_addresses_than_those_of_the_sockets(tmp_path: Path) -> None:
+    by_header = upgraded(tmp_path, "real_ip_header X-Real-IP;", "limit_conn each 500;")["limit_conn"]
+    by_protocol = upgraded(tmp_path, "", "limit_conn each 500;", proxy_protocol="v1")["limit_conn"]
+    assert (by_header.verdict, by_protocol.verdict) == ("unknown", "unknown")
+
+
+def test_a_location_inherits_limit_conn_and_the_first_on_the_way_counts(tmp_path: Path) -> None:
+    outer = upgraded(tmp_path, "limit_conn all 7;", "return 200;")["limit_conn"]
+    on_the_way = upgraded(tmp_path, "", "root /nowhere; limit_conn all 8; try_files /none @app; } location @app { proxy_pass http://127.0.0.1:9;")["limit_conn"]
+    assert (outer.have, on_the_way.have) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "verdict", "have"),
+    [
+        ("zone u 64k; server 127.0.0.1:1 max_conns=400; server 127.0.0.1:2 max_conns=500;", "short", 900),
+        ("zone u 64k; server 127.0.0.1:1 max_conns=400; server 127.0.0.1:2 max_conns=600 backup;", "ok", 1_000),
+        ("zone u 64k; server 127.0.0.1:1 max_conns=400; server 127.0.0.1:2 max_conns=900 down;", "short", 400),
+        # Without a zone each of two workers counts by itself.
+        ("server 127.0.0.1:1 max_conns=400;", "short", 800),
+        ("server unix:/run/a max_conns=600;", "ok", 1_200),
+        ("zone u 64k; server 127.0.0.1:1 max_conns=400; server 127.0.0.1:2;", None, None),
+        # A name may have several addresses.
+        ("zone u 64k; server a.example:1 max_conns=400;", "unknown", 400),
+    ],
+)
+def test_max_conns_of_the_upstream_bounds_what_is_proxied(tmp_path: Path, upstream: str, verdict: str | None, have: int | None) -> None:
+    http = f"upstream u {{ {upstream} }} upstream v {{ server 127.0.0.1:3 max_conns=1; }}"
+    check = upgraded(tmp_path, http, "proxy_pass http://u/x;").get("max_conns")
+    assert (check and check.verdict, check and check.have) == (verdict, have)
+    assert "max_conns" not in upgraded(tmp_path, http, "return 200;")
+    assert "max_conns" not in upgraded(tmp_path, http, "proxy_pass http://$host;")
+
+
+@pytest.mark.parametrize(
+    ("location", "ports", "verdict", "have"),
+    [
+        ("proxy_pass http://127.0.0.1:1;", 999.0, "short", 999),
+        ("proxy_pass http://[::1]:1/x;", 1_000.0, "ok", 1_000),
+        ("proxy_pass http://u;", 500.0, "ok", 1_000),
+        ("proxy_pass http://localhost:1;", 999.0, "unknown", 999),
+        ("proxy_bind 127.0.0.2; proxy_pass http://127.0.0.1:1;", 999.0, "unknown", 999),
+        ("proxy_pass http://127.0.0.1:1;", None, "unknown", None),
+        ("proxy_pass http://unix:/run/a:/x;", 999.0, None, None),
+        ("return 200;", 999.0, None, None),
+    ],
+)
+def test_a_proxy_needs_a_port_to_its_backend_for_each_connection(tmp_path: Path, location: str, ports: float | None, verdict: str | None, have: int | None) -> None:
+    upstream = "upstream u { server 127.0.0.1:1; server 127.0.0.1:2; server unix:/run/a; }"
+    check = upgraded(tmp_path, upstream, location, ports=ports).get("proxy_ports")
+    assert (check and check.verdict, check and check.have) == (verdict, have)

@@ -69,11 +69,10 @@ def test_a_server_whose_threads_serve_many_connections_needs_no_more_of_them() -
     assert checks_of(1_000) == {}
 
 
-def test_what_a_connection_takes_of_the_address_space_is_unknown_before_a_run() -> None:
-    check = checks_of(
-        10,
-        **{"server.address_space_bytes": 1e9, "server.address_space_limit_bytes": 3e9},
-    )["server_address_space"]
+@pytest.mark.parametrize("memory", ["address_space", "data"])
+def test_what_a_connection_takes_of_a_processs_memory_is_unknown_before_a_run(memory: str) -> None:
+    limits = {f"server.{memory}_bytes": 1e9, f"server.{memory}_limit_bytes": 3e9}
+    check = checks_of(10, **limits)[f"server_{memory}"]
     assert (check.verdict, check.have, check.need) == ("unknown", 2e9, None)
 
 

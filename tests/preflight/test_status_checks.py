@@ -8,7 +8,7 @@ from test_preflight_checks import ROOMY, plan, spread
 from asyncli.app.check import check
 from asyncli.collect.status_reader import StatusReader
 from asyncli.lab import choose
-from asyncli.model.products import Frontend, product_of
+from asyncli.model.products import Backend, Frontend, product_of
 from asyncli.model.records import Check
 from asyncli.preflight import examine
 from asyncli.preflight.configured import Configured
@@ -57,6 +57,36 @@ def test_the_global_maxconn_bounds_all_frontends(
     assert checks["haproxy_sessions"].verdict == "ok"
 
 
+_WEB_SOCKET = "ws://127.0.0.1:8080/"
+
+
+@pytest.mark.parametrize(
+    ("backends", "url", "verdict"),
+    [
+        ({"b": Backend(10, 310)}, _WEB_SOCKET, "ok"),
+        ({"b": Backend(11, 310)}, _WEB_SOCKET, "warn"),
+        # A request in HTTP takes a session only until it is answered, unless HAProxy does not read it.
+        ({"b": Backend(11, 310)}, WEB, None),
+        ({"b": Backend(11, 310, is_tcp=True)}, WEB, "warn"),
+        # Either may serve the URL.
+        ({"b": Backend(11, 310), "c": Backend(0, 4)}, _WEB_SOCKET, "warn"),
+        ({"b": Backend(11, 310), "c": Backend(0, 400)}, _WEB_SOCKET, "unknown"),
+        ({"b": Backend(11, 310), "c": Backend(0, None)}, _WEB_SOCKET, "unknown"),
+        ({"b": Backend(11, None)}, _WEB_SOCKET, None),
+        ({}, _WEB_SOCKET, None),
+    ],
+)
+def test_the_sessions_of_the_servers_behind_the_frontend(
+    backends: dict[str, Backend], url: str, verdict: str | None
+) -> None:
+    configured = Configured(frontends={"web": Frontend(0, 5_000)}, backends=backends)
+    soak = plan(connections=300, urls=(url,), status_url=ADMIN)
+    checks = {check.code: check for check in examine(soak, spread(), ROOMY, configured)}
+    behind = checks.get("haproxy_backend")
+    assert (behind.verdict if behind is not None else None) == verdict
+    assert behind is None or bool(behind.remedy) is (verdict != "ok")
+
+
 @pytest.mark.parametrize(("product", "page"), [("HAProxy", ";csv"), ("Apache", "server-status?auto"), ("", "")])
 def test_a_server_whose_page_is_not_named_is_told_how_to_have_one(product: str, page: str) -> None:
     checks = _checks(300, Configured(product=product), None)
@@ -84,3 +114,10 @@ async def test_haproxys_own_page_says_that_it_has_no_room() -> None:
             assert (found["haproxy_sessions"].verdict, found["haproxy_sessions"].have) == (verdict, room)
         unnamed = plan(connections=30, urls=(server.url,))
         assert "status_page" in {one.code for one in (await check(unnamed, connects=False, beats=False)).checks}
+
+
+@pytest.mark.parametrize("product", ["HAProxy", "", "Apache"])
+def test_a_page_of_metrics_that_counts_is_in_place_of_a_status_page(product: str) -> None:
+    check = _checks(100, Configured(product=product, counted_by="a_gauge"), None)["status_page"]
+    assert check.verdict == "ok"
+    assert "a_gauge" in check.detail

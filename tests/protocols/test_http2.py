@@ -431,6 +431,66 @@ def test_the_server_must_allow_enough_streams(most: int, heads: bool, held: int,
         assert (event, enough) == (None, True)
 
 
+def allowing(most: int) -> bytes:
+    """SETTINGS_MAX_CONCURRENT_STREAMS of a server."""
+    return frame(SETTINGS, 0, 0, struct.pack(">HI", 3, most))
+
+
+def without_streams(protocol: Http2) -> int:
+    protocol.add_counts(counts := ProtocolCounts())
+    return counts.without_streams
+
+
+def test_a_connection_by_pings_whose_server_allows_no_stream_is_counted_while_it_does() -> None:
+    protocol = spoken([])
+    for row, first in ((0, allowing(0)), (1, allowing(1))):
+        protocol.handshake(row, 0)
+        assert some_event(protocol.feed(row, first + frame(SETTINGS, ACK, 0), False)).kind == ESTABLISHED
+    assert without_streams(protocol) == 1
+    for most, count in ((0, 2), (5, 1), (0, 2)):
+        assert protocol.feed(1, allowing(most), False) == Event(0, True, kind=NEWS, reply=frame(SETTINGS, ACK, 0))
+        assert without_streams(protocol) == count
+    protocol.forget(0)
+    protocol.forget(1)
+    assert without_streams(protocol) == 0
+
+
+def pong_of(ping: bytes) -> bytes:
+    return frame(PING, ACK, 0, ping[-8:])
+
+
+def test_pings_take_the_place_of_heads_while_the_server_allows_no_stream() -> None:
+    protocol = granted()
+    # A HEAD that was sent before is still answered.
+    protocol.feed(7, allowing(0), True)
+    assert protocol.feed(7, frame(HEADERS, WHOLE, 1, b"\x88"), True) == Event(200, True)
+    for _ in range(2):
+        ping = protocol.heartbeat_for(7, 0)
+        assert ping[:9] == frame(PING, 0, 0, bytes(8))[:9]
+        # It is still owed after other frames, and a HEAD's answer is none.
+        assert some_event(protocol.feed(7, frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1"), True)).kind == NEWS
+        assert protocol.feed(7, pong_of(ping), True) == Event(0, True)
+    ping = protocol.heartbeat_for(7, 0)
+    protocol.feed(7, allowing(1), True)
+    assert protocol.feed(7, pong_of(ping)[:3], True) is None
+    assert protocol.feed(7, pong_of(ping)[3:], True) == Event(0, True)
+    assert protocol.heartbeat_for(7, 0)[3:9] == frame(HEADERS, WHOLE, 3)[3:9]
+    assert protocol.feed(7, frame(HEADERS, WHOLE, 3, b"\x88"), True) == Event(200, True)
+    assert not protocol.partial
+
+
+def test_lost_streams_are_opened_again_once_the_server_allows_them() -> None:
+    protocol = holding()
+    protocol.feed(7, b"".join(map(answer, (1, 3, 5))), False)
+    protocol.feed(7, allowing(2), False)
+    protocol.feed(7, frame(RST_STREAM, 0, 3, struct.pack(">I", 7)), False)
+    assert protocol.take_rows_missing_streams() == [7]
+    assert (protocol.reopen_streams(7, 0), without_streams(protocol)) == (b"", 1)
+    protocol.feed(7, allowing(3), False)
+    assert (protocol.take_rows_missing_streams(), without_streams(protocol)) == ([7], 0)
+    assert protocol.reopen_streams(7, 0)[3:9] == frame(HEADERS, WHOLE, 7)[3:9]
+
+
 def test_a_row_takes_a_bit_for_each_held_stream() -> None:
     protocol = spoken([], b"http", [GET], 100)
     protocol.handshake(0, 0)

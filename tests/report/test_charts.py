@@ -15,7 +15,7 @@ from made_runs import KINDS
 from matplotlib.figure import Figure
 from synthetic_run import a_run
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.slope import Cost
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse

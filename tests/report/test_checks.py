@@ -28,7 +28,7 @@ _FLEET = Finding("cluster", "info", "2 hosts with")
 )
 def test_first_line_says_whose_limits_were_checked(findings: list[Finding], whose: str) -> None:
     out = io.StringIO()
-    print_checks(Plan(urls=("http://10.0.0.8/",)), _SPREAD, [], findings, Console(file=out, width=200), tls=None, steps={})
+    print_checks(Plan(urls=("http://10.0.0.8/",)), _SPREAD, [], findings, Console(file=out, width=200), tls=None, steps={}, server={})
     first = out.getvalue().partition("\n")[0]
     assert (first.startswith("OK: "), f" {whose} " in first) == (True, True)
 
@@ -57,14 +57,14 @@ def test_a_warning_is_not_ok(checks: list[Check], findings: list[Finding], warni
 def test_a_ramp_too_short_for_a_slope_is_said(connections: int, plateaus: int, too_short: bool) -> None:
     out = io.StringIO()
     plan = Plan(urls=("http://10.0.0.8/",), connections=connections, plateaus=plateaus)
-    print_checks(plan, _SPREAD, [], [], Console(file=out, width=200), tls=None, steps={})
+    print_checks(plan, _SPREAD, [], [], Console(file=out, width=200), tls=None, steps={}, server={})
     assert ("(--ramp 100/s)" in out.getvalue()) is too_short
 
 
 def test_the_first_line_names_a_closed_port_and_says_nothing_twice() -> None:
     for one, ok in ((nothing_listens("port 80", None, None, "x"), 0), (_UNKNOWN, 1)):
         out = io.StringIO()
-        print_checks(Plan(urls=("http://127.0.0.1/",)), _SPREAD, [], [one], Console(file=out, width=200), tls=None, steps={})
+        print_checks(Plan(urls=("http://127.0.0.1/",)), _SPREAD, [], [one], Console(file=out, width=200), tls=None, steps={}, server={})
         assert (out.getvalue().count("OK:"), out.getvalue().count(_UNKNOWN.evidence)) == (ok, ok)
 
 

@@ -19,7 +19,7 @@ from asyncli.report.csvout import COLUMNS, Table, tables, to_csv
 from asyncli.report.summary import summarise
 from asyncli.report.tables import Frames
 
-NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]
+NAMES = ["ticks", "samples", "deaths", "phases", "events", "findings", "cost", "columns"]
 
 
 def read(run: Run) -> dict[str, list[dict[str, str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -34,8 +35,12 @@ def printed(listing: Listing, width: int, *, terminal: bool = True) -> list[str]
 def test_listing_fits_the_terminal(width: int) -> None:
     listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db"), one()], [])
     lines = printed(listing, width)
-    assert len(lines) == 3
+    said = " ".join(lines[3:])
     assert max(map(len, lines)) <= width
+    # Each column is there, or named below with how to see it.
+    for column in ("age", "held", "verdict", "cost in server", "hold", "cost on host", "server", "started (UTC)", "size"):
+        assert re.search(rf"(?<= ){re.escape(column)}(?=  |$)", lines[0]) or re.search(rf"[:,] {re.escape(column)}[,;]", said), column
+    assert ("less -S" in said) == (said != "")
     for words in ("run file", "age", "held", "verdict", "cost in server"):
         assert words in lines[0], words
     assert "its-own.db" in lines[1]
@@ -43,7 +48,21 @@ def test_listing_fits_the_terminal(width: int) -> None:
         assert words in lines[2], words
 
 
-def test_listing_is_not_cut_in_a_pipe() -> None:
+def test_a_stopped_hold_is_listed_with_its_plan() -> None:
+    run = one()
+    run.stopped, run.planned_s = True, 3600.0
+    assert "30 s of 1 h" in printed(Listing("x", [run], []), 140)[1]
+
+
+def test_listing_in_a_pipe_is_as_wide_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = printed(Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db")], []), 60, terminal=False)
+    assert max(map(len, lines)) <= 60
+    assert "COLUMNS" in " ".join(lines[2:])
+
+
+def test_listing_is_not_cut_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db")], [])
     head, line = printed(listing, 40, terminal=False)
     assert "a-run-with-quite-a-long-name-of-its-own.db" in line

@@ -42,7 +42,7 @@ def nulls(value: Any, path: str = "") -> list[str]:
 def test_every_null_has_a_finding() -> None:
     assert [path for path in nulls(document(a_run(30_000))) if not path.startswith(".plan")] == []
     says = {
-        ".connections": "counts_unknown", ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
+        ".connections": "counts_unknown", ".ramp": "nothing_to_measure", ".heartbeats": "nothing_to_measure", ".reconciliation": "reconciliation_unknown",
         ".server": "server_numbers_unknown", ".cost": "cost_", ".generator": "generator_numbers_unknown",
         ".residue": "residue_unknown", ".forecast": "forecast_unknown", ".drift": "drift_unknown",
     }  # fmt: skip
@@ -197,3 +197,23 @@ def test_characters_forbidden_in_xml_are_replaced() -> None:
     run.plan = msgspec.structs.replace(run.plan, fail_if=("a\x00\ud800<b> & 'c'",))
     suite = ET.fromstring(to_junit(summarise(run)).encode("utf-8"))
     assert (suite.get("errors"), suite.get("failures")) == ("2", "0")
+
+
+def test_the_most_open_is_never_below_what_is_held() -> None:
+    """Also where the drain begins within the only second that knew of the connections."""
+    run = a_run(2000, hold_s=5.0)
+    for _, tick in run.ticks:
+        tick.held = 0
+    connections = summarise(run).connections
+    assert connections.held == 2000
+    assert connections.established_peak == 2000
+
+
+@pytest.mark.parametrize("t_s", [-1.0, 0.0, 12.0])
+def test_samples_that_all_are_of_one_instant_show_no_cost(t_s: float) -> None:
+    """As in a run file that a stranger has changed."""
+    run = a_run(1_000)
+    for sample in run.samples:
+        sample.t_s = t_s
+    summary = summarise(run)
+    assert summary.cost.server_user is None

@@ -13,8 +13,9 @@ from synthetic_run import a_run, raised, without
 from test_comparison import compared
 from test_live import state_at
 
-from asyncli.analysis.cost import Cost, Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import in_words
+from asyncli.analysis.slope import Cost
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
@@ -64,8 +65,13 @@ def test_goodbye_without_a_code() -> None:
     assert ("× 0" in said, "80 without" in said, "3 × 1001" in said) == (False, True, True)
 
 
-def test_tables_in_a_log_are_not_folded() -> None:
+def test_tables_in_a_log_are_folded_only_where_a_width_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(30_000)
+    monkeypatch.setenv("COLUMNS", "40")
+    folded = printed(run, 40, terminal=False)
+    costs = folded[folded.index("Cost of a connection") :].split("\n\n")[0]
+    assert max(map(len, costs.splitlines())) <= 40
+    monkeypatch.delenv("COLUMNS")
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)

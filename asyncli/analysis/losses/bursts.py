@@ -17,20 +17,30 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.holders import holders_of
-from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
+from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, idle_edge, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
+from asyncli.analysis.losses.slots import closed_as_others_opened, most_held, no_slot_left
 from asyncli.analysis.losses.table import (
     ENDED,
     LossCell,
     LossTable,
     Reason,
+    pooled,
     reason,
     share_awaiting,
     unclaimed,
 )
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.analysis.shared_host import is_proxy
-from asyncli.findings.loss_causes import SEE_ITS_LOG, at_moments, remedy_of_unexplained
+from asyncli.findings.loss_causes import (
+    SEE_ITS_LOG,
+    at_moments,
+    describe_crash,
+    or_others,
+    perhaps_for_memory,
+    remedy_of_unexplained,
+)
+from asyncli.model.units import format_many
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
 _MOMENT_S = 2.2
@@ -46,9 +56,9 @@ def idle_reuse(table: LossTable) -> None:
     """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
     slots = table.configured("worker_connections")
     asked_for = table.plan.connections
-    cells = _closed_as_others_opened(table)
-    # A moment that closes half of all is no reuse, but seconds that do are: each new connection
-    # takes the slot of another.
+    cells = closed_as_others_opened(table)
+    # Reuse closes one connection for each that opens. A moment or two in which half of all ended
+    # are another event; many such seconds are reuse.
     sudden = [cell for cell in cells if 0 < table.server.held(cell.from_s) < 2 * cell.unclaimed]
     if len(sudden) < FEWEST:
         cells = [cell for cell in cells if cell not in sudden]
@@ -94,41 +104,56 @@ def rest_of_reuse(table: LossTable) -> None:
         return any(abs(cell.to_s - to_s) <= _BORDER_S for to_s in instants)
 
     # Sudden seconds may follow each other.
-    sudden = _closed_as_others_opened(table)
+    sudden = closed_as_others_opened(table)
     before = -1
     while len(instants) > before:
         before = len(instants)
         instants |= {cell.to_s for cell in sudden if is_beside(cell)}
-    # The other may open in the second beside.
+    # The connection that took the slot may have opened in the second before or after.
     table.claim(list(filter(is_beside, table.of("closed_idle"))), reuse[0])
 
 
 def likely_reuse(table: LossTable) -> None:
-    """Claim the same if the slots are unknown: the server never held all that were asked for, and
-    closed as it accepted.
+    """Claim what closed as others opened, if the server's slots are not known but seem to be full
+    (``no_slot_left``): it never held all that were asked for, and closed as it accepted.
     """
-    if table.plan.upgrades:
+    if not no_slot_left(table):
         return
-    cells = _closed_as_others_opened(table)
-    if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
-        return
-    held = max(tick.held for _, tick in table.run.ticks)
-    asked_for = table.plan.connections
-    # It closes one for another, so those that it has stay; a timer ends the last ones too.
-    if 2 * table.totals.open < held or held >= NEARLY_ALL * asked_for:
-        return
-    from_s = min(cell.from_s for cell in cells)
-    to_s = max(cell.to_s for cell in cells)
-    opened = sum(tick.opened for _, tick in table.run.ticks_between(from_s, to_s))
-    if 2 * opened < unclaimed(cells):
-        return
-    name = table.server.name
-    table.claim(cells, reason("idle_reuse", "likely_reuse", most=held, asked=asked_for, name=name))
+    explanation = reason(
+        "idle_reuse",
+        "likely_reuse",
+        most=most_held(table),
+        asked=table.plan.connections,
+        name=table.server.name,
+    )
+    table.claim(closed_as_others_opened(table), explanation)
 
 
-def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """Losses while idle, in seconds in which others opened."""
-    return [cell for cell in table.of("closed_idle") if cell.tick.opened]
+def workers_in_turn(table: LossTable) -> None:
+    """Claim what ended while workers of the server ended in turn, and others took their place."""
+    cells = table.of(*ENDED)
+    with_workers = [cell for cell in cells if table.server.ended_near(cell.from_s, cell.to_s)]
+    count = unclaimed(with_workers)
+    if count < max(FEWEST, NEARLY_ALL * unclaimed(cells)):
+        return
+    from_s = min(cell.from_s for cell in with_workers)
+    to_s = max(cell.to_s for cell in with_workers)
+    turn = table.server.about(from_s, to_s, count)
+    ended = min(turn.ended or 0, turn.started or 0)
+    # Fewer are a single event, such as a crash or a reload. What ended with hardly a connection
+    # each was no worker.
+    if ended < FEWEST or to_s - from_s <= _MOMENT_S + count / _CLOSES_PER_S:
+        return
+    # A reload ends idle workers at once, and the others as each answers its last request.
+    if table.server.ended_at_once(from_s, to_s):
+        return
+    held = max(table.server.held(cell.from_s) for cell in with_workers)
+    if 2 * count < ended * held / table.server.most_workers(from_s, to_s):
+        return
+    explanation = reason(
+        "workers_in_turn", server=table.server.label, ended=ended, name=table.server.name
+    )
+    table.claim(with_workers, explanation)
 
 
 class Burst(msgspec.Struct):
@@ -160,9 +185,7 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
     for burst in _find(table):
         evidence = table.server.about(burst.from_s, burst.to_s, burst.count)
         explanation = _explain(table, burst, evidence)
-        # A common idle time is better evidence: they were opened at one moment too.
-        is_reset = explanation.code == "box_reset"
-        if is_reset and idle_mode(table, burst.of("reset")) is not None:
+        if explanation.code == "box_reset" and _share_idle_times(table, burst):
             continue
         if explanation.certain or not only_certain:
             kind = (explanation.code, explanation.certain)
@@ -176,6 +199,15 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
             table.claim(burst.cells, msgspec.structs.replace(explanation, words=words))
 
 
+def _share_idle_times(table: LossTable, burst: Burst) -> bool:
+    """Whether the resets have a common idle time, or those that awaited an answer a least one: it
+    is better evidence than their moment, as they were opened at one moment too.
+    """
+    if _mostly_idle_resets(burst):
+        return idle_mode(table, burst.of("reset")) is not None
+    return idle_edge(table.gap_s, pooled(table.of("reset")).idle_s) is not None
+
+
 def _find(table: LossTable) -> list[Burst]:
     """Bursts among the unclaimed cells, in order of time: seconds with far more losses than at an
     even rate.
@@ -185,6 +217,7 @@ def _find(table: LossTable) -> list[Burst]:
         by_second.setdefault(cell.to_s, []).append(cell)
     instants = sorted(by_second)
     taken: set[float] = set()
+    #: How many unexplained losses each second has.
     dead = {t_s: unclaimed(cells) for t_s, cells in by_second.items()}
 
     def near(peak: float, reach_s: float) -> list[float]:
@@ -250,6 +283,18 @@ class _Case(NamedTuple):
         """How many of the lost ones the server still counts."""
         return min(self.evidence.excess or 0, self.burst.count)
 
+    @property
+    def counted_down(self) -> bool:
+        """Whether the server's own count fell by most of the lost ones, as nginx's does for what
+        ends in order and not for what a crash or the kernel ends.
+        """
+        return self.is_direct and self.evidence.excess is not None and not self.are_still_counted
+
+    @property
+    def are_still_counted(self) -> bool:
+        """Whether the server still counts most of the lost ones."""
+        return 2 * self.still_counted >= self.burst.count
+
     def count(self, cause: str) -> int:
         return unclaimed(self.burst.of(cause))
 
@@ -286,22 +331,36 @@ def _server_restarted(case: _Case) -> Reason | None:
 
 
 def _workers_killed_for_memory(case: _Case) -> Reason | None:
-    """The kernel killed workers for lack of memory: certain if their control group counts as many
-    victims as workers ended; likely by the host's count, whose victims may be others.
-    """
+    """The kernel killed the workers that ended for lack of memory, by its log, which names them."""
     ended = case.evidence.ended
     if not ended or not _held_so_many(case, ended):
         return None
-    is_certain = case.evidence.killed_in_group >= ended
-    if not is_certain and not case.evidence.killed_on_host:
+    if not case.evidence.killed.are_certainly(ended):
         return None
+    return _killed_for_memory(case, ended, certain=True)
+
+
+def _workers_perhaps_killed_for_memory(case: _Case) -> Reason | None:
+    """Workers ended as the kernel killed processes for lack of memory that may be others, and
+    nothing shows that they ended in order.
+    """
+    evidence = case.evidence
+    if not evidence.ended or not evidence.killed.number or not _held_so_many(case, evidence.ended):
+        return None
+    if case.counted_down or case.count("closed_announced"):
+        return None
+    return _killed_for_memory(case, evidence.ended, certain=False)
+
+
+def _killed_for_memory(case: _Case, ended: int, *, certain: bool) -> Reason:
     return reason(
         "worker_crash",
         "workers_killed_for_memory",
-        certain=is_certain,
+        certain=certain,
         server=case.server,
-        ended=ended,
+        killed=format_many(ended, "worker"),
         workers=case.workers,
+        or_others="" if certain else or_others(*case.evidence.killed),
     )
 
 
@@ -312,7 +371,7 @@ def _processes_went_on(case: _Case) -> Reason | None:
     table, burst, evidence = case
     if not evidence.lived:
         return None
-    if _reset_before_it(burst, evidence):
+    if _reset_on_the_way(burst, evidence):
         return _reset_by_a_box(case)
     if evidence.counters_restarted:
         return reason("backend_ended", "backend_restarted")
@@ -339,36 +398,54 @@ def _middle_box_reset(case: _Case) -> Reason | None:
     # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
     if case.evidence.ended or case.count("closed_announced"):
         return None
-    if not _reset_before_it(case.burst, case.evidence):
+    if not _reset_on_the_way(case.burst, case.evidence):
         return None
     return _reset_by_a_box(case)
 
 
 def _worker_crashed(case: _Case) -> Reason | None:
-    """A worker that crashed counts nothing down, though its sockets are closed. After a reload
-    nginx no longer counts them; Apache's scoreboard may count those of a process that ended in
-    order until another takes its place.
-    """
-    evidence = case.evidence
-    burst = case.burst
-    if case.table.server.name == "Apache":
+    """A worker that crashed counts nothing down, though its sockets are closed."""
+    ended = case.evidence.ended
+    if not ended or not _looks_crashed(case):
         return None
-    if 2 * case.still_counted < burst.count or case.count("closed_announced"):
-        return None
-    if evidence.ended is None:
-        if burst.all_of_them and case.workers > 1:
-            return None
-        if not case.is_direct:
-            return reason(
-                "worker_crash", "worker_crash_or_proxy", server=case.server, kept=case.still_counted
-            )
-    elif not evidence.ended:
-        return None
-    of = f", {evidence.ended or 1} of {case.workers}" if case.workers > 1 else ""
-    is_certain = case.is_direct and bool(evidence.ended)
     return reason(
-        "worker_crash", certain=is_certain, server=case.server, kept=case.still_counted, of=of
+        "worker_crash",
+        certain=case.is_direct,
+        server=case.server,
+        kept=case.still_counted,
+        crashed=describe_crash(ended, case.workers),
+        perhaps=perhaps_for_memory(*case.evidence.killed),
     )
+
+
+def _worker_seems_crashed(case: _Case) -> Reason | None:
+    """The same where the server's processes were not read."""
+    if case.evidence.ended is not None or not _looks_crashed(case):
+        return None
+    # One of several workers cannot lose all.
+    if case.burst.all_of_them and case.workers > 1:
+        return None
+    if not case.is_direct:
+        return reason(
+            "worker_crash", "worker_crash_or_proxy", server=case.server, kept=case.still_counted
+        )
+    return reason(
+        "worker_crash",
+        server=case.server,
+        kept=case.still_counted,
+        crashed=describe_crash(1, case.workers),
+        perhaps="",
+    )
+
+
+def _looks_crashed(case: _Case) -> bool:
+    """Whether the server still counts most, and ended none in order. After a reload nginx no longer
+    counts them; Apache's scoreboard may count those of a process that ended in order until another
+    takes its place.
+    """
+    if case.table.server.name == "Apache":
+        return False
+    return case.are_still_counted and not case.count("closed_announced")
 
 
 def _connects_were_refused(case: _Case) -> Reason | None:
@@ -387,7 +464,7 @@ def _page_stayed_silent(case: _Case) -> Reason | None:
 
 
 def _all_workers_ended(case: _Case) -> Reason | None:
-    """A single worker may also have crashed."""
+    """All workers ended, and there were several: one that ended may have crashed."""
     ended = case.evidence.ended
     if not case.burst.all_of_them or not ended or not 1 < case.workers <= ended:
         return None
@@ -445,7 +522,9 @@ def _middle_box_seems_to_reset(case: _Case) -> Reason | None:
     return reason("box_reset", "box_seems_reset")
 
 
-#: The first that applies explains a burst; without one its cause is unknown.
+#: The first that applies explains a burst; without one its cause is unknown. A rule that applies
+#: may also say that the cause is unknown: :func:`_processes_went_on` always does so at the least,
+#: where the server's processes lived, so that no rule below it looks at such a burst.
 _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _server_ended,
     _server_restarted,
@@ -454,8 +533,10 @@ _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _counters_restarted,
     _middle_box_reset,
     _worker_crashed,
+    _worker_seems_crashed,
     _connects_were_refused,
     _page_stayed_silent,
+    _workers_perhaps_killed_for_memory,
     _all_workers_ended,
     _all_were_closed,
     _workers_announced_the_end,
@@ -469,17 +550,23 @@ def _held_so_many(case: _Case, ended: int) -> bool:
     return 2 * case.burst.count >= min(ended, case.workers) * case.burst.held / case.workers
 
 
+def _are_mostly_resets(burst: Burst) -> bool:
+    return 2 * unclaimed(burst.of("reset")) >= burst.count
+
+
 def _mostly_idle_resets(burst: Burst) -> bool:
     """Whether most were reset while no heartbeat awaited an answer."""
-    resets = burst.of("reset")
-    return 2 * unclaimed(resets) >= burst.count and share_awaiting(resets) < 0.5
+    return _are_mostly_resets(burst) and share_awaiting(burst.of("reset")) < 0.5
 
 
-def _reset_before_it(burst: Burst, evidence: Evidence) -> bool:
-    """Whether most were reset while idle, and the server still has most of them: the reset came on
-    the way.
+def _reset_on_the_way(burst: Burst, evidence: Evidence) -> bool:
+    """Whether most were reset on the way: the server still has most of them. By its own count alone
+    only if they were reset while idle, as it may not count down what it resets with a request.
     """
-    return _mostly_idle_resets(burst) and evidence.still_open(burst.count).are_most
+    kept = evidence.still_open(burst.count)
+    if not kept.are_most:
+        return False
+    return _mostly_idle_resets(burst) or (kept.by_kernel and _are_mostly_resets(burst))
 
 
 def _reset_by_a_box(case: _Case) -> Reason:
@@ -489,9 +576,11 @@ def _reset_by_a_box(case: _Case) -> Reason:
 
 
 def _passes_on(table: LossTable, burst: Burst) -> bool:
-    """Whether the server holds a connection to a backend for each of ours: by its descriptors, else
-    by its name.
+    """Whether the server holds a connection to a backend for each of ours: by its configuration and
+    its descriptors, else by its name.
     """
+    if table.server.has_no_backend:
+        return False
     has_backends = is_proxy(table.run, holders_of(table.run), burst.from_s)
     if has_backends is None:
         return table.server.name.lower() in _PROXIES

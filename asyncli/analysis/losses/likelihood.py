@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from asyncli.analysis.constants import FEWEST
+from asyncli.analysis.saturation import MOST_BEAT_LATENESS_S
 from asyncli.core.histogram import Histogram, bounds
+from asyncli.model.records import Deaths
 
 # A worker's share by the kernel's hash is binomial: one in 370 is farther off.
 DEVIATIONS = 3.0
@@ -100,10 +102,54 @@ def stands_out(histogram: Histogram, low: float, high: float) -> bool:
 
 
 def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
-    """The recorded ages or idle times (s) of ends by a timer of ``low_s`` to ``high_s``: a server's
-    clock ticks early, and a busy server closes late.
+    """The recorded ages or idle times (whole s) of ends by a timer of ``low_s`` to ``high_s``: it
+    looks early by some milliseconds, and a busy server closes late.
     """
-    return math.floor(low_s) - 1.0, math.ceil(high_s) + max(_TIMER_S, _TIMER_SHARE * high_s)
+    high = math.ceil(high_s) + max(_TIMER_S, _TIMER_SHARE * high_s)
+    return float(math.floor(low_s - MOST_BEAT_LATENESS_S)), high
+
+
+def idle_window(dead: Deaths, timer_s: float) -> tuple[float, float]:
+    """The recorded idle times (whole s) of ends by an idle timeout of ``timer_s``.
+
+    An end some milliseconds early is recorded a second below it, as are ends up to a second
+    earlier, which are no ends by this timer. So that second counts only if milliseconds, where
+    they are recorded, say that most of its ends came just before the timer's time.
+    """
+    low, high = timer_window(timer_s, timer_s)
+    begun_ms = 1e3 * low
+    earliest_ms = 1e3 * (timer_s - MOST_BEAT_LATENESS_S)
+    too_early = 0
+    just_before = 0
+    for key, count in dead.idle_ms.items():
+        least, greatest = dead.idle_ms.within(key)
+        if greatest < begun_ms or least >= 1e3 * timer_s:
+            continue
+        if greatest < earliest_ms:
+            too_early += count
+        else:
+            just_before += count
+    if too_early > just_before:
+        low = float(math.floor(timer_s))
+    return low, high
+
+
+def has_spread_idle_times(dead: Deaths, low_s: float, high_s: float) -> bool:
+    """Whether the middle 80 % of the idle times recorded as ``low_s`` to ``high_s`` (whole s) are
+    farther apart than a timer's; False where milliseconds are not recorded.
+    """
+    inside = {}
+    for key, count in dead.idle_ms.counts.items():
+        least, _ = dead.idle_ms.within(key)
+        if 1e3 * low_s <= least < 1e3 * (high_s + 1):
+            inside[key] = count
+    if not inside:
+        return False
+    times_ms = Histogram(inside, bounds(min(inside))[0], bounds(max(inside))[1])
+    first_ms, last_ms = times_ms.quantiles((0.1, 0.9))
+    assert first_ms is not None
+    assert last_ms is not None
+    return last_ms - first_ms > max(1e3 * MOST_BEAT_LATENESS_S, _TIMER_SHARE * first_ms)
 
 
 def chance_idle(gap_s: float, low: float, high: float) -> float:
@@ -135,9 +181,16 @@ def surprises(
     high = min(high, float(idle_s.greatest))
     share = within(idle_s, low, high) / idle_s.count
     chance = chance_idle(gap_s, low, high)
+    if configured:
+        return share - chance >= LEAST_SURPRISE
+    return is_surprising(share, chance, idle_s.count)
+
+
+def is_surprising(share: float, chance: float, count: int) -> bool:
+    """Whether ``share`` of ``count`` exceeds ``chance`` by a margin, and by no accident."""
     if share - chance < LEAST_SURPRISE:
         return False
-    return configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT
+    return accident(share, chance, count) < _NO_ACCIDENT
 
 
 def accident(share: float, chance: float, count: int) -> float:

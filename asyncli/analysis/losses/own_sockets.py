@@ -15,6 +15,7 @@ import itertools
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.refusals import dropped_by_listeners
 from asyncli.model.metrics import TCP
 from asyncli.model.records import TcpCounts
 from asyncli.model.run import Run, Ticks
@@ -69,12 +70,14 @@ def _counter(run: Run, name: str) -> Series:
 
 def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> DroppedConnects:
     """Our connects that showed the symptom while ``counter`` rose, less those that another counter
-    explains.
+    explains. No more than the server's own sockets dropped, where that is known: the host's counter
+    is of all programs.
     """
-    instants = [
-        t_s for (_, before), (t_s, after) in itertools.pairwise(counter.rows()) if after > before
-    ]
-    dropped = round((counter.last() or 0.0) - (counter.first() or 0.0))
+    own_drops = dropped_by_listeners(run)
+    deciding = counter if own_drops is None else own_drops
+    instants = _rises(deciding)
+    dropped = _rise(counter)
+    upto = min(dropped, _rise(deciding))
     # A connect is seen to be sent again when it succeeds or is given up.
     longest_s = max(run.plan.connect_timeout_s, run.plan.timeout_s) + MISSED_S
     connects = unanswered = 0
@@ -86,9 +89,17 @@ def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> 
             unanswered += lost
     connects -= explained.connects
     unanswered -= explained.unanswered
-    return DroppedConnects(
-        max(0, min(connects, dropped)), max(0, min(unanswered, dropped)), dropped
-    )
+    return DroppedConnects(max(0, min(connects, upto)), max(0, min(unanswered, upto)), dropped)
+
+
+def _rises(counter: Series) -> list[float]:
+    """The instants (s) at which the counter had risen."""
+    pairs = itertools.pairwise(counter.rows())
+    return [t_s for (_, before), (t_s, after) in pairs if after > before]
+
+
+def _rise(counter: Series) -> int:
+    return round((counter.last() or 0.0) - (counter.first() or 0.0))
 
 
 def _any_between(instants: list[float], from_s: float, to_s: float) -> bool:

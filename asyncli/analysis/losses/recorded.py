@@ -8,7 +8,7 @@ import math
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
-from asyncli.analysis.losses.table import ENDED, LossTable, Reason, reason, unclaimed
+from asyncli.analysis.losses.table import ENDED, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
@@ -16,6 +16,7 @@ from asyncli.findings.protocol_codes import (
     kind_of_break,
     name_of_reset,
     remedy_of_broken,
+    remedy_of_first_answers,
     words_of_goodbye,
 )
 from asyncli.findings.tls import by_reason, remedy_of_reasons
@@ -67,8 +68,14 @@ def _unreadable(table: LossTable, kind: str, broken: dict[str, int]) -> Reason:
         {name_of_reset(why.removeprefix(UNREAD)): count for why, count in broken.items()}
     )
     remedy = remedy_of_broken(table.plan.protocol, broken)
+    rule = "the protocol"
+    if table.plan.protocol == "tcp":
+        rule = "--expect"
+        first_ones = pooled(table.of("protocol_error")).requests
+        if table.totals.held and first_ones.greatest == 0:
+            remedy = remedy_of_first_answers(table.totals.held)
     if kind != "not_http":
-        return reason(kind, certain=True, reasons=reasons, remedy=remedy)
+        return reason(kind, certain=True, reasons=reasons, remedy=remedy, rule=rule)
     from_s = min(cell.from_s for cell in table.of("protocol_error"))
     before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, from_s))
     form = "no_longer_http" if before else ""

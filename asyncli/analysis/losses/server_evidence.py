@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -15,11 +16,18 @@ from asyncli.analysis.refusals import did_listen
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
     HOST_KILLED,
+    SERVER_ENDED,
     SERVER_GROUP_KILLED,
+    SERVER_KILLED,
+    SERVER_PROCESSES,
     SERVER_SOCKETS,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_UNACKNOWLEDGED,
     SERVER_SOCKETS_WAITING,
+    SERVER_STOPPED,
+    SERVER_WORKERS,
+    SERVER_WORKERS_ENDED,
+    SERVER_WORKERS_STOPPED,
     SILENT,
     STATUS_LIMIT,
 )
@@ -33,9 +41,25 @@ _TICK_S = 2.0
 _LATE_S = 3.0
 # CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
 _STILL_S = 0.015
+# How the directives of nginx end that pass requests on: proxy_pass, fastcgi_pass, grpc_pass...
+_PASSES_ON = "_pass"
 # While an agent is silent the server is unknown: samples of this host are no evidence of it.
 _LOCAL = ("generator.", "kernel.", "host.", "session.")
 _OF_AGENT = ("agent.", "kernel.", "host.")
+
+
+class Victims(NamedTuple):
+    """How many processes the kernel killed for lack of memory, and ``among`` which it counts them:
+    those of the server by its log, which names them; else those of its control group or of its
+    host, which may be others.
+    """
+
+    number: int = 0
+    among: Literal["server", "group", "host"] = "host"
+
+    def are_certainly(self, ended: int) -> bool:
+        """Whether they are the processes of the server that ended."""
+        return self.among == "server" and self.number >= ended
 
 
 class Evidence(msgspec.Struct):
@@ -47,11 +71,11 @@ class Evidence(msgspec.Struct):
     restarted: bool | None = None
     #: Its counters restarted. A reload of HAProxy does so too: a new worker begins to count.
     counters_restarted: bool = False
-    #: Processes that ended, and those that started.
+    #: Processes that ended, of nginx its workers alone, and processes that started.
     ended: int | None = None
     started: int | None = None
-    #: Its processes were read: none ended, and none is new. What ended its connections is then in
-    #: them, or behind them.
+    #: Its processes, of nginx its workers, were read: none ended, and none is new. What ended its
+    #: connections is then in them, or behind them.
     lived: bool = False
     #: Reconnects of our poller.
     reconnected: int | None = None
@@ -69,11 +93,11 @@ class Evidence(msgspec.Struct):
     #: Its processes used no CPU time; and the cores that they used.
     still: bool | None = None
     cores: float | None = None
-    #: A signal or a debugger had stopped a process of it.
+    #: A signal or a debugger had stopped all its processes that hold connections, or none; None
+    #: also where it had stopped a part.
     halted: bool | None = None
-    #: Processes of its control group that the kernel killed for lack of memory, and of its host.
-    killed_in_group: int = 0
-    killed_on_host: int = 0
+    #: What the kernel killed for lack of memory while its processes ended.
+    killed: Victims = Victims()
     #: Its sockets went on listening afterwards.
     listened_since: bool | None = None
 
@@ -169,6 +193,10 @@ class ServerEvidence:
         self.label = "nginx" if self.is_nginx else "the server"
         #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
+        directives = run.place.server_directives
+        passes_on = any(name.endswith(_PASSES_ON) for name in directives)
+        #: Such an nginx that has no backend, by its configuration.
+        self.has_no_backend = self.direct and bool(directives) and not passes_on
         self._run = run
         self._stop = run.stop_s
         # Held is constant, not interpolated, from the hold's last second to the drain.
@@ -179,9 +207,10 @@ class ServerEvidence:
         sampled = _LOCAL if run.place.agent is None else _OF_AGENT
         self._sampled_s = run.instants(*sampled)
         self._server = {
-            name: run.series(f"server.{name}")
-            for name in ("processes", "ended", "started", "cpu_s", "stopped")
+            name: run.series(f"server.{name}") for name in ("processes", "started", "cpu_s")
         }
+        self._workers = run.series(SERVER_WORKERS)
+        self._ended = run.series(SERVER_WORKERS_ENDED) or run.series(SERVER_ENDED)
         self._processes_s = self._server["processes"].t_s
         # Expensive probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
@@ -199,7 +228,7 @@ class ServerEvidence:
         self._unacknowledged = run.series(SERVER_SOCKETS_UNACKNOWLEDGED)
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(
-            finding.code == "status_lost" and finding.fields.get("untrusted")
+            finding.code in ("status_lost", "metrics_lost") and finding.fields.get("untrusted")
             for finding in run.findings
         )
         #: (When this machine woke from a suspension, how long it was), in s.
@@ -209,8 +238,43 @@ class ServerEvidence:
         return self._held.at(t_s) or 0.0
 
     def workers(self, t_s: float) -> int:
-        """Worker processes before ``t_s``, without the master; 1 where unknown."""
-        return max(1, round(self._server["processes"].last(t_s) or 0.0) - 1)
+        """Worker processes before ``t_s``; 1 where unknown."""
+        return self._without_master(self._counted_workers().last(t_s))
+
+    def most_workers(self, from_s: float, to_s: float) -> int:
+        """The most worker processes from ``from_s`` to ``to_s``; 1 where unknown."""
+        read = self._counted_workers().between(from_s, to_s).values
+        return self._without_master(max(read, default=None))
+
+    def _counted_workers(self) -> Series:
+        """Workers by the titles of nginx's processes; of another server all its processes. Nothing
+        for an nginx without titles: some of its processes may be no workers.
+        """
+        if self._workers or self.name == "nginx":
+            return self._workers
+        return self._server["processes"]
+
+    def _without_master(self, counted: float | None) -> int:
+        """The workers of ``counted`` processes; at least 1."""
+        workers = round(counted or 0.0)
+        if not self._workers:
+            workers -= 1
+        return max(1, workers)
+
+    def ended_near(self, from_s: float, to_s: float) -> bool:
+        """Whether a process of the server ended from ``from_s`` to ``to_s`` or in the second
+        after: one that ends in order closes its connections first.
+        """
+        read = self._ended.between(from_s - _TICK_S, to_s + _TICK_S).values
+        return bool(read) and read[-1] > read[0]
+
+    def ended_at_once(self, from_s: float, to_s: float) -> bool:
+        """Whether most processes that ended from ``from_s`` to ``to_s``, or in the second before or
+        after, ended between two readings.
+        """
+        read = self._ended.between(from_s - _TICK_S, to_s + _TICK_S).values
+        steps = [after - before for before, after in itertools.pairwise(read)]
+        return 2 * max(steps, default=0.0) > sum(steps)
 
     def most_active(self, from_s: float, to_s: float) -> float:
         """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's
@@ -253,10 +317,24 @@ class ServerEvidence:
         evidence.requests = self._requests(from_s, to_s)
         self._add_cpu(evidence, from_s, to_s)
         evidence.listened_since = did_listen(self._run, to_s, min(to_s + MISSED_S, self._stop))
-        stopped = self._server["stopped"].between(from_s, to_s).values
-        if stopped:
-            evidence.halted = max(stopped) > 0
+        evidence.halted = self._halted(from_s, to_s)
         return evidence
+
+    def _halted(self, from_s: float, to_s: float) -> bool | None:
+        """Whether in half of the readings or more all processes that hold connections were stopped:
+        of nginx its workers, of another server all. False if none was; None for a part, or where
+        it was not read.
+        """
+        holding, stopped = _holding_and_stopped(self._run)
+        readings = list(stopped.between(from_s, to_s).rows())
+        if not readings:
+            return None
+        if not any(count for _, count in readings):
+            return False
+        all_stopped = [_is_all(count, holding, t_s) for t_s, count in readings]
+        if 2 * sum(all_stopped) >= len(readings):
+            return True
+        return None
 
     def _add_processes(self, evidence: Evidence, from_s: float, to_s: float) -> None:
         """Whether the server's processes ended, were replaced, or went on."""
@@ -264,21 +342,25 @@ class ServerEvidence:
         before = processes.last(from_s)
         if before is not None:
             evidence.gone, evidence.restarted = self._absence(from_s, to_s)
+            if evidence.restarted and self._ended_since(from_s) < before:
+                # They were not read for a while, as when the status page is awaited.
+                evidence.restarted = False
             # --server-pid follows no restart, but the status page of the new server answers.
             if evidence.gone and self._status["active"].between(to_s + 0.5, self._stop):
                 evidence.gone = False
                 evidence.restarted = True
-        evidence.ended = self._rise(self._server["ended"], from_s, to_s)
+        evidence.ended = self._rise(self._ended, from_s, to_s)
         evidence.started = self._rise(self._server["started"], from_s, to_s)
-        after = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
-        is_as_before = bool(after) and after[-1] == before
-        evidence.killed_in_group = _victims(self._run.series(SERVER_GROUP_KILLED), from_s, to_s)
-        evidence.killed_on_host = _victims(self._run.series(HOST_KILLED), from_s, to_s)
+        counted = self._workers or processes
+        after = counted.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
+        is_as_before = bool(after) and after[-1] == counted.last(from_s)
+        evidence.killed = killed_as_ended(self._run, from_s, to_s)
         evidence.lived = evidence.ended == 0 and not evidence.gone and is_as_before
         accepts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         evidence.counters_restarted = bool(counter_resets(accepts))
         if evidence.counters_restarted and not evidence.restarted:
-            evidence.restarted = self._restarted_by_counters(evidence.ended, before)
+            ended = self._rise(self._run.series(SERVER_ENDED), from_s, to_s)
+            evidence.restarted = self._restarted_by_counters(ended, before)
 
     def _restarted_by_counters(self, ended: int | None, before: float | None) -> bool | None:
         """Whether counters that restarted mean a new server. ``before``: its processes, of which
@@ -330,6 +412,15 @@ class ServerEvidence:
                 return for_good, not for_good
         return False, False
 
+    def _ended_since(self, from_s: float) -> float:
+        """How many processes ended from then to the end of the run; infinite where unknown."""
+        ended = self._run.series(SERVER_ENDED)
+        before = ended.last(from_s)
+        after = ended.last()
+        if before is None or after is None:
+            return math.inf
+        return after - before
+
     def _silent(self, from_s: float, to_s: float) -> bool:
         """Whether samples were taken from ``from_s`` to ``to_s``, all without a status page."""
         first = bisect.bisect_left(self._sampled_s, from_s)
@@ -366,6 +457,36 @@ def _median_deviation(values: Sequence[float]) -> float:
     return statistics.median(abs(value - median) for value in values)
 
 
+def stopped_since(run: Run, end_s: float) -> float | None:
+    """Since when all processes that hold connections were stopped until ``end_s``, by a signal or a
+    debugger; None if they were not, for less than a missed reading, or where it was not read.
+    """
+    holding, stopped = _holding_and_stopped(run)
+    since_s = None
+    for t_s, count in stopped.between(-math.inf, end_s).rows():
+        if not _is_all(count, holding, t_s):
+            since_s = None
+        elif since_s is None:
+            since_s = t_s
+    if since_s is None or end_s - since_s < MISSED_S:
+        return None
+    return since_s
+
+
+def _holding_and_stopped(run: Run) -> tuple[Series, Series]:
+    """How many processes may hold connections, and how many of them are stopped: of nginx its
+    workers, of another server all.
+    """
+    workers = run.series(SERVER_WORKERS)
+    if workers:
+        return workers, run.series(SERVER_WORKERS_STOPPED)
+    return run.series(SERVER_PROCESSES), run.series(SERVER_STOPPED)
+
+
+def _is_all(count: float, of: Series, t_s: float) -> bool:
+    return count >= (of.last(t_s) or math.inf)
+
+
 def _sockets_of_server(run: Run) -> Series:
     """The server's ends of connections: those at our ports, unless as many rise with ours at its
     other ports. Then a box before it on its host has those at our ports.
@@ -383,16 +504,51 @@ def _sockets_of_server(run: Run) -> Series:
     return sockets
 
 
-def _victims(counter: Series, from_s: float, to_s: float) -> int:
-    """The rise of a counter of killed processes from the last reading before to the first after; 0
-    where it was not read.
+def killed_as_ended(run: Run, from_s: float, to_s: float) -> Victims:
+    """What the kernel killed for lack of memory from ``from_s`` to ``to_s``, while processes of the
+    server ended.
+
+    Where no log says which these were, only the counts of the very readings between which processes
+    ended: what it killed before was another program.
+    """
+    by_log = _rise_around(run.series(SERVER_KILLED), from_s, to_s)
+    if by_log is not None:
+        return Victims(by_log, "server")
+    span = _when_ended(run.series(SERVER_ENDED), from_s, to_s)
+    if span is None:
+        return Victims()
+    in_group = _rise_around(run.series(SERVER_GROUP_KILLED), *span)
+    if in_group:
+        return Victims(in_group, "group")
+    return Victims(_rise_around(run.series(HOST_KILLED), *span) or 0, "host")
+
+
+def _when_ended(ended: Series, from_s: float, to_s: float) -> tuple[float, float] | None:
+    """The readings before and after processes of the server ended; None if none did. They are read
+    no longer when the last has ended.
+    """
+    steps = [
+        (before_s, after_s)
+        for (before_s, before), (after_s, after) in itertools.pairwise(ended.rows())
+        if after > before and after_s >= from_s and before_s <= to_s
+    ]
+    if steps:
+        return steps[0][0], steps[-1][1]
+    if ended and ended.t_s[-1] <= to_s:
+        return ended.t_s[-1], ended.t_s[-1] + 1.0
+    return None
+
+
+def _rise_around(counter: Series, from_s: float, to_s: float) -> int | None:
+    """The rise of a counter from the last reading before to the first after; None where it was not
+    read.
     """
     before = counter.last(from_s)
     after = counter.first(to_s)
     if after is None:
         after = counter.last()
     if before is None or after is None:
-        return 0
+        return None
     return max(0, round(after - before))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
 from asyncli.analysis.losses.own_sockets import sent_again
-from asyncli.analysis.losses.server_evidence import ServerEvidence
+from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import (
     Silence,
@@ -286,7 +286,8 @@ class Unheard(msgspec.Struct, frozen=True):
     """``count`` held connections were last answered before ``since_s`` (run clock), ``ago_s``
     before the end. ``fault``: the first unanswered heartbeat was sent then; else the hold began.
     ``usual_gap_s``: the mean time between two messages of a listening connection, if that shows the
-    silence.
+    silence. ``server_stopped``: a signal or a debugger had stopped the server since then, to the
+    end.
     """
 
     count: int
@@ -294,6 +295,7 @@ class Unheard(msgspec.Struct, frozen=True):
     ago_s: float
     fault: bool
     usual_gap_s: float | None = None
+    server_stopped: bool = False
 
 
 def unheard(run: Run, totals: Totals) -> Unheard | None:
@@ -304,18 +306,37 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     drain = run.phase("drain")
     if hold is None or drain is None or _stopped_in_ramp(run):
         return None
+    stopped = _since_stopped(run, totals, hold, drain.start_s)
+    if stopped is not None:
+        return stopped
     if run.plan.listens:
         fell_silent = _fell_silent(run, totals, hold, drain.start_s)
         if fell_silent is not None:
             return fell_silent
     since_s = max(hold.start_s, _first_fault_s(run, hold, drain.start_s))
-    ago_s = drain.start_s - since_s
-    # Buckets are 1/64 of their value wide; one that is partly older counts.
-    heard_ms = totals.whole.heard_ms.counts
-    count = sum(n for key, n in heard_ms.items() if bounds(key)[1] >= ago_s * 1e3)
+    count = _not_heard_for(totals, drain.start_s - since_s)
     if not count:
         return None
-    return Unheard(count, since_s, ago_s, since_s > hold.start_s)
+    return Unheard(count, since_s, drain.start_s - since_s, fault=since_s > hold.start_s)
+
+
+def _since_stopped(run: Run, totals: Totals, hold: Phase, end_s: float) -> Unheard | None:
+    """Those that had no answer since a signal or a debugger stopped the server, to the end."""
+    stopped_s = stopped_since(run, end_s)
+    if stopped_s is None:
+        return None
+    since_s = max(hold.start_s, stopped_s)
+    count = _not_heard_for(totals, end_s - since_s)
+    if not count:
+        return None
+    return Unheard(count, since_s, end_s - since_s, fault=False, server_stopped=True)
+
+
+def _not_heard_for(totals: Totals, for_s: float) -> int:
+    """The connections that were held and silent at the hold's end for so long (s)."""
+    # Buckets are 1/64 of their value wide; one that is partly older counts.
+    heard_ms = totals.whole.heard_ms.counts
+    return sum(count for key, count in heard_ms.items() if bounds(key)[1] >= for_s * 1e3)
 
 
 def _stopped_in_ramp(run: Run) -> bool:
@@ -391,5 +412,15 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
         return [
             latency.fell_silent(seen.count, totals.held, seen.since_s, seen.ago_s, seen.usual_gap_s)
         ]
-    since = (seen.since_s, seen.ago_s, seen.fault)
-    return [latency.not_heard(seen.count, totals.held, *since, plan.heard_within_s, plan.listens)]
+    return [
+        latency.not_heard(
+            seen.count,
+            totals.held,
+            seen.since_s,
+            seen.ago_s,
+            fault=seen.fault,
+            enough_s=plan.heard_within_s,
+            listens=plan.listens,
+            server_stopped=seen.server_stopped,
+        )
+    ]

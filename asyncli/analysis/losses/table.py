@@ -230,11 +230,11 @@ def _with_marginal(dead: Deaths, field: Field, kept: Histogram) -> Deaths:
     """The same losses with another histogram of one number."""
     match field:
         case "age_s":
-            return Deaths(dead.count, kept, dead.idle_s, dead.requests)
+            return msgspec.structs.replace(dead, age_s=kept)
         case "idle_s":
-            return Deaths(dead.count, dead.age_s, kept, dead.requests)
+            return msgspec.structs.replace(dead, idle_s=kept)
         case "requests":
-            return Deaths(dead.count, dead.age_s, dead.idle_s, kept)
+            return msgspec.structs.replace(dead, requests=kept)
 
 
 def unclaimed(cells: Iterable[LossCell]) -> int:

@@ -17,14 +17,19 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import (
+    has_spread_idle_times,
     idle_edge,
+    idle_window,
+    is_surprising,
     mode,
     stands_out,
     surprises,
     timer_window,
     within,
 )
+from asyncli.analysis.losses.slots import most_held, no_slot_left, outlived
 from asyncli.analysis.losses.table import (
+    ENDED,
     Field,
     LossCell,
     LossTable,
@@ -101,14 +106,9 @@ def configured(table: LossTable) -> None:
     """
     header_s = table.configured("client_header_timeout")
     if header_s:
-        _configured(
-            table,
-            _without_request(table),
-            "client_header_timeout",
-            header_s,
-            "idle_s",
-            timer_window(header_s, header_s),
-        )
+        cells = _without_request(table)
+        window = idle_window(pooled(cells), header_s)
+        _configured(table, cells, "client_header_timeout", header_s, "idle_s", window)
     idle_s = table.configured("keepalive_timeout")
     if idle_s:
         _configured_idle(table, idle_s)
@@ -131,9 +131,9 @@ def configured(table: LossTable) -> None:
 
 def _configured_idle(table: LossTable, idle_s: float) -> None:
     """Claim what ended after the configured idle time, and heartbeats that crossed with a close."""
-    window = timer_window(idle_s, idle_s)
-    idle_times = table.unclaimed_of("closed_idle").idle_s
-    if not surprises(table.gap_s, idle_times, *window, configured=True):
+    dead = table.unclaimed_of("closed_idle")
+    window = idle_window(dead, idle_s)
+    if not surprises(table.gap_s, dead.idle_s, *window, configured=True):
         return
     cells = table.of("closed_idle")
     limit = _configured(table, cells, "keepalive_timeout", idle_s, "idle_s", window)
@@ -183,12 +183,23 @@ def likely_idle_timeout(table: LossTable) -> None:
         _likely_header_timeout(table)
     for cause in ("closed_idle", "reset", "closed_announced"):
         # A reset in answer to a heartbeat comes from no timer.
-        if cause == "reset" and share_awaiting(table.of(cause)) >= 0.5:
+        if cause == "reset" and _mostly_awaited(table, cause):
             continue
         span = idle_mode(table, table.of(cause))
-        while span is not None:
+        while span is not None and not _lacked_slots(table, cause, span):
             _claim_idle_time(table, cause, span)
             span = idle_mode(table, table.of(cause))
+
+
+def _lacked_slots(table: LossTable, cause: str, span: tuple[float, float]) -> bool:
+    """Whether slots lacked, and no timer ended connections after the idle time ``span``: a timer
+    ends none sooner, all after one time, and none outlives it.
+    """
+    if cause != "closed_idle" or not no_slot_left(table):
+        return False
+    dead = table.unclaimed_of(cause)
+    sooner = within(dead.idle_s, 0, span[0] - 1)
+    return sooner >= FEWEST or has_spread_idle_times(dead, *span) or outlived(table, span[1])
 
 
 def _likely_header_timeout(table: LossTable) -> None:
@@ -219,6 +230,11 @@ def _claim_idle_time(table: LossTable, cause: str, span: tuple[float, float]) ->
             return
     elif before == aged and not table.plan.listens:
         timeout = _reworded(timeout, loss_causes.or_lifetime(timeout.words))
+    if cause == "closed_idle" and no_slot_left(table):
+        # The one that is closed for another is the one that was idle for longest, which is one time
+        # while connections come at one pace.
+        words = loss_causes.or_no_slot(timeout.words, most_held(table), table.plan.connections)
+        timeout = _reworded(timeout, words)
     table.claim(cells, timeout, where=("idle_s", *span))
 
 
@@ -228,20 +244,27 @@ def _reworded(limit: Reason, words: Words) -> Reason:
 
 
 def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | None:
-    """The idle time of a timer, or None. Below 2 s it may be any event after a ramp.
+    """The idle time of a timer, or None. Below 2 s it may be any event after a ramp, unless the
+    losses are spread in time and no connection outlived it; below 1 s any event after an answer.
 
     Heartbeats are random, and so are idle times at any moment. A server may send to all listening
     connections at once: these then have one idle time at any moment, whatever their age.
     """
     dead = pooled(cells)
     span = mode(dead.idle_s)
-    if span is None or span[1] < 2 or not surprises(table.gap_s, dead.idle_s, *span):
+    if span is None or not surprises(table.gap_s, dead.idle_s, *span):
+        return None
+    if span[1] < 2 and not _is_short_timer(table, cells, span):
         return None
     if table.plan.listens:
         have_one_age = mode(dead.age_s, least=_MIDDLE) is not None
         if not have_one_age and not _is_spread(cells, dead.idle_s, span):
             return None
     return span
+
+
+def _is_short_timer(table: LossTable, cells: list[LossCell], span: tuple[float, float]) -> bool:
+    return span[0] >= 1 and _lasted(cells) and not outlived(table, span[1])
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
@@ -258,8 +281,7 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         upgraded=table.plan.upgrades,
         http=PROTOCOLS[table.plan.protocol].asks_by_http,
     )
-    form = "known_timeout" if whose else ""
-    known = reason("idle_timeout", form, event=event, whose=whose)
+    known = reason("idle_timeout", event=event, whose=whose or loss_causes.UNKNOWN_IDLE_TIMEOUT)
     if table.plan.upgrades:
         return known
     have = table.configured("keepalive_timeout")
@@ -370,26 +392,73 @@ def likely_age_limit(
     table: LossTable,
     causes: Sequence[str] = ("closed_announced", "closed_idle", "reset", "closed_awaiting"),
 ) -> None:
-    """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit."""
+    """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit.
+
+    What a heartbeat ends is ended at its age only if nothing was ended at a heartbeat before.
+    """
     for cause in causes:
         cells = table.of(cause)
         age_s = table.unclaimed_of(cause).age_s
         announced = cause == "closed_announced"
-        width = table.gap_s + 1 if announced else 0.0
-        span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
-        if span is None or span[1] < 1:
+        by_heartbeat = ended_by_heartbeats(table, cause)
+        width = table.gap_s + 1 if announced or by_heartbeat else 0.0
+        # An age below 1 s is not known further.
+        span = _one_age(age_s, width, width if by_heartbeat else 1.0)
+        if span is None:
             continue
         default = announced and default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_spread(cells, age_s, span):
             continue
+        limit = reason("lifetime")
         if announced:
             limit = _likely(table, "keepalive_time", span[0] - width, span[1])
-        elif _is_narrow(pooled(cells).idle_s):
-            limit = reason("lifetime", "lifetime_at_one_idle_time")
-        else:
-            limit = reason("lifetime")
         low, high = timer_window(*span)
         table.claim(cells, limit, where=("age_s", max(0.0, low - width), high + width))
+
+
+def _one_age(age_s: Histogram, width: float, least_s: float) -> tuple[float, float] | None:
+    """The range of ages about ``width`` (s) wide at which most ended; None if there is none, or if
+    it begins below ``least_s``: an age limit ends nothing sooner.
+    """
+    span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
+    if span is None or span[0] < least_s:
+        return None
+    return span
+
+
+def ended_by_heartbeats(table: LossTable, cause: str) -> bool:
+    """Whether connections ended by ``cause`` while a heartbeat waited, and far more often than one
+    waits: what ended them did so at the heartbeat, and no clock did.
+    """
+    if cause != "closed_awaiting" and not (cause == "reset" and _mostly_awaited(table, cause)):
+        return False
+    deaths = table.totals.whole.deaths
+    by_heartbeat = deaths[cause].count if cause in deaths else 0
+    by_others = sum(deaths[other].count for other in ENDED if other in deaths and other != cause)
+    held = sum(tick.held for _, tick in table.run.ticks)
+    if not by_heartbeat or not held:
+        return False
+    waited = min(1.0, sum(tick.awaiting for _, tick in table.run.ticks) / held)
+    return is_surprising(by_heartbeat / (by_heartbeat + by_others), waited, by_heartbeat)
+
+
+def _mostly_awaited(table: LossTable, cause: str) -> bool:
+    """Whether most ended while a heartbeat waited."""
+    return share_awaiting(table.of(cause)) >= 0.5
+
+
+def refused_at_heartbeats(table: LossTable) -> None:
+    """Claim what was closed at heartbeats, at any moment, and after different numbers of answers: a
+    rule on requests, or an error in what answers them. A box that lost its table resets instead.
+    """
+    cells = table.of("closed_awaiting")
+    if unclaimed(cells) < FEWEST or not _lasted(cells):
+        return
+    if not ended_by_heartbeats(table, "closed_awaiting"):
+        return
+    answers = pooled(cells).requests
+    answered = loss_causes.answered_before(answers.least, answers.greatest)
+    table.claim(cells, reason("refused_requests", answered=answered))
 
 
 def _is_narrow(histogram: Histogram) -> bool:

@@ -16,6 +16,7 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import Evidence, Reception, ServerEvidence, StillOpen
+from asyncli.analysis.losses.slots import most_held
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
@@ -166,7 +167,7 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=server.label)
     if _without_answer(cells):
-        return _never(table, cells, "others_")
+        return _never(table, cells, loss_causes.OTHERS_ANSWERED)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         evidence = server.about(max(asked_s, 0.0), to_s, count)
@@ -257,10 +258,21 @@ def _nobody_answered(
     sent = sum(tick.sent for _, tick in asked)
     why = why_silent(table.server, evidence, sent, unacknowledged)
     if why == "unacknowledged":
-        return reason("path_cut", why, segments=format_many(segments, "TCP segment"))
+        return _unacknowledged(table, cells, format_many(segments, "TCP segment"))
     if evidence.stood_still:
         return _stood_still(evidence, table.server.label)
     return _answers_of_another_kind(table, cells) or _no_answers(table, cells, why, evidence)
+
+
+def _unacknowledged(table: LossTable, cells: list[LossCell], segments: str) -> Reason:
+    """Nobody acknowledged the heartbeats: the way there is cut, or only the way back, where the
+    server's sockets had sent answers that nobody acknowledged.
+    """
+    answering = table.server.unacknowledged(cells[0].since_s, cells[-1].to_s)
+    if 2 * answering < min(unclaimed(cells), most_held(table)):
+        answering = 0
+    way = loss_causes.way_cut(answering)
+    return reason("path_cut", "unacknowledged", segments=segments, way=way)
 
 
 def _were_unacknowledged(table: LossTable, cells: list[LossCell], segments: int) -> bool:
@@ -298,7 +310,9 @@ def _no_answers(
         requests = format_many(evidence.requests or 0, "request")
         return reason("answers_late", server=name, requests=requests)
     if never:
-        return _never(table, cells, "never_")
+        return _never(table, cells, loss_causes.NONE_ANSWERED)
+    if _forgotten_when_idle(table):
+        return None
     if why == "page_answered":
         # What was acknowledged has reached a kernel behind the path: the server's, or that of a
         # proxy.
@@ -307,6 +321,16 @@ def _no_answers(
         return reason("path_cut", why)
     form = "stopped_here" if table.server.local else "nobody_answered"
     return reason("server_stalled", form, server=name)
+
+
+def _forgotten_when_idle(table: LossTable) -> bool:
+    """Whether the run's silent connections had been idle for longer than chance explains.
+
+    Nothing has to stand still for a second without an answer then: those that were asked in it had
+    been forgotten, and so few are left that no other was asked.
+    """
+    silent = pooled(table.of("heartbeat_timeout"))
+    return idle_edge(table.gap_s, silent.idle_s, waited_s=table.timeout_s) is not None
 
 
 def _answered_before(table: LossTable, t_s: float) -> bool:
@@ -332,32 +356,34 @@ def _distinct(cells: Sequence[LossCell]) -> list[LossCell]:
     return list({id(cell.tick): cell for cell in cells}.values())
 
 
-def _never(table: LossTable, cells: list[LossCell], others: str) -> Reason:
-    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later
-    handshakes, an accept. The kernel's list of the server's sockets tells too, while they all
-    waited.
+def _never(table: LossTable, cells: list[LossCell], beats: str) -> Reason:
+    """None of their heartbeats was ever answered; ``beats``: whether others were.
+
+    A TCP handshake needs only the kernel; later handshakes, an accept. The kernel's list of the
+    server's sockets tells too, while they all waited.
     """
     whole = table.totals.whole
     label = table.server.label
     name = table.server.name
     if whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count):
-        return reason("never_answered", f"{others}answered", server=label, name=name)
+        return reason("never_answered", beats=beats, server=label, name=name)
     seen = _acceptance(table, cells)
     if seen.of == "accepted":
-        return _did_not_answer(table, cells, f"{others}answered_though_accepted")
+        return _did_not_answer(table, cells, beats)
     if seen.of == "waiting":
         return reason(
             "never_accepted",
-            f"{others}left_waiting",
+            "left_waiting",
             certain=True,
+            beats=beats,
             server=label,
             name=name,
             waiting=seen.waiting,
         )
-    return reason("never_accepted", f"{others}accepted", server=label, name=name)
+    return reason("never_accepted", beats=beats, server=label, name=name)
 
 
-def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reason:
+def _did_not_answer(table: LossTable, cells: list[LossCell], beats: str) -> Reason:
     """For certain, unless as many of its sockets had sent what was not acknowledged: answers that
     were lost on the way.
     """
@@ -373,8 +399,9 @@ def _did_not_answer(table: LossTable, cells: list[LossCell], form: str) -> Reaso
         )
     return reason(
         "never_answered",
-        form,
+        "never_answered_though_accepted",
         certain=not may_be_lost,
+        beats=beats,
         server=server.label,
         name=server.name,
         or_lost=or_lost,
@@ -416,7 +443,7 @@ def why_silent(
 
 
 def cut_short(table: LossTable) -> None:
-    """Claim what was closed within an answer: more bytes came than complete answers have."""
+    """Claim what was closed within an answer."""
     cells = table.of("closed_awaiting")
     if unclaimed(cells) < FEWEST:
         return
@@ -426,8 +453,12 @@ def cut_short(table: LossTable) -> None:
 
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
-    """The mean share of an answer that each lost connection received; None if none, or unknown."""
-    if table.plan.upgrades:
+    """The mean share of an answer that each lost connection received; None if most received
+    none, or if it is unknown.
+
+    That an answer began, the parser saw; bytes alone may be of other answers that are longer.
+    """
+    if table.plan.upgrades or 2 * _in_message(cells) < unclaimed(cells):
         return None
     size = _bytes_of_an_answer(table.run.ticks)
     # The bytes of a 408, or of what is not HTTP, are no part of an answer.
@@ -442,6 +473,17 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
     beyond = sum(tick.bytes_received - tick.answered * size for tick in ticks)
     part = beyond / (unclaimed(alone) * size)
     return part if PART <= part <= 1.0 else None
+
+
+def _in_message(cells: Sequence[LossCell]) -> int:
+    """How many of the lost connections had received a part of an answer."""
+    counted = 0
+    for cell in cells:
+        counted += cell.dead.in_message
+        if cell.cause == "heartbeat_timeout" and not cell.dead.idle_ms:
+            # An older run file has them in the tick.
+            counted += cell.tick.spoke
+    return counted
 
 
 def _bytes_of_an_answer(rows: Ticks) -> float:

@@ -64,16 +64,13 @@ def _by_count(steps: Sequence[Step]) -> list[Step]:
 def _draw_bar(ax: Axes, step: Step, place: int) -> None:
     colour = COLOURS[_COLOUR[step.outcome]]
     served = min(step.served, step.asked)
-    is_held = step.outcome == "held"
+    fill = COLOURS["paper"]
+    hatch = "////"
+    if step.outcome == "held":
+        fill = colour
+        hatch = ""
     ax.plot([served, step.asked], [place, place], color=COLOURS["rule"], linewidth=0.8)
-    ax.barh(
-        place,
-        served,
-        0.42,
-        color=colour if is_held else COLOURS["paper"],
-        edgecolor=colour,
-        hatch="" if is_held else "////",
-    )
+    ax.barh(place, served, 0.42, color=fill, edgecolor=colour, hatch=hatch)
 
 
 def _write_outcome(ax: Axes, step: Step, place: int, style: Style) -> None:

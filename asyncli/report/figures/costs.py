@@ -1,4 +1,6 @@
-"""Memory: the parts of a connection's cost, the lines through memory over connections, and memory over the hold."""
+"""Memory: the parts of a connection's cost, the lines through memory over connections, and memory
+over the hold.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from asyncli.analysis.cost import Costs, is_measured
+from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.slope import Cost, Fit, unmeasured
 from asyncli.model.samples import Series
@@ -43,7 +45,9 @@ _MOST_RAW = 240
 
 
 class Slope(msgspec.Struct):
-    """A fit above its fixed part; both ends of a connection together where both are on this host."""
+    """A fit above its fixed part; both ends of a connection together where both are on this
+    host.
+    """
 
     label: str
     role: Role
@@ -217,7 +221,12 @@ def _draw_part(ax: Axes, reached: float, label: str, colour: str, size: float) -
         # The parts add up to more than the total.
         left = reached + size
         height = 0.3
-    is_residual = colour == "rest"
+    alpha = 1.0
+    hatch = None
+    if colour == "rest":
+        # It is not measured: the measured parts leave it.
+        alpha = 0.6
+        hatch = "////"
     ax.barh(
         0,
         abs(size),
@@ -227,8 +236,8 @@ def _draw_part(ax: Axes, reached: float, label: str, colour: str, size: float) -
         linewidth=0.8,
         facecolor=COLOURS[colour],
         edgecolor=COLOURS["paper"],
-        alpha=0.6 if is_residual else 1.0,
-        hatch="////" if is_residual else None,
+        alpha=alpha,
+        hatch=hatch,
     )
 
 
@@ -259,7 +268,9 @@ def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
 
 
 def shares_left_out(costs: Costs, *, server: str) -> list[str]:
-    """The parts that were read and are not in :func:`cost_shares`, each with why: ``asyncli (hidden)``."""
+    """The parts that were read and are not in :func:`cost_shares`, each with why: ``asyncli
+    (hidden)``.
+    """
     left_out = []
     for part in _parts(costs, server):
         if not is_measured(costs, part.name):

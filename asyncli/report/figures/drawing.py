@@ -1,10 +1,13 @@
-"""Shared parts of the figures: colours, axes in pixels, ticks and legends; a figure as SVG, inline or as a file, and as PNG.
+"""Shared parts of the figures: colours, axes in pixels, ticks and legends; a figure as SVG, inline
+or as a file, and as PNG.
 
-A figure is a function from data to a :class:`matplotlib.figure.Figure`, without pyplot and the caller's style. Without data it
-raises :class:`NothingToDraw` with a sentence. Lengths are CSS pixels (1/72 inch), so text of size 12 has 12 pixels on the page.
+A figure is a function from data to a :class:`matplotlib.figure.Figure`, without pyplot and the
+caller's style. Without data it raises :class:`NothingToDraw` with a sentence. Lengths are CSS
+pixels (1/72 inch), so text of size 12 has 12 pixels on the page.
 
-Colours: Okabe and Ito (2008, "Color Universal Design"), darkened to a contrast of 4.5 on paper. Each role also has a dash and a
-marker. SVG is deterministic and refers to nothing outside: no DTD, no metadata.
+Colours: Okabe and Ito (2008, "Color Universal Design"), darkened to a contrast of 4.5 on paper.
+Each role also has a dash and a marker. SVG is deterministic and refers to nothing outside: no DTD,
+no metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-#: Name -> (on light paper, on dark). The light ones are drawn; a page replaces each by a CSS variable.
+#: Name -> (on light paper, on dark). The light ones are drawn; a page replaces each by a CSS
+#: variable.
 PALETTE: dict[str, tuple[str, str]] = {
     "paper": ("#fffefb", "#15181b"),
     "ink": ("#1d1d1b", "#e9e7e1"),
@@ -61,7 +65,8 @@ WIDE = Style()
 NARROW = Style(358.0, narrow=True)
 
 
-class NothingToDraw(ValueError):  # noqa: N818  (no error of the user's: the text says why there is no figure)
+# No error of the user's: the text says why there is no figure.
+class NothingToDraw(ValueError):  # noqa: N818
     """No data for this figure; the text says why."""
 
 
@@ -338,15 +343,16 @@ _STYLE = re.compile(r"<style[^>]*>.*?</style>\s*|<!--.*?-->\s*", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _ID = re.compile(r'\s+id="([^"]*)"')
 _REFERENCE = re.compile(r'(?:xlink:)?(href="#|url\(#)([^")]+)')
-# matplotlib wrote a font as CSS shorthand (style? weight? size families) up to 3.9, and each part separately since.
+# matplotlib wrote a font as CSS shorthand (style? weight? size families) up to 3.9, and each part
+# separately since.
 _FONT = re.compile(r"font: ((?:[\w.]+ )*)([\d.]+)px [^;\"]*")
 _FAMILY = re.compile(r"font-family: [^;\"]*;?\s*")
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """``figure`` as an ``<svg>`` element: CSS variables of PALETTE as colours, the page's font, ids with the prefix ``name``.
-    Hidden from assistive technology: the page has its text.
+    """``figure`` as an ``<svg>`` element: CSS variables of PALETTE as colours, the page's font, ids
+    with the prefix ``name``. Hidden from assistive technology: the page has its text.
     """
     text = _STYLE.sub("", _raw(figure, name, "none"))
     width, height = figure.get_size_inches() * 72

@@ -76,13 +76,22 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
             _draw_interval(ax, line, place, end)
             _draw_value(ax, line, place, end)
             _write_value(ax, line, place, style)
-    marks = [-end, 0.0, end] if style.narrow else [-end, -end / 2, 0.0, end / 2, end]
-    ax.set_xticks(marks, [typeset(f"{mark:+g} %") if mark else "0" for mark in marks])
+    marks = [-end, -end / 2, 0.0, end / 2, end]
+    if style.narrow:
+        marks = [-end, 0.0, end]
+    ax.set_xticks(marks, [_mark(mark) for mark in marks])
     ax.set_xlim(-end, end)
     ax.set_ylim(len(lines) - 0.5, -0.5)
     second = rows[0].between[1]
     ax.set_xlabel(f"← {second} is lower · {second} is higher →")
     return figure
+
+
+def _mark(percent: float) -> str:
+    """The label of a mark on the axis."""
+    if percent == 0:
+        return "0"
+    return typeset(f"{percent:+g} %")
 
 
 def forest_alt(rows: Sequence[Difference]) -> str:
@@ -126,7 +135,10 @@ def _axis_end(shares: Sequence[_Share]) -> float:
 def _write_names(ax: Axes, lines: Sequence[_Line]) -> None:
     names = []
     for line in lines:
-        names.append(line if isinstance(line, str) else ROW_OF[line.difference.key].label)
+        if isinstance(line, str):
+            names.append(line)
+        else:
+            names.append(ROW_OF[line.difference.key].label)
     ax.set_yticks(range(len(lines)), names)
     for line, label in zip(lines, ax.get_yticklabels(), strict=True):
         if isinstance(line, str):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.counts import asked_over_time
 from asyncli.analysis.drift import MetricName, in_words, medians
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
-from asyncli.model.units import format_count, format_duration
+from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import memory_name
 from asyncli.report.document import Picture
@@ -27,6 +27,7 @@ from asyncli.report.figures.drawing import each
 from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
 from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import count_or_unknown, memory_labels, with_streams
+from asyncli.report.run_events import when_counted
 from asyncli.report.summary import Summary
 
 
@@ -68,7 +69,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "cost",
             f"Memory over connections, each{streams}" if streams else "Memory over connections",
             "Memory above the fixed part. Open marks are the medians that each line is fitted to; "
-            "a cross is an excluded baseline; dots are samples. The tint is the slope's 95 % interval.",
+            "a cross is an excluded baseline; dots are samples. The tint is the slope's 95 % "
+            "interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
             section="cost",
@@ -85,8 +87,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "timeline",
             "The run on one time axis",
-            "Latency counts from when the heartbeat was due. Ramp and drain are tinted. "
-            f"{over_time.method}",
+            _timeline_caption(over_time),
             lambda style: timeline_panels(over_time, style=style),
             lambda: _timeline_alt(over_time, summary),
             section="timeline",
@@ -129,13 +130,23 @@ def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
     return "; ".join(f"{labels[name]}: {in_words(drift)}" for name, drift in drifts)
 
 
+def _timeline_caption(over_time: Timeline) -> str:
+    caption = "Latency counts from when the heartbeat was due. Ramp and drain are tinted."
+    if over_time.events:
+        caption = f"{caption} A vertical line with a label is a mark."
+    return f"{caption} {over_time.method}"
+
+
 def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
     titles = ", ".join(panel.title[:1].lower() + panel.title[1:] for panel in over_time.panels)
     peak = count_or_unknown(summary.connections.established_peak)
     held = count_or_unknown(summary.connections.held)
+    marks = ""
+    if over_time.events:
+        marks = f" {format_many(len(over_time.events), 'mark')}: the table Events has them."
     return (
         f"{format_duration(over_time.end_s)} on one axis: {titles}. At most {peak} connections "
-        f"were open at once, {held} held at the end."
+        f"were open {when_counted(summary.connections)}, {held} held at the end.{marks}"
     )
 
 

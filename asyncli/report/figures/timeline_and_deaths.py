@@ -1,8 +1,10 @@
-"""A run on one time axis, panel above panel; and ages, idle times and request numbers of lost connections."""
+"""A run on one time axis, panel above panel; and ages, idle times and request numbers of lost
+connections.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,9 +29,11 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
         )
     heights = [30.0 if panel.bars else 88.0 for panel in timeline.panels]
     room = _NARROW if style.narrow else _WIDE
-    margins = (room.left, room.right, room.top, 30.0)
-    figure, rows = drawing.sheet(style, heights, margins, gap=room.gap, common_x=True)
     width = style.width - room.left - room.right
+    labels = _labels(timeline, width, room.right)
+    lanes = 1 + max((label.lane for label in labels), default=-1)
+    margins = (room.left, room.right, room.top + _LANE * lanes, 30.0)
+    figure, rows = drawing.sheet(style, heights, margins, gap=room.gap, common_x=True)
     for panel, ax in zip(timeline.panels, rows[:, 0], strict=True):
         drawing.shade_phases(ax, timeline.phases)
         above = 6.0
@@ -41,7 +45,79 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
         ax.set_title(drawing.cut(panel.title, 46), pad=above)
     drawing.time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
     _name_phases(rows[0, 0], timeline, width, 1 + room.names_above / heights[0])
+    for event in timeline.events:
+        for ax in rows[:, 0]:
+            ax.axvline(event.at_s, color=drawing.COLOURS["violet"], linewidth=_THIN, zorder=0.6)
+    _write_labels(rows[0, 0], labels, heights[0], room.names_above + _LANE)
     return figure
+
+
+# In pixels: the line of an event, a line of labels, and a letter in it.
+_THIN = 0.7
+_LANE = 14.0
+_LETTER = 5.8
+# Longer texts are cut: the table below has them whole.
+_LONGEST_LABEL = 30
+# Labels of events closer together than this allows are left out.
+_MOST_LANES = 12
+
+
+class _Label(NamedTuple):
+    """The label of an event. ``lane``: its line, 0 is the lowest."""
+
+    at_s: float
+    text: str
+    lane: int
+
+
+def _labels(timeline: Timeline, width: float, right: float) -> list[_Label]:
+    """The labels of events in an axis ``width`` pixels wide, with ``right`` pixels beside it: each
+    begins at its event's line, and stands above those after it that it would overlap, so that no
+    line crosses a label.
+    """
+    labels: list[_Label] = []
+    # The first pixel of the last label that was placed in each lane.
+    begins_px: list[float] = []
+    for event in reversed(timeline.events):
+        begin_px = event.at_s / max(timeline.end_s, 1.0) * width
+        room = int((width + right - begin_px) / _LETTER)
+        text = drawing.cut(event.text, max(1, min(_LONGEST_LABEL, room)))
+        end_px = begin_px + _LETTER * (1 + len(text))
+        lane = 0
+        for number, taken_px in enumerate(begins_px):
+            if taken_px < end_px:
+                lane = number + 1
+        if lane >= _MOST_LANES:
+            continue
+        begins_px[lane : lane + 1] = [begin_px]
+        labels.append(_Label(event.at_s, text, lane))
+    return labels
+
+
+def _write_labels(ax: Axes, labels: Sequence[_Label], height: float, above: float) -> None:
+    """Write the labels, the lowest lane ``above`` the axes, which are so high (pixels). The line of
+    each goes down to there: below are the names of phases.
+    """
+    colour = drawing.COLOURS["violet"]
+    for label in labels:
+        lane = above + _LANE * label.lane
+        ax.plot(
+            [label.at_s, label.at_s],
+            [1 + above / height, 1 + (lane + _LANE - 4) / height],
+            transform=ax.get_xaxis_transform(),
+            color=colour,
+            linewidth=_THIN,
+            clip_on=False,
+        )
+        ax.annotate(
+            label.text,
+            (label.at_s, 1.0),
+            xycoords=ax.get_xaxis_transform(),
+            xytext=(3.0, lane),
+            textcoords="offset points",
+            size=10,
+            color=colour,
+        )
 
 
 class _Margins(NamedTuple):

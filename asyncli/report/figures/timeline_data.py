@@ -1,6 +1,7 @@
 """A run on one time axis, downsampled to what a figure can show. Pure.
 
-In each stretch of time, gauges keep minimum and maximum, counts become rates, and quantiles are of merged histograms.
+In each stretch of time, gauges keep minimum and maximum, counts become rates, and quantiles are of
+merged histograms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from asyncli.analysis.totals import errors
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
-from asyncli.model.records import Phase, PhaseName, Tick
+from asyncli.model.records import Phase, PhaseName, RunEvent, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_count, format_duration
@@ -28,6 +29,7 @@ Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "
 ROLE_OF: dict[str, Role] = {
     "host_total": "total",
     "server_user": "server",
+    "live_heap": "middle",
     "kernel": "kernel",
     "generator_user": "ours",
 }
@@ -70,7 +72,9 @@ class Line(msgspec.Struct):
 
 
 class Panel(msgspec.Struct):
-    """Lines on one vertical axis, or ``bars`` of counts per stretch. ``unit``: "B", "s" (logarithmic) or "" for counts."""
+    """Lines on one vertical axis, or ``bars`` of counts per stretch. ``unit``: "B", "s"
+    (logarithmic) or "" for counts.
+    """
 
     key: str
     title: str
@@ -94,6 +98,8 @@ class Timeline(msgspec.Struct):
     phases: list[Span]
     panels: list[Panel]
     width_s: float
+    #: What was done or noted, in order of time.
+    events: list[RunEvent]
 
     @property
     def method(self) -> str:
@@ -101,8 +107,8 @@ class Timeline(msgspec.Struct):
         if self.width_s <= 1.0:
             return "Each point is one second."
         return (
-            f"Drawn in stretches of {format_duration(self.width_s)}: minimum and maximum of gauges, "
-            "mean rates, quantiles of all values."
+            f"Drawn in stretches of {format_duration(self.width_s)}: minimum and maximum of "
+            "gauges, mean rates, quantiles of all values."
         )
 
 
@@ -118,7 +124,10 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
         *_losses(run, width),
     ]
     filled = [panel for panel in panels if panel.lines]
-    return Timeline(run.end_s, [_span(phase, run.end_s) for phase in run.phases], filled, width)
+    phases = [_span(phase, run.end_s) for phase in run.phases]
+    # One in the last second may be later than the last record.
+    events = [event for event in run.events if 0 <= event.at_s <= run.end_s]
+    return Timeline(run.end_s, phases, filled, width, events)
 
 
 def _readable_width(least_s: float) -> float:
@@ -243,22 +252,14 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
             yield Panel(kind, f"{kind}: {cause}, {format_count(total)}", "", [line], bars=True)
 
 
-def _lost(tick: Tick) -> dict[str, int]:
-    return {cause: deaths.count for cause, deaths in tick.deaths.items()}
-
-
-def _failed(tick: Tick) -> Mapping[str, int]:
-    return tick.failures
-
-
 def _error_answers(tick: Tick) -> dict[str, int]:
     return {f"HTTP {status}": count for status, count in errors(tick).items()}
 
 
 #: What is counted by cause or status: its name, and the counts of a second.
 _COUNTS_OF: dict[str, Callable[[Tick], Mapping[str, int]]] = {
-    "lost": _lost,
-    "failed": _failed,
+    "lost": lambda tick: tick.lost_by_cause,
+    "failed": lambda tick: tick.failures,
     "error answers": _error_answers,
 }
 
@@ -328,7 +329,9 @@ def broken(t_s: Any, values: Any, gap_s: float) -> tuple[Any, Any]:
 
 
 def histogram_bins(histogram: Histogram, most: int) -> tuple[Any, Any]:
-    """(Counts, edges) of at most ``most`` bins of whole numbers, from the least to the greatest value."""
+    """(Counts, edges) of at most ``most`` bins of whole numbers, from the least to the greatest
+    value.
+    """
     low = histogram.least
     high = histogram.greatest
     width = max(1, math.ceil((high - low + 1) / most))

@@ -1,4 +1,5 @@
-// The program behind asyncli.lab.libraries.LabGobwas: gobwas ADDRESS PORT BACKLOG IDLE_S PEM
+// The program behind asyncli.lab.libraries.LabGobwas:
+// gobwas ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE METRICS_PORT
 //
 // For many idle connections as the author of gobwas/ws describes ("A Million WebSockets and Go"): the upgrade allocates nothing, and
 // an idle connection waits in an epoll set without a goroutine or a buffer. One that can be read is taken out of the set
@@ -12,6 +13,8 @@ import (
 	"os"
 	"sync"
 	"syscall"
+
+	"asyncli/lab/metrics"
 
 	"github.com/gobwas/ws"
 )
@@ -107,6 +110,9 @@ func fail(err error) {
 func main() {
 	var err error
 	if set, err = syscall.EpollCreate1(0); err != nil {
+		fail(err)
+	}
+	if err = metrics.Serve(os.Args[7]); err != nil {
 		fail(err)
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(os.Args[1], os.Args[2]))

@@ -1,4 +1,5 @@
-// The program behind asyncli.lab.libraries.LabGorilla: gorilla ADDRESS PORT BACKLOG IDLE_S PEM
+// The program behind asyncli.lab.libraries.LabGorilla:
+// gorilla ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE METRICS_PORT
 //
 // For many idle connections as the documentation of gorilla/websocket says: buffers for writing come from a pool ("a modest volume of
 // writes across a large number of connections"), those for reading are small, and the handler returns, so that net/http's buffers are
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"asyncli/lab/metrics"
 
 	"github.com/gorilla/websocket"
 )
@@ -39,18 +42,25 @@ func answer(response http.ResponseWriter, request *http.Request) {
 	}
 }
 
+func serve(server *http.Server, place, pem string) error {
+	listener, err := net.Listen("tcp", place)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	if pem == "" {
+		return server.Serve(listener)
+	}
+	return server.ServeTLS(listener, pem, pem)
+}
+
 func main() {
 	address, port, idle, pem := os.Args[1], os.Args[2], os.Args[4], os.Args[5]
 	seconds, _ := strconv.Atoi(idle)
 	server := http.Server{Handler: http.HandlerFunc(answer), IdleTimeout: time.Duration(seconds) * time.Second}
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+	err := metrics.Serve(os.Args[7])
 	if err == nil {
-		fmt.Println("ready")
-		if pem == "" {
-			err = server.Serve(listener)
-		} else {
-			err = server.ServeTLS(listener, pem, pem)
-		}
+		err = serve(&server, net.JoinHostPort(address, port), pem)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)

@@ -1,0 +1,329 @@
+"""What a connection costs where memory is collected, by what the runtime says of itself.
+
+Resident memory of a collected heap (Go, Node, the JVM) rises with garbage until a collection, and
+comes to rest at a goal that follows what was alive at the last one. So its slope is the cost of
+nothing: too low to size a host, too high for what the program keeps. Three costs are told apart:
+
+- *live*: what is reachable. It is known right after a collection, and at no other instant.
+- *stacks*: of the runtime's threads, which no collection frees while the connections are held.
+- *at goal*: what the heap, the stacks and the runtime's own structures take when the heap has
+  filled to its goal. That is what a host must have.
+
+bench/collected.py compares them with forced collections, and with memory after a long rest.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from asyncli.analysis.bends import Sampled
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.regression import FEWEST_POINTS, Point, regress
+from asyncli.analysis.slope import (
+    OTHERS_INTO_HOLD_S,
+    PAGES,
+    Cost,
+    Fit,
+    Fitter,
+    median_point,
+    successive_medians,
+)
+from asyncli.findings import collected as findings
+from asyncli.model import metrics
+from asyncli.model.records import Finding, Sample
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+
+# One of these is on each page of a heap.
+_OF_HEAP = (metrics.RUNTIME_HEAP_BYTES, metrics.RUNTIME_LIVE_BYTES)
+# What only a collection changes.
+_BY_COLLECTIONS = (
+    metrics.RUNTIME_COLLECTED_AT_S,
+    metrics.RUNTIME_COLLECTIONS,
+    metrics.RUNTIME_LIVE_BYTES,
+)
+
+
+#: The names of the costs of a heap, in the order of a report.
+HEAP_COSTS = ("live", "stacks", "at_goal")
+
+
+class HeapCost(Cost):
+    """A cost by the runtime's own numbers. ``collections``: those that were read; 0 where the
+    number needs none (an allocator's own count). ``forced``: asyncli had asked for them.
+    """
+
+    collections: int = 0
+    forced: bool = False
+
+
+class HeapCosts(msgspec.Struct, frozen=True):
+    """The costs of a connection in the server's heap; None where unknown, and why in
+    ``findings``.
+    """
+
+    live: HeapCost | None = None
+    stacks: HeapCost | None = None
+    at_goal: HeapCost | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class _Reading(NamedTuple):
+    """A number (bytes) of the instant at which a collection ended (s on the run's clock), and the
+    connections that were held then.
+    """
+
+    t_s: float
+    n: float
+    value: float
+
+
+class _Collections(NamedTuple):
+    """What the pages after collections say: what was alive, and the goal of the heap with all that
+    is beside it. ``rising``: how many of them came while connections were opened.
+    """
+
+    live: Sequence[_Reading]
+    at_goal: Sequence[_Reading]
+    rising: int
+
+
+def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
+    """The costs by the pages of a run. ``fitter``: over the connections that the server holds."""
+    forced = run.series(metrics.RUNTIME_FORCED_BYTES)
+    allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
+    heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
+    if not forced and not allocated and not heap:
+        return HeapCosts()
+    # One of two workers opens the half, and an exporter's process none.
+    share = _share_of_connections(run, fitter.held)
+    if share is not None and abs(share - 1.0) > 2 * WORTH_TELLING:
+        return HeapCosts(findings=(findings.heap_of_a_part(share, None),))
+    if forced:
+        return _of_forced(run, fitter, forced)
+    if not heap:
+        note = " of the memory in use by the allocator's own count"
+        return HeapCosts(live=_by_fit(fitter.fit("live", allocated, note=note)))
+    stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
+    seen = _collections(run, fitter.held)
+    live = _line(run, [*_before_connects(run), *seen.live])
+    if live is None:
+        unknown = findings.live_unknown(len(seen.live), seen.rising)
+        return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
+    return HeapCosts(live, _by_fit(stacks), _line(run, seen.at_goal))
+
+
+def _before_connects(run: Run) -> list[_Reading]:
+    """The heap before the first connect. Without a collection there it has garbage in it, so that
+    it may be off the line, which the fit decides.
+    """
+    readings = []
+    for page in _pages(run, run.first_connect_s):
+        for name in (metrics.RUNTIME_LIVE_BYTES, metrics.RUNTIME_HEAP_BYTES):
+            if name in page.values:
+                readings.append(_Reading(page.t_s, 0.0, page.values[name]))
+                break
+    return readings
+
+
+def live_over_time(run: Run) -> Series:
+    """What was alive in the server's heap (bytes) at the pages after its collections."""
+    readings = _collections(run, run.held).live
+    return Series([reading.t_s for reading in readings], [reading.value for reading in readings])
+
+
+def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
+    """By the collections that asyncli asked for: before the first connect, at the end of each
+    plateau and at the hold's end. They keep the heap from its goal, so that is not told.
+    """
+    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
+    asked_for = findings.collections_forced(len(forced), longest_s)
+    processes = run.series(metrics.SERVER_PROCESSES).values
+    says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
+    if processes and max(processes) > 1 and not says_descriptors:
+        refused = findings.heap_of_a_part(None, round(max(processes)))
+        return HeapCosts(findings=(asked_for, refused))
+    _, hold_end_s = _ends_of_ramp_and_hold(run)
+    readings = []
+    for t_s, live in forced.rows():
+        # The collection at the hold's end takes a while.
+        if t_s <= hold_end_s:
+            readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
+    live_cost = _line_at_rests(run, readings)
+    stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
+    if live_cost is None:
+        unknown = findings.live_unknown(len(readings), len({reading.n for reading in readings}))
+        return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
+    return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
+
+
+def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
+    """The line through readings after forced collections; None for too few numbers of
+    connections.
+    """
+    before = [reading for reading in readings if reading.t_s <= run.first_connect_s]
+    at_rest = [reading for reading in readings if reading.n > 0]
+    if len({reading.n for reading in at_rest}) < FEWEST_POINTS:
+        return None
+    # Of many plateaus the baseline may be off the line: the first connections load code.
+    may_be_apart = len(at_rest) >= FEWEST
+    points = [median_point(before, baseline=may_be_apart)] if before else []
+    points += [Point(*reading) for reading in at_rest]
+    how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
+    return _by_points(points, how, len(readings), forced=True)
+
+
+def _by_points(
+    points: Sequence[Point], how: str, collections: int, *, forced: bool = False
+) -> HeapCost | None:
+    """The cost by the line through these points."""
+    line = regress(points)
+    if line is None:
+        return None
+    # A runtime counts to the byte, and takes memory by pages.
+    half = max(line.half, PAGES / max(point.n for point in points))
+    on_line = len(points) - line.apart
+    return HeapCost(
+        line.slope,
+        (line.slope - half, line.slope + half),
+        line.intercept,
+        how,
+        on_line,
+        line.r2,
+        collections=collections,
+        forced=forced,
+    )
+
+
+def _share_of_connections(run: Run, held: Series) -> float | None:
+    """How many descriptors of the page's process, or connections by its own count, came with each
+    connection; None if the page says neither.
+    """
+    opened = run.series(metrics.RUNTIME_DESCRIPTORS)
+    if not opened and run.plan.server_metrics and run.plan.status_url is None:
+        opened = run.series(metrics.STATUS_ACTIVE)
+    before = opened.between(-math.inf, run.first_connect_s).values
+    hold = run.phase("hold")
+    if not before or hold is None:
+        return None
+    during = opened.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S)
+    if not during:
+        return None
+    connections = statistics.median(held.at(t_s) or 0.0 for t_s in during.t_s)
+    connections -= held.at(run.first_connect_s) or 0.0
+    if connections <= 0:
+        return None
+    return (statistics.median(during.values) - statistics.median(before)) / connections
+
+
+def _collections(run: Run, held: Series) -> _Collections:
+    """What the first page says after each collection, or after several that came between two
+    pages, until the hold's end.
+    """
+    ramp_end_s, hold_end_s = _ends_of_ramp_and_hold(run)
+    half = max(held.values, default=0.0) / 2
+    live = []
+    at_goal = []
+    rising = 0
+    pages = _pages(run, hold_end_s)
+    for before, page, after in zip(pages, pages[1:], [*pages[2:], None], strict=False):
+        if not _was_collected(before.values, page.values):
+            continue
+        collected_s = _collected_at(run, before.t_s, page)
+        n = held.at(collected_s) or 0.0
+        if collected_s > ramp_end_s and n < half:
+            continue
+        rising += run.first_connect_s < collected_s <= ramp_end_s
+        live.append(_Reading(collected_s, n, _alive_at(collected_s, page, after)))
+        if metrics.RUNTIME_GOAL_BYTES in page.values:
+            at_goal.append(_Reading(collected_s, n, _when_full(page.values)))
+    return _Collections(live, at_goal, rising)
+
+
+def _alive_at(collected_s: float, page: Sample, after: Sample | None) -> float:
+    """What was alive when a collection ended (bytes), by the first page after it.
+
+    What was allocated between the two is in that page, and the heap goes on rising as fast until
+    the next one, unless that comes after a further collection: then nobody knows how fast.
+    """
+    if metrics.RUNTIME_LIVE_BYTES in page.values:
+        return page.values[metrics.RUNTIME_LIVE_BYTES]
+    heap = page.values[metrics.RUNTIME_HEAP_BYTES]
+    if after is None or _was_collected(page.values, after.values):
+        return heap
+    if metrics.RUNTIME_HEAP_BYTES not in after.values:
+        return heap
+    risen = after.values[metrics.RUNTIME_HEAP_BYTES] - heap
+    return heap - risen / (after.t_s - page.t_s) * (page.t_s - collected_s)
+
+
+def _ends_of_ramp_and_hold(run: Run) -> tuple[float, float]:
+    """When the ramp and the hold ended (s on the run's clock); infinite while they go on."""
+    hold = run.phase("hold")
+    if hold is None:
+        return math.inf, math.inf
+    if hold.end_s is None:
+        return hold.start_s, math.inf
+    return hold.start_s, hold.end_s
+
+
+def _pages(run: Run, until_s: float) -> list[Sample]:
+    """The samples with a page of a heap, until then (s on the run's clock)."""
+    pages = []
+    for sample in run.samples:
+        if sample.t_s <= until_s and any(name in sample.values for name in _OF_HEAP):
+            pages.append(sample)
+    return pages
+
+
+def _was_collected(before: Mapping[str, float], page: Mapping[str, float]) -> bool:
+    """Whether a collection ended between two pages: one of the numbers that only a collection
+    changes is another. A runtime may leave them out until the first one.
+    """
+    return any(name in page and before.get(name) != page[name] for name in _BY_COLLECTIONS)
+
+
+def _collected_at(run: Run, before_s: float, page: Sample) -> float:
+    """When the last collection before a page ended (s on the run's clock); the middle of the time
+    since the page before, if the server's clock is not ours.
+    """
+    ended_s = page.values.get(metrics.RUNTIME_COLLECTED_AT_S, math.inf) - run.started_wall_s
+    if before_s <= ended_s <= page.t_s:
+        return ended_s
+    return (before_s + page.t_s) / 2
+
+
+def _when_full(page: Mapping[str, float]) -> float:
+    """What the runtime takes when its heap has filled to its goal (bytes)."""
+    beside = (metrics.RUNTIME_STACKS_BYTES, metrics.RUNTIME_OWN_BYTES)
+    return page[metrics.RUNTIME_GOAL_BYTES] + sum(page.get(name, 0.0) for name in beside)
+
+
+def _line(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
+    """The line through the readings after collections; None if they are too few, or if too few of
+    the connections came between them.
+    """
+    connected = [reading for reading in readings if reading.n > 0]
+    before = [reading for reading in readings if reading.t_s <= run.first_connect_s]
+    if len(connected) + bool(before) < FEWEST:
+        return None
+    # Those that all come in the hold show one level.
+    places = sorted({reading.n for reading in connected})
+    if len(places) < FEWEST_POINTS or 2 * places[0] > places[-1]:
+        return None
+    points = [median_point(before, baseline=True)] if before else []
+    points += successive_medians([[Sampled(*reading) for reading in connected]])
+    how = f"the pages after {len(connected)} collections, linear regression"
+    return _by_points(points, how, len(connected))
+
+
+def _by_fit(fit: Fit | int) -> HeapCost | None:
+    """The cost of a metric that needs no collection."""
+    if not isinstance(fit, Fit):
+        return None
+    return HeapCost(**msgspec.structs.asdict(fit.cost))

@@ -1,0 +1,301 @@
+"""Asks a server's runtime for a collection, and for what is alive after it. The program need not be
+changed.
+
+Node listens to its inspector at SIGUSR1 (nodejs.org, "Debugger"); the JVM answers to jcmd; Go has a
+page of net/http/pprof, which collects before it answers. Each is asked only where the user wants
+that (``--collect``): a collection stops the server for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asyncli.collect.http import KeptConnection
+from asyncli.collect.http import reason as reason_of_failure
+from asyncli.model.certificates import client_context
+from asyncli.model.errors import PeerError
+from asyncli.model.masks import masked_page
+from asyncli.model.status_place import status_place
+from asyncli.model.text import oneline
+from asyncli.model.values import TlsOptions, parse_url
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: The longest that one collection may take (s). The longest pause of a JVM was 0.93 s with 450
+#: connections, and a heap of some GB takes seconds.
+LONGEST_S = 20.0
+#: Node's inspector, unless --inspect-port names another.
+_INSPECTOR = "http://127.0.0.1:9229"
+# How long Node may take to open its inspector, or to close it (s).
+_INSPECTOR_OPENS_S = 3.0
+_POLL_S = 0.02
+_LONGEST_ANSWER = 1 << 20
+# The text of a heap profile ends with the numbers of runtime.MemStats.
+_GO_HEAP = re.compile(rb"^# HeapAlloc = (\d{1,18})$", re.MULTILINE)
+# The last line of a histogram of classes: instances and bytes of all.
+_JVM_TOTAL = re.compile(rb"^Total +\d{1,18} +(\d{1,18})\s*\Z", re.MULTILINE)
+
+
+class Collection(NamedTuple):
+    """What was alive after a collection (bytes), None where only the page of metrics says; and how
+    long it took (s).
+    """
+
+    live_bytes: float | None
+    took_s: float
+
+
+Collect = Callable[[], Awaitable[float | None]]
+
+
+async def collection(collect: Collect) -> Collection:
+    """Ask for one. Raises :class:`PeerError`, also after :data:`LONGEST_S`."""
+    begun_s = time.monotonic()
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            live_bytes = await collect()
+    except TimeoutError:
+        raise PeerError(
+            f"--collect: no collection ended within {LONGEST_S:.0f} s; see what the server does, "
+            "or leave --collect out"
+        ) from None
+    return Collection(live_bytes, time.monotonic() - begun_s)
+
+
+def by_runtime(kind: str, pid: int) -> Collect:
+    """How to ask a process of this runtime. Raises :class:`PeerError` where that cannot be asked
+    from outside.
+    """
+    if kind == "node":
+        return lambda: _of_node(pid)
+    if kind == "jvm":
+        return lambda: _of_jvm(pid)
+    if kind == "go":
+        raise PeerError(
+            "--collect auto: a program of Go collects only by a page of its own; name it: "
+            "--collect 'http://HOST:PORT/debug/pprof/heap?gc=1' (net/http/pprof)"
+        )
+    named = kind or "unknown"
+    raise PeerError(
+        f"--collect auto: the server's runtime is {named}, which cannot be asked for a collection; "
+        "name a command that asks it: --collect 'COMMAND {pid}', or leave --collect out"
+    )
+
+
+def by_url(url: str, tls: TlsOptions) -> Collect:
+    """How to ask by a page that collects."""
+    return lambda: _of_url(url, tls)
+
+
+def by_command(words: str, pid: int | None) -> Collect:
+    """How to ask by a command, in whose words ``{pid}`` is the server's process."""
+    return lambda: _of_command(words, pid)
+
+
+# Node.
+
+
+async def _of_node(pid: int) -> float:
+    import aiohttp
+
+    _signal(pid, signal.SIGUSR1)
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        page = await _inspector_page(session, pid)
+        async with session.ws_connect(page, max_msg_size=_LONGEST_ANSWER) as link:
+            inspector = _Inspector(link)
+            # Another program of Node may have the port.
+            answered_by = await inspector.ask("Runtime.evaluate", expression="process.pid")
+            if answered_by.get("result", {}).get("value") != pid:
+                raise PeerError(
+                    f"--collect auto: port 9229 is the inspector of another program than {pid}; "
+                    "end that one's inspector, or start the server with an --inspect-port of its "
+                    "own and --collect COMMAND"
+                )
+            await inspector.ask("HeapProfiler.collectGarbage")
+            usage = await inspector.ask("Runtime.getHeapUsage")
+            # Its port was closed before, so it is closed again: it lets anybody run code.
+            await inspector.ask(
+                "Runtime.evaluate", expression="setTimeout(() => process._debugEnd(), 10); 0"
+            )
+        await _inspector_closed(session)
+    return float(usage["usedSize"])
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        raise PeerError(f"--collect: process {pid} has ended") from None
+    except PermissionError:
+        raise PeerError(
+            f"--collect: process {pid} belongs to another user; run asyncli as that user or as root"
+        ) from None
+
+
+async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
+    import aiohttp
+
+    deadline_s = time.monotonic() + _INSPECTOR_OPENS_S
+    while True:
+        with contextlib.suppress(aiohttp.ClientError, OSError, ValueError, KeyError, IndexError):
+            async with session.get(f"{_INSPECTOR}/json/list") as answer:
+                pages = await answer.json(content_type=None)
+                return str(pages[0]["webSocketDebuggerUrl"])
+        if time.monotonic() > deadline_s:
+            raise PeerError(
+                f"--collect auto: process {pid} opened no inspector at port 9229; another program "
+                "may have that port, or the server handles SIGUSR1 itself"
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+async def _inspector_closed(session: aiohttp.ClientSession) -> None:
+    import aiohttp
+
+    deadline_s = time.monotonic() + _INSPECTOR_OPENS_S
+    while time.monotonic() < deadline_s:
+        try:
+            async with session.get(f"{_INSPECTOR}/json/version"):
+                pass
+        except (aiohttp.ClientError, OSError):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+class _Inspector:
+    """Asks by the protocol of Chrome DevTools (chromedevtools.github.io, "tot")."""
+
+    def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
+        self._link = link
+        self._asked = 0
+
+    async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result. Raises :class:`PeerError` if the connection ends without it."""
+        import msgspec
+
+        self._asked += 1
+        await self._link.send_json({"id": self._asked, "method": method, "params": parameters})
+        async for message in self._link:
+            answer = msgspec.json.decode(message.data)
+            if not isinstance(answer, dict) or answer.get("id") != self._asked:
+                continue
+            result = answer.get("result")
+            if not isinstance(result, dict):
+                raise PeerError(f"--collect: Node's inspector refused {method}")
+            return result
+        raise PeerError(f"--collect: Node's inspector ended at {method}")
+
+
+# The JVM.
+
+
+async def _of_jvm(pid: int) -> float:
+    """By a histogram of the live objects, before which the JVM collects: exact with each collector,
+    which the sizes of generations are not (GC.heap_info: some 100 kB).
+    """
+    text = await _jcmd(pid, "GC.class_histogram")
+    live = heap_of_jvm(text)
+    if live is None:
+        shown = oneline(text[:200].decode("utf-8", "replace"))
+        raise PeerError(
+            f'--collect auto: jcmd has no histogram of the live objects ("{shown}"); leave '
+            "--collect out"
+        )
+    return live
+
+
+def heap_of_jvm(text: bytes) -> float | None:
+    """The bytes of all live objects by ``jcmd PID GC.class_histogram``; None if it has no total."""
+    total = _JVM_TOTAL.search(text)
+    if total is None:
+        return None
+    return float(total[1])
+
+
+async def _jcmd(pid: int, *words: str) -> bytes:
+    try:
+        return await _output(["jcmd", str(pid), *words])
+    except FileNotFoundError:
+        raise PeerError(
+            "--collect auto: jcmd is not in PATH; install a JDK of the server's version, or name "
+            "its jcmd: --collect '/path/to/jcmd {pid} GC.run' with --server-metrics"
+        ) from None
+
+
+async def _output(words: list[str]) -> bytes:
+    """The end of what a program prints. Raises FileNotFoundError, and :class:`PeerError` if it
+    fails.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    try:
+        text = b""
+        while part := await process.stdout.read(_LONGEST_ANSWER):
+            text = (text + part)[-_LONGEST_ANSWER:]
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status:
+        shown = oneline(text[:200].decode("utf-8", "replace"))
+        raise PeerError(f'--collect: {words[0]} ended with status {status}: "{shown}"')
+    return text
+
+
+# Go, and what a user names.
+
+
+async def _of_url(url: str, tls: TlsOptions) -> float | None:
+    """By a page that collects: of net/http/pprof, whose text says what is alive; else unknown."""
+    import aiohttp
+
+    place = status_place(url)
+    asked = place.url
+    if "/debug/pprof/heap" in asked and "debug=" not in asked:
+        asked += "&debug=1" if "?" in asked else "?debug=1"
+    context = client_context(tls) if parse_url(asked).secure else None
+    connection = KeptConnection({"User-Agent": "asyncli"}, context, socket=place.socket)
+    try:
+        answer = await connection.ask("GET", asked, within_s=LONGEST_S)
+    except (aiohttp.ClientError, OSError) as error:
+        raise PeerError(
+            f"--collect {masked_page(url)}: cannot be read ({reason_of_failure(error)})"
+        ) from None
+    finally:
+        await connection.close()
+    if answer.status != 200:
+        raise PeerError(f"--collect {masked_page(url)}: answered {answer.status}")
+    return heap_of_go(answer.body)
+
+
+def heap_of_go(text: bytes) -> float | None:
+    """What is alive by the text of a heap profile; None if it is another page."""
+    heap = _GO_HEAP.search(text)
+    if heap is None:
+        return None
+    return float(heap[1])
+
+
+async def _of_command(words: str, pid: int | None) -> None:
+    """By a command; what is alive then, the page of metrics says."""
+    if "{pid}" in words and pid is None:
+        raise PeerError("--collect: the server's process is unknown; name it with --server-pid")
+    try:
+        await _output(shlex.split(words.replace("{pid}", str(pid))))
+    except FileNotFoundError:
+        raise PeerError(f"--collect: {shlex.split(words)[0]} was not found") from None

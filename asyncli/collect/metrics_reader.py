@@ -1,0 +1,315 @@
+"""Reads servers' pages of metrics, each over one kept connection; of all URLs together also what
+brokers publish (broker_reader.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from asyncli.collect.count_search import CountSearch
+from asyncli.collect.http import HttpAnswer, KeptConnection, ask_page
+from asyncli.collect.locate import MetricsSource
+from asyncli.collect.metric_rules import COUNTS, Product
+from asyncli.collect.metric_values import PageValues
+from asyncli.collect.metrics_page import (
+    MetricsPage,
+    NotMetricsPage,
+    WantedNames,
+    parse_metrics,
+)
+from asyncli.collect.page_counts import ImpossibleCountsError, PageCounts
+from asyncli.collect.probe_budget import SHORTEST_PERIOD_S, ProbeReading
+from asyncli.collect.risen_row import Scrapes
+from asyncli.collect.sampler import Poll
+from asyncli.collect.status_pages import excerpt
+from asyncli.model.certificates import client_context
+from asyncli.model.errors import PeerError
+from asyncli.model.masks import masked_page
+from asyncli.model.metrics import PAGE, STATUS_CONNECTS, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.quotation import Quotation
+from asyncli.model.status_place import status_place
+from asyncli.model.text import oneline
+from asyncli.model.values import TlsOptions, parse_url
+
+#: For one page, connecting included: a later answer belongs to another second.
+TIMEOUT_S = 2.0
+# The server spends CPU time on each page, at most what we wait for it: so not more than 1 % of a
+# core. Fewer than one page in 10 s are too few for a ramp.
+_LONGEST_PERIOD_S = 10.0
+_PERIODS_OF_A_SCRAPE = 100.0
+# Rounds of the sampler are on whole seconds, but for what delays them.
+_ROUND_JITTER_S = 0.5
+# A scrape that a busy moment delayed says little of the next one.
+_RECENT_SCRAPES = 3
+# Prometheus text: OpenMetrics has nothing more of use, and a compressed page costs the server more.
+_HEADERS = {
+    "User-Agent": "asyncli",
+    "Accept": "text/plain;version=0.0.4;q=1, application/json;q=0.5, */*;q=0.1",
+    "Accept-Encoding": "identity",
+}
+_PROBE = "metrics"
+_COUNTS_KEY = "counts"
+# What a gauge of connections is called.
+_SPOKEN_OF = ("connection", "client", "session", "socket")
+_MOST_PROPOSED = 5
+
+_UNREACHED = (
+    "see that the server runs and --server-metrics names its host and port, or leave it out"
+)
+_WRONG_PAGE = (
+    "aim --server-metrics at a page of Prometheus text or JSON, such as /metrics, or leave it out"
+)
+_LOGIN = (
+    "write its login into --server-metrics (http://USER:PASSWORD@HOST/), or --status-header "
+    "'Authorization: ...'"
+)
+_TOO_LONG = "aim --server-metrics at a page with fewer metrics"
+_WRONG_COUNTS = "see what serves this page, or leave --server-metrics out"
+_REDIRECT = "write the URL of the page itself"
+
+
+class MetricsReader:
+    """Reads one URL. For one event loop; close it.
+
+    ``options``: for https. ``mapped``: metrics that the user has named. ``searches``: a row that
+    counts connections is looked for where no rule names one. Raises
+    :class:`~asyncli.model.errors.HostError` if the files of ``options`` cannot be read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: TlsOptions | None = None,
+        headers: Iterable[str] = (),
+        mapped: Product | None = None,
+        *,
+        searches: bool = False,
+    ) -> None:
+        place = status_place(url)
+        #: For display, without its login and query; and what is requested.
+        self.url = masked_page(url)
+        self._requested = place.url
+        tls = client_context(options or TlsOptions()) if parse_url(place.url).secure else None
+        own_headers = {}
+        for header in (*place.headers, *headers):
+            name, _, value = header.partition(":")
+            own_headers[name] = value.strip()
+        # An error page may repeat them.
+        self._quotation = Quotation(own_headers.values())
+        self._connection = KeptConnection({**_HEADERS, **own_headers}, tls, socket=place.socket)
+        self._pages = PageValues(mapped)
+        #: None: not needed.
+        self._search = CountSearch() if searches else None
+        self._wanted = self._pages.wanted
+        #: The rows of the last page that may count connections, where no rule names the metric.
+        self.rows: dict[str, float] = {}
+        self._page_counts = PageCounts(self._pages)
+        self._answered = 0
+        self._took_s: deque[float] = deque(maxlen=_RECENT_SCRAPES)
+        self._due_s = 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """The seconds from one reading to the next."""
+        scrape_s = min(self._took_s, default=0.0)
+        return min(_LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, _PERIODS_OF_A_SCRAPE * scrape_s))
+
+    @property
+    def source(self) -> MetricsSource:
+        """What is read, for the run's environment."""
+        return self._pages.source_at(self.url, self.interval_s)
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due_s
+
+    async def read(self) -> dict[str, float]:
+        """The page as ``runtime.*`` and ``status.*`` metrics; the counts include our own connection
+        and requests. Sets :attr:`rows`.
+
+        Raises :class:`PeerError` if it does not answer in time, is no page of metrics, or has none
+        that asyncli knows.
+        """
+        import aiohttp  # noqa: F401 - here: its 200 ms are no part of a scrape
+
+        # A page that fails is read again in the next second.
+        self._due_s = 0.0
+        begun_s = time.monotonic()
+        answer = await ask_page(
+            self._connection, self._requested, TIMEOUT_S, self._error, _UNREACHED
+        )
+        now_s = time.monotonic()
+        self._answered += 1
+        self._require_page(answer)
+        page = self._parse(answer.body, now_s)
+        self._pages.recognise(page)
+        values = self._pages.runtime(page) | self._counts(page, now_s)
+        self._set_rows(page)
+        if not self._pages.products and not self.rows:
+            raise self._error("has no metric that asyncli knows", _way_to_map(answer.body))
+        self._took_s.append(now_s - begun_s)
+        self._due_s = begun_s + self.interval_s - _ROUND_JITTER_S
+        return values
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _require_page(self, answer: HttpAnswer) -> None:
+        """Raise :class:`PeerError` unless this is a whole page with status 200."""
+        status = f"{answer.status} {self._quotation(answer.reason)}".strip()
+        if 300 <= answer.status < 400:
+            location = excerpt(self._quotation(masked_page(answer.headers.get("Location", ""))))
+            raise self._error(f"is redirected ({status}) to {location}", _REDIRECT)
+        if answer.status in (401, 407):
+            raise self._error(f"answered {status}", _LOGIN)
+        if answer.status != 200:
+            beginning = excerpt(answer.body.decode("utf-8", "replace"))
+            raise self._error(f"answered {status} {self._quotation(beginning)}", _WRONG_PAGE)
+        if not answer.whole:
+            raise self._error("is longer than 1 MiB, so it is not used", _TOO_LONG)
+
+    def _parse(self, body: bytes, now_s: float) -> MetricsPage:
+        try:
+            if self._search is not None and self._search.is_due(now_s):
+                return self._whole(body, self._search, now_s)
+            return self._wanted.parse(body)
+        except NotMetricsPage as error:
+            raise self._error(str(error), _WRONG_PAGE) from None
+
+    def _whole(self, body: bytes, search: CountSearch, now_s: float) -> MetricsPage:
+        """The whole page, of which rows are chosen that may count connections."""
+        begun_s = time.thread_time()
+        page = parse_metrics(body)
+        search.take(page, now_s)
+        names = self._pages.wanted.names | search.names
+        if names != self._wanted.names:
+            self._wanted = WantedNames(names)
+        search.rest(now_s, time.thread_time() - begun_s)
+        return page
+
+    def _set_rows(self, page: MetricsPage) -> None:
+        if self._pages.source:
+            # A rule names the metric.
+            self._search = None
+            self._wanted = self._pages.wanted
+        self.rows = {} if self._search is None else self._search.values(page)
+
+    def _counts(self, page: MetricsPage, now_s: float) -> dict[str, float]:
+        """The page's counts, with those of our own scrapes beside them."""
+        connects = float(self._connection.connects)
+        requests = float(self._connection.requests)
+        scrapes = Scrapes(connects, requests, float(self._answered))
+        try:
+            return self._page_counts.of(page, now_s, scrapes)
+        except ImpossibleCountsError as error:
+            complaint = f"has impossible counts, so it is not used: {error}"
+            raise self._error(complaint, _WRONG_COUNTS) from None
+
+    def _error(self, what: str, remedy: str) -> PeerError:
+        return PeerError(f"metrics page {self.url}: {oneline(what)}; {remedy}")
+
+
+class PageReader(Protocol):
+    """Reads one URL: a page of metrics, or a broker. ``rows``: of the last page, those that may
+    count connections.
+    """
+
+    rows: dict[str, float]
+
+    @property
+    def source(self) -> MetricsSource: ...
+
+    @property
+    def is_due(self) -> bool: ...
+
+    async def read(self) -> dict[str, float]: ...
+
+    async def close(self) -> None: ...
+
+
+class MetricsPages:
+    """The pages of all URLs. Each metric is of the first page that has it, and the counts are of
+    one: another page's would be another server's.
+
+    ``has_status_page``: a status page gives the counts. For one event loop; close it.
+    """
+
+    def __init__(self, readers: Sequence[PageReader], *, has_status_page: bool) -> None:
+        self._readers = readers
+        self._has_status_page = has_status_page
+        #: A metric, or the counts together -> the place of their URL.
+        self._owners: dict[str, int] = {}
+
+    @property
+    def polls(self) -> dict[str, Poll]:
+        """The poll of each URL by its name; the first one's is ``metrics``."""
+        polls: dict[str, Poll] = {}
+        for place in range(len(self._readers)):
+            name = _PROBE if place == 0 else f"{_PROBE}_{place + 1}"
+            polls[name] = self._poll_of(place)
+        return polls
+
+    @property
+    def sources(self) -> tuple[MetricsSource, ...]:
+        """What is read, by URL, for the run's environment."""
+        return tuple(reader.source for reader in self._readers)
+
+    async def open(self) -> None:
+        """Read each page once. Raises :class:`PeerError` for one that cannot be used."""
+        for place in range(len(self._readers)):
+            await self._read(place)
+
+    async def close(self) -> None:
+        for reader in self._readers:
+            await reader.close()
+
+    def _poll_of(self, place: int) -> Poll:
+        async def poll(everything: bool) -> ProbeReading:
+            if not everything and not self._readers[place].is_due:
+                return ProbeReading()
+            return ProbeReading(await self._read(place))
+
+        return poll
+
+    async def _read(self, place: int) -> dict[str, float]:
+        values = await self._readers[place].read()
+        return self._of_owner(place, values) | self._rows(place)
+
+    def _rows(self, place: int) -> dict[str, float]:
+        """The rows of a page that may count connections, as ``page.*``; none where a rule names the
+        metric on any page.
+        """
+        if any(reader.source.active_by for reader in self._readers):
+            return {}
+        rows = {}
+        for row, value in self._readers[place].rows.items():
+            rows[f"{PAGE}{place + 1}.{row}"] = value
+        return rows
+
+    def _of_owner(self, place: int, values: Mapping[str, float]) -> dict[str, float]:
+        """The values that no earlier page has."""
+        owned = {}
+        # With the counts go the polls that are in them.
+        counts = {*COUNTS, STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED}
+        for metric, value in values.items():
+            if metric in counts and self._has_status_page:
+                continue
+            key = _COUNTS_KEY if metric in counts else metric
+            if self._owners.setdefault(key, place) == place:
+                owned[metric] = value
+        return owned
+
+
+def _way_to_map(body: bytes) -> str:
+    """How to use a page of an unknown program: gauges of it that may count connections."""
+    names = []
+    for name, family in parse_metrics(body).families.items():
+        if family.kind == "gauge" and any(word in name.lower() for word in _SPOKEN_OF):
+            names.append(name)
+    if not names:
+        return "name one that counts connections with --metrics-map active=NAME, or leave it out"
+    shown = ", ".join(excerpt(name).strip('"') for name in names[:_MOST_PROPOSED])
+    return f"name what counts connections with --metrics-map active=NAME: {shown}"

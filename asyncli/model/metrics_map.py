@@ -1,0 +1,57 @@
+"""Which metric of a server's page counts connections, as ``--metrics-map`` names it. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from asyncli.model.units import shown
+from asyncli.model.values import parse_text
+
+#: What a metric may be named for.
+MEANINGS = ("active", "accepts", "requests", "live", "heap")
+# A name of Prometheus, or a dotted one of JSON.
+_MAPPED = re.compile(
+    r"(?P<meaning>[a-z]++)=(?P<name>[^\s{}\"=,]{1,200}+)(?:\{(?P<labels>[^\n]{0,1000})\})?"
+)
+_LABEL = re.compile(r'\s*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)="(?P<value>[^"\\]*+)"\s*+(?:,|\Z)')
+_EXAMPLE = 'write active=NAME or active=NAME{label="x"}'
+
+
+class MappedMetric(NamedTuple):
+    """``meaning``: one of :data:`MEANINGS`; ``labels``: those that a row must have."""
+
+    meaning: str
+    name: str
+    labels: dict[str, str]
+
+
+def mapped_metric(text: str) -> MappedMetric:
+    """Parse ``active=NAME{label="x"}``. ``ValueError`` says what is wrong."""
+    match = _MAPPED.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{shown(text)} names no metric; {_EXAMPLE}")
+    if match["meaning"] not in MEANINGS:
+        raise ValueError(
+            f"{shown(match['meaning'])} is not known; write one of {', '.join(MEANINGS)}"
+        )
+    return MappedMetric(match["meaning"], match["name"], _labels(match["labels"] or ""))
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        match = _LABEL.match(text, position)
+        if match is None:
+            raise ValueError(f"{shown(text)} are no labels; {_EXAMPLE}")
+        labels[match["name"]] = match["value"]
+        position = match.end()
+    return labels
+
+
+def parse_metrics_map(value: object) -> str:
+    """Check a text for :func:`mapped_metric`."""
+    text = parse_text(value).strip()
+    mapped_metric(text)
+    return text

@@ -1,0 +1,492 @@
+"""The quantities that a run counts and measures: the key of each in the JSON, its unit, and what it
+means.
+
+What is made from this table: the units of limits (--fail-if), the limits that can end a run
+(--abort), the columns of CSV and frames, the JSON Schema of a run and the reference. What samples
+read is in :mod:`asyncli.model.metrics`. To add a quantity: a line in QUANTITIES, and in COUNTS or
+TIMES if each second has it; its field in report/summary_parts.py and its value in
+report/summary.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from asyncli.core.histogram import Histogram
+from asyncli.model.records import ProtocolCounts, Tick, TlsCounts
+
+#: "yes_or_no" is written as true or false, and "share" is between 0 and 1.
+Unit = Literal["count", "bytes", "s", "ms", "us", "minutes", "share", "yes_or_no"]
+#: What a rate is for.
+Per = Literal["", "s", "hour"]
+#: Any name in a key.
+ANY = "*"
+
+_NO_TLS = TlsCounts()
+_NO_PROTOCOL = ProtocolCounts()
+
+
+class Quantity(NamedTuple):
+    """A number of a JSON document. ``key``: its place there, in which ``*`` is any name."""
+
+    key: str
+    unit: Unit
+    about: str
+    per: Per = ""
+
+
+class CountEachSecond(NamedTuple):
+    """A number of each second. ``key``: the number of the JSON that those of a run add up to, if
+    there is one.
+    """
+
+    column: str
+    about: str
+    of: Callable[[Tick], int | float | None]
+    key: str = ""
+
+
+class TimesEachSecond(NamedTuple):
+    """Times in each second, in microseconds, told as ``quantiles`` in ms. ``key``: the part of the
+    JSON that has those of the run, if there is one.
+    """
+
+    column: str
+    quantiles: Mapping[str, float]
+    about: str
+    of: Callable[[Tick], Histogram]
+    key: str = ""
+
+
+class CountsByName(NamedTuple):
+    """Counts by name in each second, which add up to those of the JSON's part ``key``."""
+
+    key: str
+    of: Callable[[Tick], Mapping[str, int]]
+
+
+_LATENCY = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+_LATENESS = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+
+# What a second has.
+
+COUNTS = (
+    CountEachSecond(
+        "second",
+        "whole seconds since the first connect that the tick closes",
+        lambda tick: tick.second,
+    ),
+    CountEachSecond("workers", "worker processes that reported", lambda tick: tick.workers),
+    CountEachSecond("held", "connections held at the second's end", lambda tick: tick.held),
+    CountEachSecond("connecting", "connects pending then", lambda tick: tick.connecting),
+    CountEachSecond(
+        "awaiting", "connections waiting for an answer then", lambda tick: tick.awaiting
+    ),
+    CountEachSecond("started", "connects begun in the second", lambda tick: tick.started),
+    CountEachSecond(
+        "opened",
+        "connections established in it",
+        lambda tick: tick.opened,
+        "connections.opened",
+    ),
+    CountEachSecond(
+        "reopened",
+        "those of them that replaced a lost one",
+        lambda tick: tick.reopened,
+        "connections.reopened",
+    ),
+    CountEachSecond(
+        "lost",
+        "established connections that ended in it",
+        lambda tick: tick.lost,
+        "connections.lost",
+    ),
+    CountEachSecond(
+        "failed",
+        "connects that failed in it",
+        lambda tick: tick.failed,
+        "connections.failed",
+    ),
+    CountEachSecond("sent", "heartbeats sent", lambda tick: tick.sent, "heartbeats.sent"),
+    CountEachSecond(
+        "answered", "heartbeats answered", lambda tick: tick.answered, "heartbeats.answered"
+    ),
+    CountEachSecond(
+        "beats_failed",
+        "heartbeats not answered",
+        lambda tick: tick.beats_failed,
+        "heartbeats.failed",
+    ),
+    CountEachSecond("bytes_sent", "bytes sent", lambda tick: tick.bytes_sent),
+    CountEachSecond("bytes_received", "bytes received", lambda tick: tick.bytes_received),
+    CountEachSecond(
+        "cpu_user_s",
+        "user CPU time of the workers since their start",
+        lambda tick: tick.cpu_user_s,
+    ),
+    CountEachSecond("cpu_system_s", "their system CPU time", lambda tick: tick.cpu_system_s),
+    CountEachSecond(
+        "longest_turn_s",
+        "the longest time that a worker was stopped",
+        lambda tick: tick.longest_turn_s,
+    ),
+)
+#: Those that HTTP/1.1 has not.
+PROTOCOL_COUNTS = (
+    CountEachSecond(
+        "messages",
+        "unsolicited messages received",
+        lambda tick: None if tick.protocol is None else tick.protocol.messages,
+    ),
+    CountEachSecond(
+        "message_bytes",
+        "bytes of them without framing",
+        lambda tick: None if tick.protocol is None else tick.protocol.message_bytes,
+    ),
+    CountEachSecond(
+        "streams_open",
+        "HTTP/2 streams held at the second's end",
+        lambda tick: None if tick.protocol is None else tick.protocol.streams_open,
+    ),
+)
+TIMES = (
+    TimesEachSecond(
+        "latency",
+        _LATENCY,
+        "heartbeat: answered minus due",
+        lambda tick: tick.latency_us,
+        "heartbeats.latency_ms",
+    ),
+    TimesEachSecond(
+        "lateness",
+        _LATENESS,
+        "heartbeat: sent minus due",
+        lambda tick: tick.lateness_us,
+        "heartbeats.lateness_ms",
+    ),
+    TimesEachSecond(
+        "connect", _LATENESS, "connect: established minus begun", lambda tick: tick.connect_us
+    ),
+    TimesEachSecond(
+        "ramp_lateness",
+        _LATENESS,
+        "batch of the ramp: opened minus due",
+        lambda tick: tick.ramp_lateness_us,
+        "ramp.lateness_ms",
+    ),
+    TimesEachSecond(
+        "granted",
+        _LATENESS,
+        "protocol handshake: from the first byte sent until granted",
+        lambda tick: (tick.protocol or _NO_PROTOCOL).handshake_us,
+    ),
+    TimesEachSecond(
+        "tcp",
+        _LATENESS,
+        "TCP part of a connect over TLS",
+        lambda tick: (tick.tls or _NO_TLS).tcp_us,
+    ),
+    TimesEachSecond(
+        "handshake",
+        _LATENESS,
+        "TLS handshake of a connect",
+        lambda tick: (tick.tls or _NO_TLS).handshake_us,
+    ),
+)
+COUNTS_BY_NAME = (
+    CountsByName("connections.failures", lambda tick: tick.failures),
+    CountsByName("connections.deaths", lambda tick: tick.lost_by_cause),
+    CountsByName(
+        "heartbeats.by_status",
+        lambda tick: {str(status): count for status, count in tick.by_status.items()},
+    ),
+)
+
+
+def grows(key: str) -> bool:
+    """Whether a number of a run's JSON never falls during the run: a count, or a longest time."""
+    if any(key == count.key for count in COUNTS):
+        return True
+    if any(key == f"{times.key}.max" for times in TIMES):
+        return True
+    part, _, _ = key.rpartition(".")
+    return any(part == counts.key for counts in COUNTS_BY_NAME)
+
+
+def so_far(total: Tick) -> dict[str, Any]:
+    """The part of a run's JSON that grows, by the sum of its ticks."""
+    document: dict[str, Any] = {}
+    for count in COUNTS:
+        if count.key:
+            _put(document, count.key, count.of(total))
+    for times in TIMES:
+        longest_us = times.of(total).greatest
+        if times.key and longest_us >= 0:
+            _put(document, f"{times.key}.max", longest_us / 1000)
+    for counts in COUNTS_BY_NAME:
+        _put(document, counts.key, counts.of(total))
+    return document
+
+
+def _put(document: dict[str, Any], key: str, value: object) -> None:
+    *parts, name = key.split(".")
+    for part in parts:
+        document = document.setdefault(part, {})
+    document[name] = value
+
+
+# What the JSON of a run and of a bench has.
+
+
+def _times(part: str, about: str, quantiles: Iterable[str]) -> Iterator[Quantity]:
+    words = {
+        "p50": "the median",
+        "p90": "nine of ten took no longer",
+        "p99": "99 of 100 took no longer",
+        "p999": "999 of 1,000 took no longer",
+        "max": "the longest",
+    }
+    for name in quantiles:
+        yield Quantity(f"{part}.{name}", "ms", f"{about}: {words[name]}")
+
+
+def _before_and_after(part: str, unit: Unit, about: str) -> Iterator[Quantity]:
+    yield Quantity(f"{part}.baseline", unit, f"{about}, at the baseline's end")
+    yield Quantity(f"{part}.hold_end", unit, f"{about}, at the hold's end")
+
+
+def _cost(part: str, whose: str) -> Iterator[Quantity]:
+    yield Quantity(
+        f"{part}.bytes_per_connection", "bytes", f"what one more connection costs {whose}"
+    )
+    yield Quantity(f"{part}.fixed_bytes", "bytes", f"the line at no connections, {whose}")
+    yield Quantity(f"{part}.points", "count", "points that the line is fitted to")
+    yield Quantity(f"{part}.r2", "share", "share of their variance that the line explains")
+    yield Quantity(f"{part}.of_levels", "yes_or_no", "a difference of two levels, and no slope")
+
+
+def _cost_of_heap(part: str, whose: str) -> Iterator[Quantity]:
+    yield from _cost(part, whose)
+    yield Quantity(f"{part}.collections", "count", "collections after which that was read")
+    yield Quantity(f"{part}.forced", "yes_or_no", "asyncli asked for these collections")
+
+
+_TLS = (
+    Quantity("tls.full", "count", "TLS handshakes with a certificate"),
+    Quantity("tls.resumed", "count", "TLS handshakes that resumed a session"),
+    Quantity("tls.verified", "yes_or_no", "certificates were verified"),
+    Quantity("tls.spoken.*", "count", "handshakes that agreed on this version and cipher suite"),
+    Quantity("tls.certificates.*", "count", "full handshakes with a certificate that expires then"),
+    Quantity("tls.failed.*", "count", "TLS handshakes that failed for this reason"),
+    Quantity("tls.ended.*", "count", "open connections that TLS ended for this reason"),
+    Quantity("tls.objects", "count", "connections with an object of OpenSSL at the hold's end"),
+    *_times("tls.tcp_ms", "TCP handshake of a connect", ("p50", "p90", "p99", "max")),
+    *_times("tls.handshake_ms", "TLS handshake after it", ("p50", "p90", "p99", "max")),
+)
+#: Numbers in the JSON of a soak.
+QUANTITIES: Sequence[Quantity] = (
+    Quantity("run.duration_s", "s", "how long the run took"),
+    Quantity("run.complete", "yes_or_no", "its file was written to the end"),
+    Quantity("run.stopped", "yes_or_no", "its user stopped it early"),
+    Quantity("connections.requested", "count", "connections that the plan asks for"),
+    Quantity("connections.opened", "count", "connections established, replacements included"),
+    Quantity("connections.established_peak", "count", "the most open as a second ended"),
+    Quantity("connections.held", "count", "connections held to the hold's end"),
+    Quantity(
+        "connections.not_heard",
+        "count",
+        "of those, without data since a fault or the hold's start",
+    ),
+    Quantity("connections.lost", "count", "established connections that ended before the drain"),
+    Quantity("connections.reopened", "count", "connections that replaced a lost one"),
+    Quantity("connections.failed", "count", "connects that never established a connection"),
+    Quantity("connections.failures.*", "count", "connects that failed for this cause"),
+    Quantity("connections.deaths.*", "count", "connections lost for this cause"),
+    Quantity("ramp.asked_per_s", "count", "connects that the plan asks for", "s"),
+    Quantity("ramp.achieved_per_s", "count", "connections opened in the ramp", "s"),
+    *_times("ramp.lateness_ms", "batch of the ramp, opened minus due", _LATENESS),
+    Quantity("heartbeats.sent", "count", "heartbeats sent"),
+    Quantity("heartbeats.answered", "count", "heartbeats answered"),
+    Quantity("heartbeats.failed", "count", "heartbeats without an answer"),
+    Quantity("heartbeats.by_status.*", "count", "answers with this HTTP status"),
+    *_times("heartbeats.latency_ms", "heartbeat, answered minus due", _LATENCY),
+    *_times("heartbeats.lateness_ms", "heartbeat, sent minus due", _LATENESS),
+    Quantity(
+        "reconciliation.client_held",
+        "count",
+        "open at the client at the hold's end, unanswered ones included",
+    ),
+    Quantity("reconciliation.server_active", "count", "open by the server's own count then"),
+    Quantity(
+        "reconciliation.accepts_delta", "count", "accepted in the run by the server's own count"
+    ),
+    Quantity(
+        "reconciliation.handled_delta", "count", "handled in the run by the server's own count"
+    ),
+    Quantity(
+        "reconciliation.requests_delta", "count", "requests in the run by the server's own count"
+    ),
+    Quantity("reconciliation.agrees", "yes_or_no", "the counts of both ends agree"),
+    *_before_and_after("server.processes", "count", "processes of the server"),
+    *_before_and_after("server.rss_bytes", "bytes", "the server's resident memory (RSS)"),
+    *_before_and_after("server.pss_bytes", "bytes", "the server's proportional memory (PSS)"),
+    *_before_and_after("server.cpu_s", "s", "CPU time of the server since its start"),
+    *_before_and_after(
+        "server.memory_bytes",
+        "bytes",
+        "the server's memory with what PSS does not have: huge pages, swap, and programs that hold "
+        "its connections",
+    ),
+    Quantity("server.runtime.gogc", "count", "the server's GOGC in percent; -1: off"),
+    Quantity(
+        "server.runtime.heap_limit_bytes",
+        "bytes",
+        "the limit of its heap that the server was started with",
+    ),
+    *_cost("cost.server_user", "in the server's memory"),
+    *_cost("cost.kernel", "in the kernel's memory, for each end on the sampled host"),
+    *_cost("cost.kernel_queued", "in queued data of socket buffers, for each end"),
+    *_cost("cost.generator_user", "in asyncli's own memory"),
+    *_cost("cost.host_total", "in all memory of the sampled host"),
+    *_cost("cost.residual", "in memory that is in no known part"),
+    *_cost("cost.behind", "in programs behind the server"),
+    *_cost_of_heap("cost.live", "in what is alive in the server's heap"),
+    *_cost_of_heap("cost.stacks", "in stacks of the server's runtime"),
+    *_cost_of_heap("cost.at_goal", "in a runtime whose heap has filled to its goal"),
+    Quantity("cost.streams", "count", "HTTP/2 streams that each connection holds"),
+    Quantity("cost.ends", "count", "ends of a connection on the sampled host"),
+    Quantity("residue.after_s", "s", "time from the last close to the last reading"),
+    Quantity("residue.server_user", "bytes", "the server's memory above the baseline then"),
+    Quantity("residue.kernel", "bytes", "the kernel's memory above the baseline then"),
+    Quantity("residue.host_total", "bytes", "the sampled host's memory above the baseline then"),
+    Quantity(
+        "forecast.memory.connections", "count", "how many connections fit on a host with both ends"
+    ),
+    Quantity("forecast.memory.at_least", "count", "how many fit there at least"),
+    Quantity(
+        "forecast.server_memory.connections",
+        "count",
+        "how many connections fit on the server's host alone",
+    ),
+    Quantity("forecast.server_memory.at_least", "count", "how many fit there at least"),
+    Quantity("drift.*.bytes_per_hour", "bytes", "growth of this memory in the hold", "hour"),
+    Quantity("drift.*.p_value", "share", "Kendall's two-sided p of that growth"),
+    Quantity("drift.*.minutes", "minutes", "whole minutes of the hold that were examined"),
+    Quantity(
+        "drift.*.within_bytes_per_hour",
+        "bytes",
+        "the largest growth, of either sign, that its interval includes",
+        "hour",
+    ),
+    Quantity("drift.*.points", "count", "medians over time that the growth is of"),
+    Quantity("drift.*.bin_s", "s", "length of the time that each median is of"),
+    Quantity("drift.*.from_s", "s", "where these begin on the run's clock"),
+    Quantity("drift.*.to_s", "s", "where they end"),
+    Quantity("drift.*.level_bytes", "bytes", "the median of this memory in that time"),
+    Quantity("drift.*.bytes_per_request", "bytes", "growth for each answered heartbeat"),
+    Quantity(
+        "drift.*.bound_bytes_per_hour",
+        "bytes",
+        "the largest growth, of either sign, that counts as none",
+        "hour",
+    ),
+    Quantity("generator.processes", "count", "processes of asyncli"),
+    Quantity("generator.user_bytes", "bytes", "asyncli's own memory above the baseline"),
+    Quantity("generator.user_bytes_per_connection", "bytes", "that, for each connection"),
+    Quantity("generator.cpu_s", "s", "CPU time of asyncli"),
+    Quantity("generator.cpu_us_per_heartbeat", "us", "CPU time of asyncli for each heartbeat"),
+    Quantity("generator.saturated", "yes_or_no", "asyncli was at its own limit"),
+    *_TLS,
+    *_times(
+        "protocol.handshake_ms",
+        "protocol handshake, from the first byte sent until granted",
+        ("p50", "p90", "p99", "max"),
+    ),
+    Quantity("protocol.refused.*", "count", "protocol handshakes refused for this reason"),
+    Quantity("protocol.broken.*", "count", "connections on which the server broke the protocol so"),
+    Quantity("protocol.goodbyes.*", "count", "connections closed with notice of this code"),
+    Quantity("protocol.messages", "count", "messages that were no answers"),
+    Quantity("protocol.message_bytes", "bytes", "their bytes without framing"),
+    Quantity("protocol.streams.per_connection", "count", "HTTP/2 streams asked for by connection"),
+    Quantity("protocol.streams.streams_opened", "count", "HTTP/2 streams opened"),
+    Quantity("protocol.streams.streams_lost", "count", "streams lost on open connections"),
+    Quantity("protocol.streams.streams_open", "count", "streams open at the hold's end"),
+    Quantity("protocol.streams.reasons.*", "count", "streams lost for this reason"),
+    Quantity("protocol.tables", "count", "connections that used the server's dynamic table"),
+    Quantity("protocol.deflate.*", "count", "connections with permessage-deflate as agreed so"),
+    Quantity("protocol.first_answers.*", "count", "workers whose first answer began so"),
+)
+#: Numbers in the JSON of a bench.
+BENCH_QUANTITIES: Sequence[Quantity] = (
+    Quantity("duration_s", "s", "how long requests were sent"),
+    Quantity("complete", "yes_or_no", "the bench came to its planned end"),
+    Quantity("workers", "count", "worker processes"),
+    Quantity("requests.total", "count", "requests answered"),
+    Quantity("requests.per_s", "count", "requests answered", "s"),
+    Quantity("requests.failed", "count", "requests never answered"),
+    Quantity("requests.keepalive", "count", "answered on a connection that stayed open"),
+    Quantity("requests.failures.*", "count", "requests never answered for this cause"),
+    Quantity("requests.by_status.*", "count", "answers with this HTTP status"),
+    Quantity("requests.by_url.*", "count", "answers of this URL"),
+    Quantity("requests.other_length", "count", "answers of another length than the first"),
+    Quantity("requests.resent", "count", "requests sent again after their connection ended"),
+    Quantity("requests.queued", "count", "requests that waited for a free connection"),
+    Quantity("requests.in_flight", "count", "requests without their answer at the end"),
+    Quantity("requests.overdue", "count", "requests due and not sent at the end (open loop)"),
+    Quantity("requests.left", "count", "requests of -n that were not sent"),
+    *_times("latency_ms", "request, answered minus due", _LATENCY),
+    Quantity("times_ms.*.min", "ms", "the shortest time of this part of a request"),
+    Quantity("times_ms.*.mean", "ms", "the mean time of this part of a request"),
+    Quantity("times_ms.*.sd", "ms", "the standard deviation of that time"),
+    Quantity("times_ms.*.median", "ms", "the median time of this part of a request"),
+    Quantity("times_ms.*.max", "ms", "the longest time of this part of a request"),
+    Quantity("percentiles_ms.*", "ms", "this percentage of requests took no longer"),
+    *_times("lateness_ms", "request, sent minus due", _LATENESS),
+    Quantity("connections.opened", "count", "connections established"),
+    Quantity("connections.failed", "count", "connects that never established a connection"),
+    Quantity("connections.failures.*", "count", "connects that failed for this cause"),
+    Quantity("connections.ended.*", "count", "connections that ended before the last request so"),
+    Quantity("connections.requests_each.*", "count", "answers of a connection that ended"),
+    Quantity("bytes", "bytes", "bytes received above TCP"),
+    Quantity("transfer.received", "bytes", "bytes received above TCP"),
+    Quantity("transfer.bodies", "bytes", "bytes of the bodies of answers, without framing"),
+    Quantity("transfer.sent", "bytes", "bytes sent above TCP"),
+    Quantity("generator.cpu_s", "s", "CPU time of asyncli"),
+    Quantity("generator.user_s", "s", "its user CPU time"),
+    Quantity("generator.system_s", "s", "its system CPU time"),
+    Quantity("generator.cpu_us_per_request", "us", "CPU time of asyncli for each request"),
+    Quantity("generator.cores", "count", "cores that asyncli used"),
+    Quantity("server.cpu_s", "s", "CPU time of the server"),
+    Quantity("server.user_s", "s", "its user CPU time"),
+    Quantity("server.system_s", "s", "its system CPU time"),
+    Quantity("server.cpu_us_per_request", "us", "CPU time of the server for each request"),
+    Quantity("server.cores", "count", "cores that the server used"),
+    Quantity("host.cpus", "count", "CPUs of this host"),
+    Quantity("host.busy_cores", "count", "cores of this host that were busy"),
+    Quantity("host.others_cores", "count", "cores that other programs used"),
+    Quantity("host.others.*", "count", "cores that this program used"),
+    *_TLS,
+)
+
+_BY_KEY = {quantity.key: quantity for quantity in (*BENCH_QUANTITIES, *QUANTITIES)}
+
+
+def quantity_of(key: str) -> Quantity:
+    """The quantity with this key in the JSON of a soak or of a bench. Raises KeyError."""
+    known = _BY_KEY.get(key)
+    if known is not None:
+        return known
+    for pattern, quantity in _BY_KEY.items():
+        if ANY in pattern and matches(pattern, key):
+            return quantity
+    raise KeyError(key)
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Whether a key is one of those that ``pattern`` stands for."""
+    wanted_names = pattern.split(".")
+    names = key.split(".")
+    if len(wanted_names) != len(names):
+        return False
+    return all(wanted in (ANY, name) for wanted, name in zip(wanted_names, names, strict=True))

@@ -1,0 +1,52 @@
+"""Synthetic runs of a server whose heap is collected, with the pages of its runtime; the truth is known."""
+
+from __future__ import annotations
+
+import random
+
+from synthetic_run import a_run
+
+from asyncli.model import metrics
+from asyncli.model.run import Run
+
+LIVE, STACKS, FIXED = 10_000.0, 8_000.0, 300e3
+
+
+def of_go(
+    run: Run, *, share: float = 1.0, garbage_per_s: float = 0.4e6, least_goal: float = 4.2e6, says_live: bool = False, leak_per_s: float = 0.0,
+) -> Run:  # fmt: skip
+    """The pages of a Go server that holds ``share`` of the run's connections: its heap fills up to its goal, which is twice what was
+    alive at the last collection and never below ``least_goal``."""
+    chance = random.Random(7)
+    heap, goal, collected_at, live_then = FIXED, least_goal, 0.0, FIXED
+    before_s = 0.0
+
+    def held_at(t_s: float) -> float:
+        return share * (run.held.at(t_s) or 0.0)
+
+    def alive_at(t_s: float) -> float:
+        return FIXED + LIVE * held_at(t_s) + leak_per_s * max(0.0, t_s - run.first_connect_s)
+
+    for sample in run.samples:
+        n = held_at(sample.t_s)
+        garbage = garbage_per_s * (0.1 + n / 500)
+        risen = alive_at(sample.t_s) - alive_at(before_s)
+        heap = max(heap + risen, alive_at(sample.t_s)) + garbage * (sample.t_s - before_s) * chance.uniform(0.8, 1.2)
+        if heap >= goal:
+            collected_s = sample.t_s - chance.uniform(0.0, sample.t_s - before_s)
+            live_then = alive_at(collected_s)
+            heap = alive_at(sample.t_s) + garbage * (sample.t_s - collected_s) * chance.uniform(0.8, 1.2)
+            goal = max(least_goal, 2 * live_then + STACKS * held_at(collected_s))
+            collected_at = run.started_wall_s + collected_s
+        before_s = sample.t_s
+        sample.values |= {
+            metrics.RUNTIME_HEAP_BYTES: heap, metrics.RUNTIME_COLLECTED_AT_S: collected_at, metrics.RUNTIME_GOAL_BYTES: goal,
+            metrics.RUNTIME_STACKS_BYTES: 500e3 + STACKS * n, metrics.RUNTIME_OWN_BYTES: 3e6 + 500 * n, metrics.RUNTIME_DESCRIPTORS: 9 + n,
+        }  # fmt: skip
+        if says_live:
+            sample.values[metrics.RUNTIME_LIVE_BYTES] = live_then
+    return run
+
+
+def soak(connections: int = 2_000) -> Run:
+    return a_run(connections, batch=2, interval_s=0.05)

@@ -1,0 +1,224 @@
+"""What a connection costs in a heap that is collected, by pages of runtimes whose truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from collected_runs import FIXED, LIVE, STACKS, of_go, soak
+from synthetic_run import a_run, raised
+
+from asyncli.analysis.collected import HeapCosts
+from asyncli.analysis.cost import costs
+from asyncli.analysis.drift import drifts
+from asyncli.analysis.forecast import forecast
+from asyncli.analysis.sizing import size
+from asyncli.model import metrics
+from asyncli.model.run import Run
+
+
+def heap_of(run: Run) -> HeapCosts:
+    return costs(run).heap
+
+
+@pytest.mark.parametrize("says_live", [False, True])
+def test_a_heap_is_known_at_its_collections(says_live: bool) -> None:
+    heap = heap_of(of_go(soak(), says_live=says_live))
+    assert heap.live is not None
+    assert heap.stacks is not None
+    assert heap.at_goal is not None
+    low, high = heap.live.ci95
+    assert low <= LIVE <= high
+    assert heap.live.half_width < 0.06 * LIVE
+    assert heap.live.collections >= 5
+    assert not heap.live.forced
+    assert heap.stacks.bytes_per_connection == pytest.approx(STACKS, rel=0.01)
+    # Twice what is alive; the stacks are in the goal, and beside it; and the runtime's own.
+    assert heap.at_goal.ci95[0] < 2 * LIVE + 2 * STACKS + 500 < heap.at_goal.ci95[1]
+    assert heap.findings == ()
+
+
+def test_the_resident_slope_is_neither() -> None:
+    """The reason for it all: the heap between its collections shows nothing that a connection costs."""
+    run = of_go(soak())
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + sample.values[metrics.RUNTIME_HEAP_BYTES] + sample.values[metrics.RUNTIME_STACKS_BYTES]
+    known = costs(run)
+    assert known.server_user is not None
+    assert known.heap.live is not None
+    assert known.heap.live.half_width < known.server_user.half_width
+
+
+def test_too_few_collections_are_no_line() -> None:
+    """A heap whose goal is far off is collected once or never while connections come."""
+    heap = heap_of(of_go(soak(), least_goal=1e9))
+    assert (heap.live, heap.at_goal) == (None, None)
+    assert heap.stacks is not None
+    [unknown] = heap.findings
+    assert (unknown.code, unknown.fields["collections"]) == ("live_unknown", 0)
+
+
+def test_collections_of_the_hold_alone_are_one_level() -> None:
+    run = of_go(soak())
+    hold = run.phases[2]
+    for sample in run.samples:
+        if sample.t_s < hold.start_s:
+            sample.values[metrics.RUNTIME_COLLECTED_AT_S] = 0.0
+        else:
+            sample.values[metrics.RUNTIME_COLLECTED_AT_S] = run.started_wall_s + sample.t_s - 0.2
+    heap = heap_of(run)
+    assert heap.live is None
+    [unknown] = heap.findings
+    assert unknown.fields["collections"] > 20
+    assert unknown.fields["rising"] <= 1
+
+
+def test_a_page_of_one_worker_of_two_is_refused() -> None:
+    """The heap of one worker, divided by the connections of both, would be half of the truth."""
+    heap = heap_of(of_go(soak(), share=0.5))
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    [refused] = heap.findings
+    assert (refused.code, refused.severity) == ("heap_of_a_part", "warning")
+    assert refused.fields["share"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_page_that_does_not_name_its_descriptors_is_believed() -> None:
+    run = of_go(soak())
+    for sample in run.samples:
+        del sample.values[metrics.RUNTIME_DESCRIPTORS]
+    assert heap_of(run).live is not None
+
+
+def test_an_allocator_needs_no_collections() -> None:
+    run = soak()
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_ALLOCATED_BYTES] = 5e6 + 2_447 * (run.held.at(sample.t_s) or 0.0)
+    heap = heap_of(run)
+    assert heap.live is not None
+    assert heap.live.bytes_per_connection == pytest.approx(2_447, rel=0.01)
+    assert heap.live.collections == 0
+    assert (heap.stacks, heap.at_goal) == (None, None)
+
+
+def test_a_runtime_that_says_no_goal_has_no_cost_at_it() -> None:
+    run = of_go(soak())
+    for sample in run.samples:
+        del sample.values[metrics.RUNTIME_GOAL_BYTES], sample.values[metrics.RUNTIME_STACKS_BYTES]
+    heap = heap_of(run)
+    assert heap.live is not None
+    assert (heap.stacks, heap.at_goal) == (None, None)
+
+
+def test_a_server_whose_clock_is_elsewhere_has_the_same_costs() -> None:
+    here = heap_of(of_go(soak(), says_live=True)).live
+    run = of_go(soak(), says_live=True)
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_COLLECTED_AT_S] += 86_400.0
+    elsewhere = heap_of(run).live
+    assert here is not None
+    assert elsewhere is not None
+    assert elsewhere.bytes_per_connection == pytest.approx(here.bytes_per_connection, rel=0.02)
+
+
+def test_a_run_without_a_page_has_no_heap() -> None:
+    assert heap_of(soak()) == HeapCosts()
+
+
+def planned(run: Run) -> tuple[Run, HeapCosts]:
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + sample.values[metrics.RUNTIME_HEAP_BYTES] + sample.values[metrics.RUNTIME_STACKS_BYTES]
+    return run, heap_of(run)
+
+
+def test_a_forecast_plans_with_the_heap_at_its_goal() -> None:
+    """A host for the heap as it was while it filled would be too small when it has filled."""
+    run, heap = planned(of_go(soak()))
+    known = costs(run)
+    assert heap.at_goal is not None
+    assert known.host_total is not None
+    assert known.server_user is not None
+    more = heap.at_goal.bytes_per_connection - known.server_user.bytes_per_connection
+    host = known.with_heap_at_goal()
+    assert host.server_user is not None
+    assert host.host_total is not None
+    assert host.server_user.bytes_per_connection == heap.at_goal.bytes_per_connection
+    assert host.host_total.bytes_per_connection == pytest.approx(known.host_total.bytes_per_connection + more)
+    found, _ = forecast(run, known)
+    assert found.server_memory is not None
+    assert "its goal" in found.server_memory.how
+    sized = size(known, found, connections=100_000, measured=2_000, host_bytes=None)
+    assert sized.parts[0].bytes_per_connection == heap.at_goal.bytes_per_connection
+
+
+def test_the_greatest_heap_bounds_the_connections() -> None:
+    run = of_go(soak())
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_LIMIT_BYTES] = 256e6
+    found, _ = forecast(run, costs(run))
+    [heap] = [ceiling for ceiling in found.ceilings if ceiling.name == "server_heap"]
+    assert heap.connections == pytest.approx((256e6 - FIXED) / LIVE, rel=0.03)
+
+
+def test_memory_that_fills_the_heap_after_the_ramp_is_no_doubt() -> None:
+    """Its place is told: that of the heap at its goal."""
+    run, _ = planned(of_go(soak()))
+    raised(run, 4e6, "server.pss_bytes", since_s=run.phases[2].start_s + 10.0)
+    told = {finding.code for finding in costs(run).findings}
+    assert "memory_after_ramp" not in told
+    raised(run, 40e6, "server.pss_bytes", since_s=run.phases[2].start_s + 10.0)
+    assert "memory_after_ramp" in {finding.code for finding in costs(run).findings}
+
+
+def test_what_a_page_of_metrics_lists_is_the_pages() -> None:
+    run, _ = planned(of_go(soak()))
+    for sample in run.samples:
+        sample.values["kernel.listing_bytes"] = 1e6 + 900.0 * (run.held.at(sample.t_s) or 0.0)
+    [listed] = [finding for finding in costs(run).findings if finding.code == "descriptors_listed"]
+    assert (listed.severity, listed.fields["by_page"]) == ("info", True)
+
+
+def overnight(**pages: float) -> Run:
+    return of_go(a_run(2_000, batch=2, interval_s=0.05, hold_s=1_200.0), **pages)
+
+
+def test_garbage_hides_no_leak() -> None:
+    """The resident heap goes up and down by 16 MB, and what is alive rises by 5 kB each second."""
+    leaking, _ = drifts(overnight(leak_per_s=5e3))
+    assert leaking["live_heap"].verdict == "grows"
+    low, high = leaking["live_heap"].ci95 or (0.0, 0.0)
+    assert low < 18e6 < high
+    assert high - low < 9e6
+
+
+def test_a_heap_that_fills_is_no_leak() -> None:
+    run = overnight()
+    for sample in run.samples:
+        sample.values["server.anon_shmem_bytes"] = 20e6 + 10e3 * max(0.0, sample.t_s - run.first_connect_s)
+    by_name, found = drifts(run)
+    assert by_name["server_user"].verdict == "grows"
+    assert by_name["live_heap"].verdict == "flat"
+    assert [finding.fields["metric"] for finding in found if finding.code == "drift_grows"] == []
+
+
+def test_a_short_hold_says_nothing_of_what_is_alive() -> None:
+    by_name, _ = drifts(of_go(soak()))
+    assert "live_heap" not in by_name
+
+
+def test_a_forecast_of_a_heap_whose_goal_is_unknown_says_so() -> None:
+    run = soak()
+    run.environment["server"] = {**run.environment["server"], "runtime": {"kind": "jvm", "version": "17", "collected": True}}
+    found, _ = forecast(run, costs(run))
+    assert found.memory is not None
+    assert found.server_memory is not None
+    assert "not read" in found.memory.how
+    assert "not read" in found.server_memory.how
+
+
+def test_a_page_may_say_only_what_is_alive() -> None:
+    """As where --metrics-map names a program's own count of it."""
+    run = of_go(soak(), says_live=True)
+    for sample in run.samples:
+        for name in (metrics.RUNTIME_HEAP_BYTES, metrics.RUNTIME_COLLECTED_AT_S, metrics.RUNTIME_GOAL_BYTES):
+            del sample.values[name]
+    live = heap_of(run).live
+    assert live is not None
+    assert live.ci95[0] <= LIVE <= live.ci95[1]

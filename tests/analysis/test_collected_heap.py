@@ -1,0 +1,109 @@
+"""The cost of a server whose heap is collected: growth in the hold does not lower it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from synthetic_run import a_run, without
+
+from asyncli.analysis.cost import costs
+from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import heap_collected
+from asyncli.model.records import Sample
+from asyncli.model.run import Run
+from asyncli.model.runtimes import Runtime
+from asyncli.report.analyses import analyse
+from asyncli.report.summary import summarise
+
+GO = Runtime("go", "1.26.8", collected=True, gogc=100)
+PYTHON = Runtime("python", "3.11")
+MEMORY = ("server.pss_bytes", "host.used_bytes")
+
+
+def on(runtime: Runtime, run: Run) -> Run:
+    """The run with a server that runs on ``runtime``."""
+    changed = copy.copy(run)
+    server = {**run.environment["server"], "runtime": runtime.document()}
+    changed.environment = {**run.environment, "server": server}
+    return changed
+
+
+def that_grows(per_s: float, **options: Any) -> Run:
+    """A run of 20,000 connections whose server grows by the clock from the first connect on."""
+    run = a_run(20_000, **{"hold_s": 60.0, "keepalive_s": 4.0, "batch": 10, "interval_s": 0.02, **options})
+    for sample in run.samples:
+        grown = per_s * max(0.0, sample.t_s - run.first_connect_s)
+        for name in MEMORY:
+            sample.values[name] = sample.values.get(name, 0.0) + grown
+    return run
+
+
+def of_server(run: Run) -> Cost:
+    cost = analyse(run).costs.server_user
+    assert cost is not None
+    return cost
+
+
+@pytest.mark.parametrize("per_s", [2e6, 2e7])
+def test_growth_in_the_hold_lowers_only_the_cost_without_a_collector(per_s: float) -> None:
+    run = that_grows(per_s)
+    as_fitted = costs(run)
+    for name in ("server_user", "host_total"):
+        fitted = as_fitted.cost_of(name)
+        native = analyse(on(PYTHON, run)).costs.cost_of(name)
+        collected = analyse(on(GO, run)).costs.cost_of(name)
+        assert native.bytes_per_connection < fitted.bytes_per_connection
+        assert collected.bytes_per_connection >= fitted.bytes_per_connection
+        assert native.ci95[0] < fitted.ci95[0] == collected.ci95[0]
+        # What it has at the hold's end, by each connection.
+        assert collected.ci95[1] >= as_fitted.fits[name].by_level_at_end
+        assert collected.ci95[1] >= fitted.ci95[1] >= native.ci95[1]
+
+
+def test_growth_of_the_kernel_lowers_its_cost_on_any_runtime() -> None:
+    run = that_grows(2e6)
+    before = run.first_connect_s
+    for sample in run.samples:
+        if "kernel.socket_bytes" in sample.values:
+            sample.values["kernel.socket_bytes"] += 2e7 * max(0.0, sample.t_s - before)
+    known = [analyse(on(runtime, run)).costs.kernel for runtime in (GO, PYTHON)]
+    assert known[0] == known[1]
+    assert known[0].bytes_per_connection < costs(run).kernel.bytes_per_connection
+
+
+def test_what_a_short_hold_leaves_open_does_not_lower_it() -> None:
+    run = that_grows(1e6, hold_s=14.0, noise=20.0)
+    fitted = costs(run).server_user
+    native = of_server(on(PYTHON, run))
+    collected = of_server(on(GO, run))
+    assert native.bytes_per_connection < fitted.bytes_per_connection
+    assert collected.bytes_per_connection == fitted.bytes_per_connection
+    assert collected.ci95 == native.ci95
+
+
+def test_a_steady_server_has_the_same_interval_on_any_runtime() -> None:
+    run = a_run(20_000)
+    assert of_server(on(GO, run)).ci95 == of_server(on(PYTHON, run)).ci95 == of_server(run).ci95
+
+
+def test_a_collected_heap_is_told_unless_its_own_metrics_were_read() -> None:
+    run = a_run(1000, batch=10, interval_s=0.2)
+    measured = copy.copy(run)
+    measured.samples = [Sample(sample.t_s, {**sample.values, "runtime.live_bytes": 1.0}) for sample in run.samples]
+    assert told(on(GO, run)) == [1]
+    assert told(on(PYTHON, run)) == told(run) == told(on(GO, measured)) == []
+    assert told(on(GO, without(run, "server."))) == []
+
+
+def told(run: Run) -> list[int]:
+    """How often the finding is told: once, or not at all."""
+    codes = [finding.code for finding in summarise(run).findings]
+    count = codes.count(heap_collected.code)
+    return [count] if count else []
+
+
+def test_the_runtime_is_in_the_summary() -> None:
+    runtime = summarise(on(GO, a_run(1000))).server.runtime
+    assert (runtime.kind, runtime.version, runtime.gogc, runtime.heap_limit_bytes) == ("go", "1.26.8", 100, None)

@@ -1,0 +1,78 @@
+"""Soaks of a real HAProxy whose counts are those of its page of metrics, without a status page."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from programs import here, report, serving, until
+
+from asyncli.collect.listening import no_listener
+from asyncli.lab.ports import free_pair
+
+pytestmark = pytest.mark.haproxy
+SECRET = "tiger-4711"
+_CONNECTIONS = 200
+_EXPORTER = "http-request use-service prometheus-exporter if { path /metrics }"
+_CONFIG = """
+global
+  maxconn 1000
+defaults
+  mode http
+  timeout client 60s
+  timeout server 60s
+  timeout connect 3s
+frontend web
+  bind 127.0.0.1:{port}
+  {web_serves}
+  http-request return status 200
+frontend metrics
+  bind 127.0.0.1:{metrics_port}
+  {exporter}
+"""
+
+
+@contextlib.contextmanager
+def a_haproxy(folder: Path, *, shared: bool) -> Iterator[tuple[str, str]]:
+    """The URLs of a HAProxy and of its page of metrics; ``shared``: one frontend serves both."""
+    port, metrics_port = free_pair("127.0.0.1")
+    config = folder / "haproxy.cfg"
+    web_serves = _EXPORTER if shared else ""
+    config.write_text(_CONFIG.format(port=port, metrics_port=metrics_port, web_serves=web_serves, exporter=_EXPORTER))
+    with subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL) as haproxy:
+        try:
+            until(lambda: no_listener([("", port)]) is None, "HAProxy listens")
+            yield f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{port if shared else metrics_port}/metrics"
+        finally:
+            haproxy.terminate()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own-frontend", "shared-frontend"])
+def test_the_counts_of_a_page_of_metrics_agree(tmp_path: Path, *, shared: bool) -> None:
+    with a_haproxy(tmp_path, shared=shared) as (url, page):
+        asked = ("soak", url, "-c", _CONNECTIONS, "--ramp", "100/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
+        done = here(tmp_path, *asked, "--server-metrics", f"{page}?key={SECRET}", "--out", "run.db", "--quiet")
+    assert done.status == 0, done.err
+    summary = report(tmp_path, "run.db")
+    counts = summary["reconciliation"]
+    assert (counts["agrees"], counts["client_held"], counts["server_active"], counts["accepts_delta"]) == (True, 200, 200, 200)
+    assert counts["divergences"] == []
+    assert counts["source"] == {"url": f"{page}?***", "metric": "haproxy_frontend_current_sessions"}
+    (source,) = summary["environment"]["server"]["metrics"]
+    assert source["products"] == ["HAProxy"]
+    assert source["active_by"] == "haproxy_frontend_current_sessions"
+    assert 1 <= source["interval_s"] <= 10
+    assert SECRET not in (tmp_path / "run.db").read_bytes().decode("latin-1")
+
+
+def test_a_page_of_no_use_refuses_the_soak_in_one_line(tmp_path: Path) -> None:
+    html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
+    with serving(answer=html) as server:
+        done = here(tmp_path, "soak", "http://127.0.0.1:1/", "-c", "5", "--server-metrics", server.url)
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert f"metrics page {server.url}: " in line
+    assert "HTML" in line
