@@ -140,6 +140,7 @@ def _apache(text: str) -> StatusPage | None:
         "requests": _number(fields, "Total Accesses"),
         "busy": _number(fields, "BusyWorkers"),
         "idle": _number(fields, "IdleWorkers"),
+        "generation": _number(fields, "ParentServerMPMGeneration"),
     }
     connections = _number(fields, "ConnsTotal")
     if connections is None and fields.get("ServerMPM") != "event":

@@ -105,6 +105,9 @@ STATUS_BUSY = _gauge(
     "status.busy", "Apache's processes or threads that serve a connection or a request"
 )
 STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
+STATUS_GENERATION = _gauge(
+    "status.generation", "Apache's generation of processes: each reload or restart begins one"
+)
 STATUS_PLACES = _gauge(
     "status.places",
     "places of Apache's scoreboard, where each connection takes one (prefork, worker): "

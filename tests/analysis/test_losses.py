@@ -1156,6 +1156,20 @@ def test_workers_that_end_in_turn() -> None:
     assert "workers_in_turn" not in by_code(helpers)
 
 
+@pytest.mark.parametrize("generation", [1.0, None])
+def test_a_graceful_restart_lasts_as_long_as_the_gap_between_heartbeats(generation: float | None) -> None:
+    # Of 193 processes that hold one connection each or none, most end while idle, and each other as it answers its next heartbeat.
+    scene = Scene().die(400, "closed_announced", list(range(50, 81)), age=between(48, 80), idle=between(0, 0.9))
+    for second in range(121):
+        ended = min(1930.0, max(0.0, 60.0 * (second - 48)))
+        scene.sampled(range(second, second + 1), server_ended=ended, server_started=ended)
+        scene.sampled(range(second, second + 1), status_generation=0.0 if second < 51 else generation)
+    if generation is None:
+        assert not by_code(scene).keys() & {"workers_in_turn", "reload"}
+        return
+    assert codes_of(scene) == [("reload", True)]
+
+
 def slots_or_timer(held: Callable[[int], int], idle: Draw, answered: int, seconds: range = range(10, 100)) -> Scene:
     """Connections that end while idle as others open; ``held``: in each second."""
     scene = labelled(Scene(connections=200), "python3").die(20 * len(seconds), "closed_idle", seconds, age=idle, idle=idle, requests=at(1))

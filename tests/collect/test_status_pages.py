@@ -27,16 +27,16 @@ def test_additional_columns_are_accepted() -> None:
 
 def test_prefork_counts_busy_processes_as_connections_and_no_accepts() -> None:
     page = parse_page(PREFORK)
-    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9, "status.places": 13}, {}, {})
+    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9, "status.generation": 0, "status.places": 13}, {}, {})
 
 
 def test_event_counts_connections_not_threads() -> None:
-    assert parse_page(EVENT).values == {"status.active": 4, "status.waiting": 4, "status.busy": 1, "status.idle": 255}
+    assert parse_page(EVENT).values == {"status.active": 4, "status.waiting": 4, "status.busy": 1, "status.idle": 255, "status.generation": 0}
 
 
 @pytest.mark.parametrize("change", [("Processes: 1", "Processes: 2"), ("ConnsTotal: 4", "ConnsTotal: 0")])
 def test_possibly_stale_connections_of_event_are_absent(change: tuple[str, str]) -> None:
-    assert parse_page(EVENT.replace(*change)).values.keys() == {"status.busy", "status.idle"}
+    assert parse_page(EVENT.replace(*change)).values.keys() == {"status.busy", "status.idle", "status.generation"}
 
 
 @pytest.mark.parametrize("page", [PREFORK, EVENT])

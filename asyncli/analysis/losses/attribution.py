@@ -26,6 +26,7 @@ _MECHANISMS = (
     timeouts.configured,
     bursts.idle_reuse,
     recorded.suspended,
+    bursts.graceful_restart,
     partial(bursts.bursts, only_certain=True),
     bursts.rest_of_reuse,
     timeouts.likely_idle_timeout,

@@ -129,6 +129,36 @@ def likely_reuse(table: LossTable) -> None:
     table.claim(closed_as_others_opened(table), explanation)
 
 
+def graceful_restart(table: LossTable) -> None:
+    """Claim what ended as a new generation of the server's processes began, by its page: idle
+    connections at once, the others as each has its next heartbeat answered.
+    """
+    for before_s, after_s in table.server.generations():
+        last_of = {
+            "closed_idle": after_s + _MOMENT_S,
+            "closed_announced": after_s + _MOMENT_S + table.gap_s + table.timeout_s,
+        }
+        cells = [cell for cell in table.of(*last_of) if before_s < cell.to_s <= last_of[cell.cause]]
+        if not cells:
+            continue
+        from_s = min(cell.from_s for cell in cells)
+        to_s = max(cell.to_s for cell in cells)
+        count = unclaimed(cells)
+        evidence = table.server.about(before_s, to_s, count)
+        if not evidence.ended:
+            continue
+        explanation = reason(
+            "reload",
+            "reload_by_processes",
+            certain=True,
+            server=table.server.label,
+            ended=evidence.ended,
+        )
+        held = table.server.held(from_s)
+        words = at_moments(explanation.words, [from_s], to_s - from_s, count, held)
+        table.claim(cells, msgspec.structs.replace(explanation, words=words))
+
+
 def workers_in_turn(table: LossTable) -> None:
     """Claim what ended while workers of the server ended in turn, and others took their place."""
     cells = table.of(*ENDED)
@@ -140,9 +170,9 @@ def workers_in_turn(table: LossTable) -> None:
     to_s = max(cell.to_s for cell in with_workers)
     turn = table.server.about(from_s, to_s, count)
     ended = min(turn.ended or 0, turn.started or 0)
-    # Fewer are a single event, such as a crash or a reload. What ended with hardly a connection
-    # each was no worker.
-    if ended < FEWEST or to_s - from_s <= _MOMENT_S + count / _CLOSES_PER_S:
+    # Fewer are a single event, such as a crash or a reload. A worker whose turn came had served
+    # connections of ours, and ended them.
+    if ended < FEWEST or ended > count or to_s - from_s <= _MOMENT_S + count / _CLOSES_PER_S:
         return
     # A reload ends idle workers at once, and the others as each answers its last request.
     if table.server.ended_at_once(from_s, to_s):

@@ -29,6 +29,7 @@ from asyncli.model.metrics import (
     SERVER_WORKERS_ENDED,
     SERVER_WORKERS_STOPPED,
     SILENT,
+    STATUS_GENERATION,
     STATUS_LIMIT,
 )
 from asyncli.model.run import Run
@@ -275,6 +276,19 @@ class ServerEvidence:
         read = self._ended.between(from_s - _TICK_S, to_s + _TICK_S).values
         steps = [after - before for before, after in itertools.pairwise(read)]
         return 2 * max(steps, default=0.0) > sum(steps)
+
+    def generations(self) -> list[tuple[float, float]]:
+        """Between which two readings (s) of the page each new generation of the server's processes
+        began. A process of the generation before may have answered once more, with its own number.
+        """
+        readings = list(self._run.series(STATUS_GENERATION).rows())
+        began = []
+        for number in range(1, len(readings)):
+            after_s, after = readings[number]
+            if after > readings[number - 1][1]:
+                before_s, _ = readings[max(0, number - 2)]
+                began.append((before_s, after_s))
+        return began
 
     def most_active(self, from_s: float, to_s: float) -> float:
         """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's
