@@ -1,14 +1,15 @@
 """Counts how often the costs of a collected heap hold the truth, on real servers.
 
     python bench/collected.py [--servers go-http node-http] [--connections 4000] [--repeats 5]
-    [--ramp 60] [--hold 50] [--rest 200] [--keep FOLDER]
+    [--collected 0] [--ramp 60] [--hold 50] [--rest 200] [--keep FOLDER]
 
 The truth of *live* is a line through collections that asyncli forces at eight plateaus, in a run of
 its own. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
 seconds, less that before the first connect, by the connections. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
-Beside them, the slope of resident memory, which is what a report had without the page.
+*Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
+collection at each of five plateaus (``--collect``), and reads no page. Beside them, the slope of resident memory, which is what a report had without the page.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,11 +52,26 @@ class Truth(NamedTuple):
     at_rest: float | None
 
 
+class Setup(NamedTuple):
+    """A soak. It asks for collections where it has plateaus. All but the counts in seconds."""
+
+    connections: int
+    ramp_s: int
+    hold: int
+    plateaus: int = 0
+    plateau_rest: int = 0
+    reads_page: bool = True
+
+
+COLLECTED = Setup(450, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--servers", nargs="+", default=["go-http", "node-http"])
     parser.add_argument("--connections", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--collected", type=int, default=0, help="repeats with --collect")
     parser.add_argument("--ramp", type=int, default=60, help="seconds of the ramp")
     parser.add_argument("--hold", type=int, default=50)
     parser.add_argument("--rest", type=int, default=200, help="seconds of the hold at rest")
@@ -69,17 +86,26 @@ async def main() -> None:
 
 
 async def compare_with_truth(name: str, options: argparse.Namespace, folder: Path) -> None:
-    forced = await run_of(name, options, folder / f"{name}-forced.db", forced=True, hold=10)
-    at_rest = await run_of(name, options, folder / f"{name}-rest.db", hold=options.rest)
+    at_eight = Setup(options.connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
+    for_long = Setup(options.connections, options.ramp, hold=options.rest)
+    by_page = Setup(options.connections, options.ramp, hold=options.hold)
+    forced = await run_of(name, at_eight, folder / f"{name}-forced.db")
+    at_rest = await run_of(name, for_long, folder / f"{name}-rest.db")
     truth = Truth(costs(forced).heap.live, memory_at_rest(at_rest))
-    print(f"\n{name}: live {shown(truth.live)}, at rest {truth.at_rest or 0:,.0f} B")
-    runs = [
-        await run_of(name, options, folder / f"{name}-{number:02}.db", hold=options.hold)
+    print(f"\n{name}: live {shown(truth.live)}, at rest {truth.at_rest or 0:,.0f} B", flush=True)
+    known = [
+        costs(await run_of(name, by_page, folder / f"{name}-{number:02}.db"))
         for number in range(options.repeats)
     ]
-    known = [costs(run) for run in runs]
+    collected = [
+        costs(await run_of(name, COLLECTED, folder / f"{name}-collected-{number:02}.db"))
+        for number in range(options.collected)
+    ]
+    print(f"{name}:")
     if truth.live is not None:
         report("live", [cost.heap.live for cost in known], truth.live.bytes_per_connection)
+        of_450 = [cost.heap.live for cost in collected]
+        report("collected", of_450, truth.live.bytes_per_connection)
     if truth.at_rest is not None:
         report("at goal", [cost.heap.at_goal for cost in known], truth.at_rest)
         report("resident", [cost.server_user for cost in known], truth.at_rest)
@@ -91,7 +117,7 @@ def shown(cost: Cost | None) -> str:
     return f"{cost.bytes_per_connection:,.0f} B ± {cost.half_width:,.0f}"
 
 
-def report(label: str, known: list[Cost | None], truth: float) -> None:
+def report(label: str, known: Sequence[Cost | None], truth: float) -> None:
     told = [cost for cost in known if cost is not None]
     if not told:
         print(f"  {label:9} told by 0 of {len(known)}")
@@ -120,24 +146,23 @@ def memory_at_rest(run: Run) -> float | None:
     return (statistics.median(after) - statistics.median(before)) / held
 
 
-async def run_of(
-    name: str, options: argparse.Namespace, out: Path, *, hold: int, forced: bool = False
-) -> Run:
+async def run_of(name: str, setup: Setup, out: Path) -> Run:
     """A soak of a new server; a file that is there is read again."""
     if not out.exists():
         async with choose(name) as server:
             values = {
                 "urls": [server.url],
                 "server_pid": server.pid,
-                "connections": options.connections,
-                "ramp": f"{max(1, options.connections // options.ramp)}/s",
-                "hold": hold,
-                "server_metrics": [server.metrics_url],
+                "connections": setup.connections,
+                "ramp": f"{max(1, setup.connections // setup.ramp_s)}/s",
+                "hold": setup.hold,
             }
-            if forced:
+            if setup.reads_page:
+                values["server_metrics"] = [server.metrics_url]
+            if setup.plateaus:
                 assert server.metrics_url is not None
                 base = server.metrics_url.rpartition("/")[0]
-                values |= {"plateaus": 8, "plateau_rest": 6}
+                values |= {"plateaus": setup.plateaus, "plateau_rest": setup.plateau_rest}
                 values |= {"collect": FORCED[name].format(base=base)}
             await soak(build_plan([Layer("--{key}", values)]), out)
         settle()

@@ -14,13 +14,15 @@ from asyncli.model.samples import Series
 
 class Residue(msgspec.Struct):
     """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled.
-    ``kernel``: of both ends.
+    ``kernel``: of both ends. ``live``: what is alive just after a forced collection; absent where
+    none was asked for.
     """
 
     after_s: float | None = None
     server_user: float | None = None
     kernel: float | None = None
     host_total: float | None = None
+    live: float | msgspec.UnsetType = msgspec.UNSET
 
 
 def residue(run: Run, server: Series, host: Series) -> Residue:
@@ -45,6 +47,7 @@ def residue(run: Run, server: Series, host: Series) -> Residue:
         "server_user": server,
         "kernel": run.series(metrics.KERNEL_SOCKET_BYTES),
         "host_total": host,
+        "live": run.series(metrics.RUNTIME_FORCED_BYTES),
     }
     left_bytes = {}
     after_s = None

@@ -359,6 +359,7 @@ QUANTITIES: Sequence[Quantity] = (
     Quantity("residue.after_s", "s", "time from the last close to the last reading"),
     Quantity("residue.server_user", "bytes", "the server's memory above the baseline then"),
     Quantity("residue.kernel", "bytes", "the kernel's memory above the baseline then"),
+    Quantity("residue.live", "bytes", "alive after a forced collection above the baseline then"),
     Quantity("residue.host_total", "bytes", "the sampled host's memory above the baseline then"),
     Quantity(
         "forecast.memory.connections", "count", "how many connections fit on a host with both ends"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.constants import PART
 from asyncli.analysis.cost_parts import Costs
@@ -164,12 +166,15 @@ def _residue(summary: Summary) -> str:
     """Memory still in use after the drain; "" if it was not read."""
     residue = summary.residue
     host = sides(summary.environment).host
-    parts = []
-    for value, place in (
+    places: list[tuple[float | None, str]] = [
         (residue.server_user, f"in {memory_name(summary)}"),
         (residue.kernel, "in the kernel"),
         (residue.host_total, f"on {host} in all"),
-    ):
+    ]
+    if residue.live is not msgspec.UNSET:
+        places.append((residue.live, "alive in its heap after a collection"))
+    parts = []
+    for value, place in places:
         if value is not None and value >= 0:
             parts.append(f"{format_bytes(value)} {place}")
         elif value is not None:
