@@ -7,12 +7,11 @@ logs refusals. A client cannot change what is sampled; it may request an immedia
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,8 +20,7 @@ from aiohttp import web
 from asyncli import __version__
 from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
-from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
-from asyncli.agent.listener import IDLE_S, AgentListener, shown
+from asyncli.agent.lease import Lease
 from asyncli.agent.wire import (
     LEASE_HEADER,
     PROTOCOL,
@@ -42,16 +40,15 @@ from asyncli.model.errors import HostError
 from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
-from asyncli.model.values import is_address
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.web.guard import Guard, Handler, Rates, RefusedError, quiet_runner
+from asyncli.web.listener import GuardedListener, shown
 
 # The longest body is a lease request.
 _LONGEST_BODY = 1024
 # The longest answer takes twice the collector's border wait: a sample of everything.
 _ANSWER_S = 10.0
-# The delay of the answer to a wrong token.
-_WRONG_TOKEN_S = 1.0
 # nginx's configuration is parsed at most this often.
 _FACTS_FOR_S = 5.0
 # Values younger than this are current.
@@ -66,7 +63,6 @@ _IMMEDIATE_PER_S = 0.5
 _IMMEDIATE_BURST = 12.0
 
 _encode = msgspec.json.Encoder().encode
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Agent:
@@ -88,9 +84,7 @@ class Agent:
     ) -> None:
         self._plan = plan
         self._host = host
-        self._token = token
         self._tls = tls
-        self._log = log
         #: The port it listens on.
         self.port = port
         self._instance = secrets.token_hex(8)
@@ -98,15 +92,14 @@ class Agent:
         self._buffer = SampleBuffer()
         self._lease = Lease(lambda: f"{self._instance}.{secrets.token_urlsafe(18)}")
         self._began = time.strftime("%H:%M:%S")
-        self._rates = Rates(_PER_S, _BURST)
+        self._guarded = Guard(token, host, log, per_s=_PER_S, burst=_BURST)
         self._immediate_rate = Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
-        self._refusals = Refusals()
         options = SamplerOptions(on_sample=self._sampled, on_finding=self._found)
         self._collector = Collector(plan, options, local=True, knows_targets=False)
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
         self._runner: web.AppRunner | None = None
-        self._listener: AgentListener | None = None
+        self._listener: GuardedListener | None = None
         self._next_sample = asyncio.Event()
 
     @property
@@ -138,7 +131,6 @@ class Agent:
             return await self._guard(request, handler)
 
         app = web.Application(middlewares=[guard], client_max_size=_LONGEST_BODY)
-        app.on_response_prepare.append(_hide_versions)
         app.add_routes([
             web.get("/v1/hello", self._hello, allow_head=False),
             web.post("/v1/lease", self._take_lease),
@@ -147,21 +139,10 @@ class Agent:
             web.post("/v1/sample", self._sample),
             web.get("/metrics", self._metrics, allow_head=False),
         ])  # fmt: skip
-        # aiohttp logs what is no HTTP request: it counts as a refusal.
-        log = logging.Logger("asyncli.agent", logging.WARNING)
-        log.addFilter(self._on_aiohttp_warning)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=log,
-            handle_signals=False,
-            keepalive_timeout=IDLE_S,
-            lingering_time=1.0,
-            shutdown_timeout=0.5,
-        )
+        self._runner = quiet_runner(app, self._guarded)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._listener = AgentListener(self._runner.server, self._tls, self._refuse)
+        self._listener = GuardedListener(self._runner.server, self._tls, self._guarded.refuse)
         try:
             self.port = await self._listener.open(self._host, self.port)
         except OSError as error:
@@ -207,9 +188,9 @@ class Agent:
             return web.Response(status=503)
         client.request_started()
         try:
-            self._check_rate(request, address)
-            self._check_host(request)
-            await self._check_token(request)
+            self._guarded.check_rate(f"{address} {self._kind_of(request)}")
+            self._guarded.check_host(request)
+            await self._guarded.check_token(request)
             client.authenticated = True
             _check_protocol(request)
             async with asyncio.timeout(_ANSWER_S):
@@ -217,7 +198,7 @@ class Agent:
         except TimeoutError:
             status = 408
             why = "it took too long"
-        except _RefusedError as refused:
+        except RefusedError as refused:
             status = refused.status
             why = refused.why
         except web.HTTPException as refused:
@@ -225,59 +206,16 @@ class Agent:
             why = f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
         finally:
             client.request_ended()
-        self._refuse(address, why)
+        self._guarded.refuse(address, why)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
         return _answer(Refusal(why), status, headers)
 
-    def _check_rate(self, request: web.Request, address: str) -> None:
-        """Limit the rate of an address; clients with and without a token may share one (a tunnel)
-        and have separate limits.
-        """
-        if not self._rates.allow(f"{address} {self._kind_of(request)}", time.monotonic()):
-            raise _RefusedError(429, "asks too often")
-
     def _kind_of(self, request: web.Request) -> str:
-        if not self._authorized(request):
+        if not self._guarded.is_authorized(request):
             return "stranger"
         if self._lease.matches(request.headers.get(LEASE_HEADER, "")):
             return "holder"
         return "authenticated"
-
-    async def _check_token(self, request: web.Request) -> None:
-        if self._authorized(request):
-            return
-        await asyncio.sleep(_WRONG_TOKEN_S)
-        if "Authorization" in request.headers:
-            raise _RefusedError(401, "its token is wrong")
-        raise _RefusedError(401, "it has no token")
-
-    def _check_host(self, request: web.Request) -> None:
-        """Refuse another site's name: without a token, a page in a browser on this host could read
-        the answers once its name resolves to loopback (DNS rebinding). An address cannot be
-        rebound.
-        """
-        named = request.headers.get("Host")
-        if self._token is None and named is not None and not is_own_name(named, self._host):
-            raise _RefusedError(
-                403,
-                "without a token it must name an address or localhost, and its Host is "
-                f"{shown(named)}",
-            )
-
-    def _authorized(self, request: web.Request) -> bool:
-        if self._token is None:
-            return True
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        return equal_secrets(given.strip(), self._token) and scheme.lower() == "bearer"
-
-    def _on_aiohttp_warning(self, _: logging.LogRecord) -> bool:
-        self._refuse("a client", "it sent no HTTP request")
-        return False
-
-    def _refuse(self, address: str, why: str) -> None:
-        line = self._refusals.line(address, why, time.monotonic())
-        if line is not None:
-            self._log(line)
 
     # Answers.
 
@@ -335,7 +273,7 @@ class Agent:
         since = time.strftime("%H:%M:%S")
         token = self._lease.take(f"{shown(asked.holder)}, from {address} since {since}", now_s)
         if token is None:
-            raise _RefusedError(409, f"it is held by {self._lease.holder}")
+            raise RefusedError(409, f"it is held by {self._lease.holder}")
         self._collector.begin()
         return _answer(LeaseGrant(token, self._buffer.newest))
 
@@ -373,10 +311,10 @@ class Agent:
         if self._lease.renew(token, now_s):
             return
         if self._lease.held(now_s):
-            raise _RefusedError(409, f"it is held by {self._lease.holder}")
+            raise RefusedError(409, f"it is held by {self._lease.holder}")
         if token.startswith(f"{self._instance}."):
-            raise _RefusedError(409, "your lease has expired")
-        raise _RefusedError(409, f"you have no lease of this agent, which started at {self._began}")
+            raise RefusedError(409, "your lease has expired")
+        raise RefusedError(409, f"you have no lease of this agent, which started at {self._began}")
 
     def _batch(self, received_s: float, after: int) -> web.Response:
         rows, findings = self._buffer.after(after)
@@ -398,32 +336,8 @@ def _check_protocol(request: web.Request) -> None:
         return
     this_agent = f"this agent, asyncli {__version__}, speaks protocol {PROTOCOL}"
     if spoken is None:
-        raise _RefusedError(426, f"it names no protocol, and {this_agent}")
-    raise _RefusedError(426, f"it speaks protocol {shown(spoken)}, and {this_agent}")
-
-
-def is_own_name(host_header: str, listens_at: str) -> bool:
-    """Whether a Host header (``localhost:9165``, ``[::1]:9165``) has an address, "localhost", or
-    the name of the agent's own address.
-    """
-    host, _, port = host_header.rpartition(":")
-    if not port.isdigit() or not host:
-        host = host_header
-    if host.lower() in ("localhost", listens_at.lower()):
-        return True
-    return is_address(host.removeprefix("[").removesuffix("]"))
-
-
-class _RefusedError(Exception):
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-        self.why = why
-
-
-async def _hide_versions(_: web.Request, response: web.StreamResponse) -> None:
-    """Do not reveal the versions of Python and aiohttp."""
-    response.headers["Server"] = "asyncli"
+        raise RefusedError(426, f"it names no protocol, and {this_agent}")
+    raise RefusedError(426, f"it speaks protocol {shown(spoken)}, and {this_agent}")
 
 
 def _answer(

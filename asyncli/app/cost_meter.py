@@ -27,7 +27,7 @@ from asyncli.model.plan import Plan
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.store.reader import read_run
 
-#: The cost is computed at most this often, and takes at most this share of a core (it is nice).
+#: The cost is computed at most this often, and takes this share of a core at most (it is nice).
 EVERY_S = 10.0
 _MOST_OF_A_CORE = 0.025
 # An import takes a second, on a busy machine several. Without it the run has no cost to show.
@@ -56,11 +56,15 @@ def is_worth_showing(plan: Plan) -> bool:
 
 
 class CostMeter:
-    """Computes the cost of the run in ``path`` on request. Where its process was not started,
-    cannot be, or has ended, there is no cost to show, and the run goes on.
+    """Computes the cost of the run in ``path`` on request, for ``most_of_a_core`` at most. Where
+    its process was not started, cannot be, or has ended, there is no cost to show, and the run
+    goes on.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], most_of_a_core: float = _MOST_OF_A_CORE
+    ) -> None:
+        self._most_of_a_core = most_of_a_core
         self._path = Path(path).absolute()
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -131,7 +135,7 @@ class CostMeter:
             answer = _decode(line)
         except msgspec.MsgspecError:
             answer = _Answer()
-        self._next_s = max(self._next_s, now_s + answer.cpu_s / _MOST_OF_A_CORE)
+        self._next_s = max(self._next_s, now_s + answer.cpu_s / self._most_of_a_core)
         return answer.so_far
 
     def _line(self, timeout_s: float) -> bytes | None:

@@ -66,6 +66,7 @@ class Soak:
     observer. ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the
     connections. ``wait_for_server_s``: how long to wait for a server on this host to listen.
     ``findings``: earlier findings about the plan. ``tls``: the server's TLS, if probed before.
+    ``helper_pids``: further processes of asyncli, which are not counted as other programs.
     ``collect_by``: a command that asks the server for a collection of its heap, "" for what the
     plan says.
     """
@@ -84,6 +85,7 @@ class Soak:
         findings: Iterable[Finding] = (),
         tls: TlsFacts | None = None,
         collect_by: str = "",
+        helper_pids: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.out = out
         #: Measuring has started, or nothing listens.
@@ -96,6 +98,7 @@ class Soak:
         self._findings = list(findings)
         self._tls = tls
         self._collect_by = collect_by
+        self._helper_pids = helper_pids
         self._progress = Progress(plan, out)
         observers = [observer for observer in (observer, guard) if observer is not None]
         self._recorder = Recorder(observers, self._progress)
@@ -395,7 +398,7 @@ class Soak:
         options = SamplerOptions(
             clock=self._progress.now_s,
             generator_pids=self._generator_pids,
-            helper_pids=lambda: self._meter.pids,
+            helper_pids=lambda: [*self._meter.pids, *self._helper_pids()],
             on_sample=self._record_own_sample,
             on_finding=self._recorder.finding,
         )

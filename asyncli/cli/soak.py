@@ -9,6 +9,7 @@ import msgspec
 
 from asyncli.app.report_memory import require_memory
 from asyncli.cli import options
+from asyncli.cli.web_options import metrics_options, take_web_place, web_options
 from asyncli.model.consistency import flag_of, require_collect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, load_plan, plan_document
@@ -31,8 +32,14 @@ if TYPE_CHECKING:
 )
 @options.wait_option
 @options.cluster_options
+@web_options
+@metrics_options
 def command(
-    urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any
+    urls: tuple[str, ...],
+    resume: str | None,
+    wait_for_server: str | None,
+    metrics_linger: str | None,
+    **values: Any,
 ) -> int:
     """Hold connections on the server at URL, and measure what one more costs.
 
@@ -42,6 +49,7 @@ def command(
     asyncli was the limit; 2 for a plan that is wrong or refused by the preflight.
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
+    place = take_web_place(values, options.seconds_of("--metrics-linger", metrics_linger))
     to = options.outputs_of(values)
     require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
@@ -65,6 +73,7 @@ def command(
         cluster=cluster,
         wait_for_server_s=wait_s,
         collect_by=command_of_collect,
+        page_at=place,
     )
 
 

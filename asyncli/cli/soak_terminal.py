@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -31,14 +31,25 @@ from asyncli.report.live_thresholds import unwatched
 from asyncli.report.run_report import print_report
 from asyncli.store.writer import require_free
 
+if TYPE_CHECKING:
+    from asyncli.live.beside_soak import PageBeside
+    from asyncli.live.serve import ServedAt
+
 # A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for
 # one that hangs.
 PATIENCE_S = 60.0
 
 
-def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options: Any) -> int:
+def run_soak(
+    plan: Plan,
+    to: Outputs,
+    *,
+    lab: LabServer | None = None,
+    page_at: ServedAt | None = None,
+    **options: Any,
+) -> int:
     """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
-    the plan at.
+    the plan at. ``page_at``: where the run is shown to browsers and to Prometheus meanwhile.
 
     ``options``: ``resume``, ``cluster``, ``wait_for_server_s`` and ``collect_by`` of
     :class:`~asyncli.app.soak.Soak`.
@@ -56,9 +67,39 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options
         limits = " and ".join(unwatched_limits)
         print(f"asyncli: --abort: {limits} can be checked only at the end", file=sys.stderr)
     import_report(page=to.html_file is not None)
-    status, results = asyncio.run(_soak(plan, path, to, log, console, lab, options))
-    if results is None:
-        return status
+    page = _page_beside(path, page_at, console, to)
+    if page is not None:
+        options["helper_pids"] = lambda: page.pids
+    try:
+        status, results = asyncio.run(_soak(plan, path, to, log, console, lab, options))
+        if results is not None:
+            _report(results, status, path, to, log, console)
+    finally:
+        if page is not None:
+            page.close()
+    return status
+
+
+def _page_beside(
+    path: Path, place: ServedAt | None, console: Console, to: Outputs
+) -> PageBeside | None:
+    """The page's process, which listens; None without a place."""
+    if place is None:
+        return None
+    from asyncli.cli.web_options import web_lines
+    from asyncli.live.beside_soak import PageBeside
+
+    page = PageBeside(path, place)
+    page.start()
+    say = speaker(console, to.quiet)
+    for line in web_lines(place, page.port):
+        say(line)
+    return page
+
+
+def _report(
+    results: Results, status: int, path: Path, to: Outputs, log: Console, console: Console
+) -> None:
 
     def tell() -> None:
         with printing():
@@ -75,7 +116,6 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **options
 
     # The page is the last file, because its figures take seconds.
     deliver(tell, *written_reports(to.files, results, kept=True), finish)
-    return status
 
 
 async def _soak(

@@ -7,27 +7,23 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
+from asyncli.cli.web_options import web_lines, web_options, web_place
+from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import NOT_GOING_ON
 from asyncli.model.units import format_duration
 
 if TYPE_CHECKING:
     from asyncli.app.cost_meter import CostMeter
-    from asyncli.model.records import Finding, RunEvent
+    from asyncli.live.serve import ServedAt
     from asyncli.report.live import JsonView, PlainView
     from asyncli.report.livescreen import LiveView
-    from asyncli.report.livestate import LiveFold, LiveState
+    from asyncli.report.livestate import LiveFold
     from asyncli.store.follow import Follower, News
 
-# A writer commits once a second: after this long without a commit it hangs.
-_QUIET_S = 10.0
-# A file without a lock belongs to a killed run, unless it still grows: not every file system has
-# locks.
-_UNLOCKED_S = 3.0
 # A soak creates its file after its preflight.
 _PATIENCE_S = 30.0
 
@@ -36,9 +32,13 @@ _PATIENCE_S = 30.0
 @click.argument("run", metavar="RUN.db")
 @click.option("--once", is_flag=True, help="Print one status line and exit.")
 @click.option("--log-json", is_flag=True, help="Print each event as a line of JSON.")
-def command(run: str, once: bool, log_json: bool) -> int:
+@web_options
+def command(run: str, once: bool, log_json: bool, **web: Any) -> int:
     """Show a soak that runs in another terminal or in the background. Ctrl-C ends this view, not
     the soak.
+
+    With --web it is shown as a page for browsers, until Ctrl-C, and to Prometheus as /metrics; a
+    run that has ended too.
 
     With --once the exit status is 0 if the run continues or has ended, and 1 if it hangs, was
     killed or was moved.
@@ -46,13 +46,45 @@ def command(run: str, once: bool, log_json: bool) -> int:
     from asyncli.cli.outputs import printing
 
     path = Path(run)
+    place = web_place(web)
+    if place is not None:
+        if once or log_json:
+            raise PlanError("--web: leave out --once and --log-json, or --web")
+        return _show_page(path, place)
     with printing():
         if once:
             return _show_once(path, log_json)
         return _follow(path, log_json)
 
 
+def _show_page(path: Path, place: ServedAt) -> int:
+    """Serve the page until Ctrl-C; return 0."""
+    import asyncio
+
+    from asyncli.cli.signals import stop_signals
+    from asyncli.live.serve import serve_until, server_of
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in stop_signals():
+            loop.add_signal_handler(number, stopped.set)
+        server = server_of(path, place, partial(_say, on_stderr=True))
+        try:
+            await server.read()
+            await server.listen()
+            for line in web_lines(place, server.port):
+                _say(line)
+            await serve_until(server, stopped)
+        finally:
+            await server.close()
+
+    asyncio.run(serve())
+    return 0
+
+
 def _show_once(path: Path, log_json: bool) -> int:
+    from asyncli.live.following import UNLOCKED_S, fold_news, why_ended_of
     from asyncli.report.cost_so_far import cost_so_far
     from asyncli.report.live import json_line, plain_line, status
     from asyncli.report.livestate import LiveFold
@@ -66,14 +98,14 @@ def _show_once(path: Path, log_json: bool) -> int:
         _say(machine_line if log_json else f"the run has ended; {line}")
         return 0
     fold = LiveFold(news.plan)
-    _fold_news(fold, news)
-    latest = time.monotonic() + _UNLOCKED_S
-    why_ended = _why_ended(follower, news)
+    fold_news(fold, news)
+    latest = time.monotonic() + UNLOCKED_S
+    why_ended = why_ended_of(follower, news)
     while not why_ended and not follower.is_open and time.monotonic() < latest:
         time.sleep(0.2)
         news = follower.news()
-        _fold_news(fold, news)
-        why_ended = _why_ended(follower, news)
+        fold_news(fold, news)
+        why_ended = why_ended_of(follower, news)
     if why_ended:
         fold.end()
     if fold.state().phase in ("ramp", "hold"):
@@ -121,6 +153,7 @@ def _show_until_end(
 ) -> tuple[News, str]:
     """Show a run until it ends; return its last records and why it does not continue."""
     from asyncli.app.cost_meter import CostMeter
+    from asyncli.live.following import QUIET_S, fold_news, why_ended_of
     from asyncli.report.livescreen import LiveView
     from asyncli.report.livestate import LiveFold
 
@@ -129,15 +162,15 @@ def _show_until_end(
     with _view(news, log_json=log_json) as view, CostMeter(follower.path) as meter:
         after_news = None if isinstance(view, LiveView) else view.write_news
         while True:
-            _fold_news(fold, news, after_news)
+            fold_news(fold, news, after_news)
             _fold_cost(fold, meter)
-            why_ended = _why_ended(follower, news)
+            why_ended = why_ended_of(follower, news)
             if why_ended and (news.complete or not follower.is_open):
                 fold.end()
                 view.update(fold.state())
                 return news, why_ended
             view.update(fold.state())
-            if why_ended and time.monotonic() >= noted_s + _QUIET_S:
+            if why_ended and time.monotonic() >= noted_s + QUIET_S:
                 noted_s = time.monotonic()
                 note(why_ended)
             time.sleep(1.0)
@@ -198,55 +231,3 @@ def _end(path: Path, news: News) -> tuple[str, str]:
     summary = summarise(read_run(path))
     ended_s = news.began_s + summary.run.duration_s
     return one_line(summary, warnings=True), end_line(summary, path, ended_s)
-
-
-def _why_ended(follower: Follower, news: News) -> str:
-    """Why the run does not continue; "" while it does."""
-    if news.complete:
-        return "the run has ended"
-    quiet_s = time.time() - follower.quiet_since_s
-    is_there = follower.is_there
-    is_unlocked = is_there and not follower.is_open
-    if quiet_s < (_UNLOCKED_S if is_unlocked else _QUIET_S):
-        return ""
-    quiet = f"nothing new for {format_duration(round(quiet_s))}"
-    if not is_there:
-        return f"{quiet}, and the file was moved or deleted, which ended the run"
-    if is_unlocked:
-        return f"{quiet}, and no process writes it: the run ended early"
-    return f"{quiet}, and its process hangs"
-
-
-def _fold_news(
-    fold: LiveFold, news: News, after_news: Callable[[LiveState], None] | None = None
-) -> None:
-    """Fold new records in time order, and call ``after_news`` after each finding and event."""
-
-    def fold_finding(t_s: float, finding: Finding) -> None:
-        fold.finding(finding, t_s)
-        if after_news is not None:
-            after_news(fold.state())
-
-    def fold_event(event: RunEvent) -> None:
-        fold.event(event)
-        if after_news is not None:
-            after_news(fold.state())
-
-    # (time, order among records of that time, fold)
-    records: list[tuple[float, int, Callable[[], None]]] = []
-    for phase in news.phases:
-        begun = msgspec.structs.replace(phase, end_s=None)
-        records.append((phase.start_s, 0, partial(fold.phase, begun)))
-        if phase.end_s is not None:
-            records.append((phase.end_s, 4, partial(fold.phase, phase)))
-    for t_s, tick in news.ticks:
-        records.append((t_s, 1, partial(fold.tick, t_s, tick)))
-    for sample in news.samples:
-        records.append((sample.t_s, 2, partial(fold.sample, sample)))
-    for t_s, finding in news.findings:
-        records.append((t_s, 3, partial(fold_finding, t_s, finding)))
-    for event in news.events:
-        records.append((event.at_s, 3, partial(fold_event, event)))
-    fold.planned(news.plan)
-    for _, _, fold_record in sorted(records, key=lambda record: record[:2]):
-        fold_record()

@@ -1,28 +1,74 @@
-"""The report's cost of a run that is still going on. Pure."""
+"""The report of a run that is still going on, as far as the live views show it. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import drifts
+from asyncli.analysis.drift import drifts, in_words
 from asyncli.analysis.totals import fold
 from asyncli.model.run import Run
+from asyncli.report.summary import limits_of, summarise
 from asyncli.report.summary_parts import CostPart
+
+
+class LimitSoFar(msgspec.Struct, frozen=True):
+    """A limit of --fail-if. ``amount``: the value with its unit and interval. ``is_crossed``: None
+    if that is undecided.
+    """
+
+    text: str
+    key: str
+    bound: float
+    value: float | None
+    amount: str
+    is_crossed: bool | None
 
 
 class CostSoFar(msgspec.Struct, frozen=True):
     """The cost by all records up to ``at_s`` (on the run's clock). ``why_unknown``: why that of the
-    host is unknown; "" where it is known.
+    host is unknown; "" where it is known. ``drifts``: the growth of each memory in words.
     """
 
     at_s: float
     cost: CostPart
     why_unknown: str = ""
+    drifts: dict[str, str] = msgspec.field(default_factory=dict)
+    limits: tuple[LimitSoFar, ...] = ()
 
 
 def cost_so_far(run: Run) -> CostSoFar:
     """What the report would say if the run had ended now."""
     growth, _ = drifts(run)
     costs = known_costs(run, fold(run), growth)
-    return CostSoFar(run.end_s, CostPart.of(costs), costs.unknown.get("host_total", ""))
+    limits: tuple[LimitSoFar, ...] = ()
+    if run.plan.fail_if:
+        limits = _limits_so_far(run)
+    return CostSoFar(
+        at_s=run.end_s,
+        cost=CostPart.of(costs),
+        why_unknown=costs.unknown.get("host_total", ""),
+        drifts={name: in_words(drift) for name, drift in growth.items()},
+        limits=limits,
+    )
+
+
+def _limits_so_far(run: Run) -> tuple[LimitSoFar, ...]:
+    outcomes, _ = limits_of(run.plan, summarise(run))
+    limits = []
+    for outcome in outcomes:
+        threshold = outcome.threshold
+        bound = float(threshold.bound)
+        if outcome.whole is not None:
+            bound *= outcome.whole
+        limits.append(
+            LimitSoFar(
+                threshold.text,
+                threshold.key,
+                bound,
+                outcome.value,
+                outcome.amount,
+                outcome.crossed,
+            )
+        )
+    return tuple(limits)

@@ -6,10 +6,13 @@ histograms, and reads samples only of the baseline's end and the last seconds.
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import operator
 import os
 import sqlite3
 import time
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,32 @@ class Follower:
         # A commit is readable only after fsync: read such a file again.
         self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
+
+    def past(
+        self,
+        metrics: Iterable[str],
+        on_tick: Callable[[float, Tick], None],
+        on_sample: Callable[[Sample], None],
+    ) -> None:
+        """Hand over, one by one and in order of time, each tick and what each sample has of these
+        ``metrics``, of all rows that :meth:`news` has read or skipped so far.
+
+        Raises :class:`~asyncli.model.errors.StoreError` as ``read_run`` does.
+        """
+        wanted = frozenset(metrics)
+        until = dict(self._rows)
+
+        def hand_over(connection: sqlite3.Connection) -> None:
+            ticks = _ticks_until(connection, until["ticks"])
+            samples = _samples_until(connection, until["samples"], wanted)
+            records = heapq.merge(ticks, samples, key=operator.itemgetter(0))
+            for t_s, record in records:
+                if isinstance(record, Tick):
+                    on_tick(t_s, record)
+                elif isinstance(record, Sample):
+                    on_sample(record)
+
+        reader.read_with(self.path, hand_over)
 
     @property
     def quiet_since_s(self) -> float:
@@ -204,6 +233,38 @@ def sum_ticks(
         for cause, deaths in tick.deaths.items():
             whole.deaths.setdefault(cause, Deaths()).count += deaths.count
     return last[0], whole
+
+
+def _ticks_until(connection: sqlite3.Connection, row: int) -> Iterator[tuple[float, Tick]]:
+    query = "SELECT t_s, payload FROM ticks WHERE rowid <= ? ORDER BY rowid"
+    for t_s, payload in connection.execute(query, (row,)):
+        if reader.plausible(t_s):
+            yield t_s, decode_tick(payload)
+
+
+def _samples_until(
+    connection: sqlite3.Connection, row: int, wanted: Set[str]
+) -> Iterator[tuple[float, Sample]]:
+    names = {}
+    for number, text in connection.execute("SELECT id, name FROM metrics"):
+        name = reader.text_of(text)
+        if name in wanted:
+            names[number] = name
+    if not names:
+        return
+    places = ", ".join("?" * len(names))
+    query = (
+        "SELECT t_s, metric, value FROM samples "
+        f"WHERE rowid <= ? AND metric IN ({places}) ORDER BY rowid"
+    )
+    rows = connection.execute(query, (row, *names))
+    for t_s, of_one in itertools.groupby(rows, key=operator.itemgetter(0)):
+        values = {}
+        for _, metric, value in of_one:
+            if reader.plausible(value):
+                values[names[metric]] = value
+        if values and reader.plausible(t_s):
+            yield t_s, Sample(t_s, values)
 
 
 def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:

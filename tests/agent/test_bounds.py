@@ -15,10 +15,11 @@ import pytest
 import trustme
 from programs import DEADLINE_S
 
-from asyncli.agent import listener, server
+from asyncli.agent import server
 from asyncli.agent.server import Agent
 from asyncli.model.plan import Plan
 from asyncli.model.records import Sample
+from asyncli.web import listener
 
 TOKEN = "a-token-of-the-tests-0123456789"
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
+from asyncli.agent.lease import Lease
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
 from asyncli.model.records import Finding, Sample
+from asyncli.web.guard import Rates, Refusals, equal_secrets
 
 
 def test_the_buffer_keeps_ten_minutes() -> None:

@@ -14,7 +14,7 @@ from programs import SHORT, Program, held, here, report
 from rich.console import Console
 from synthetic_run import a_run
 
-from asyncli.cli.watch import _fold_news
+from asyncli.live.following import fold_news
 from asyncli.model.records import mark
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
@@ -111,7 +111,7 @@ def test_frames_have_the_marks() -> None:
 
 def folded(run: Run) -> LiveFold:
     fold = LiveFold(run.plan)
-    _fold_news(fold, News(run.plan, run.phases[:1], run.ticks, list(run.samples), [], False, events=run.events))
+    fold_news(fold, News(run.plan, run.phases[:1], run.ticks, list(run.samples), [], False, events=run.events))
     return fold
 
 

@@ -13,7 +13,7 @@ from programs import until
 from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
-from asyncli.cli.watch import _fold_news
+from asyncli.live.following import fold_news
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.livestate import LiveFold, LiveState
@@ -36,7 +36,7 @@ def eventful(hold_s: float = 600.0) -> Run:
 
 def looked(news: News) -> LiveState:
     fold = LiveFold(news.plan)
-    _fold_news(fold, news)
+    fold_news(fold, news)
     return fold.state()
 
 

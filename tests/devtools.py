@@ -39,7 +39,7 @@ class Tab:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    async def show(self, page: Path, *, width: int, dark: bool = False, printed: bool = False) -> None:
+    async def show(self, page: Path | str, *, width: int, dark: bool = False, printed: bool = False) -> None:
         """Load the page at this width, in light or dark, on a screen or as on paper."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
@@ -47,7 +47,7 @@ class Tab:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", media="print" if printed else "screen", features=[scheme])
         self.loaded.clear()
-        await self.call("Page.navigate", url=page.as_uri())
+        await self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         await asyncio.wait_for(self.loaded.wait(), DEADLINE_S)
 
     def hear(self, event: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The agent's listener: bounds the connections, their idle time, and their bytes before a
+"""A listener: bounds the connections, their idle time, and their bytes before a
 request.
 """
 
@@ -79,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self._handler.resume_writing()
 
 
-class AgentListener:
+class GuardedListener:
     """Accepts connections itself: asyncio's server hides them until the TLS handshake is done."""
 
     def __init__(
@@ -94,7 +94,7 @@ class AgentListener:
         """Listen at every address of ``host``; returns the port. Raises :class:`OSError`."""
         listening = await asyncio.to_thread(_listening, host, port)
         for sock in listening:
-            task = asyncio.create_task(self._accept(sock), name="the agent's listener")
+            task = asyncio.create_task(self._accept(sock), name="listener")
             self.tasks.append(task)
         return int(listening[0].getsockname()[1])
 

@@ -1,0 +1,148 @@
+"""The options of the live page: where it is served, and to whom."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from asyncli.model.errors import PlanError
+
+if TYPE_CHECKING:
+    from asyncli.live.serve import ServedAt
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_DEFAULT = "127.0.0.1:9166"
+
+_OPTIONS = (
+    click.option(
+        "--web",
+        metavar="[HOST:PORT]",
+        is_flag=False,
+        flag_value=_DEFAULT,
+        help=f"Show it as a page for browsers, and to Prometheus as /metrics.  [{_DEFAULT}]",
+    ),
+    click.option(
+        "--web-token-file",
+        metavar="FILE",
+        help="A file with the token that marks and stops need, and all else beyond loopback.  "
+        "[default: a new one, which is printed]",
+    ),
+    click.option("--web-cert", metavar="FILE", help="Serve the page by TLS (PEM, with its chain)."),
+    click.option(
+        "--web-key", metavar="FILE", help="Its key.  [default: in the certificate's file]"
+    ),
+)
+
+
+_METRICS = (
+    click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve the run's numbers to Prometheus, as /metrics, without a page.",
+    ),
+    click.option(
+        "--metrics-linger",
+        metavar="TIME",
+        help="How long page and metrics stay readable after the run.  [default: 0]",
+    ),
+)
+
+
+def metrics_options(command: _Command) -> _Command:
+    """--metrics and --metrics-linger, of a soak."""
+    for option in reversed(_METRICS):
+        command = option(command)
+    return command
+
+
+def web_options(command: _Command) -> _Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def take_web_place(values: dict[str, Any], linger_s: float) -> ServedAt | None:
+    """Take the options of page and metrics out of those of a soak; see :func:`web_place`."""
+    web = {name: values.pop(name) for name in ("web", "web_token_file", "web_cert", "web_key")}
+    metrics = values.pop("metrics")
+    if metrics is None:
+        if linger_s and web["web"] is None:
+            raise PlanError("--metrics-linger: nothing is served; give --metrics or --web too")
+        return web_place(web, linger_s=linger_s)
+    if web["web"] is not None:
+        raise PlanError("--metrics: the page of --web has /metrics too; leave out --metrics")
+    return web_place({**web, "web": metrics}, linger_s=linger_s, flag="--metrics")
+
+
+def web_place(
+    values: Mapping[str, Any], *, linger_s: float = 0.0, flag: str = "--web"
+) -> ServedAt | None:
+    """Where to serve; None without --web. ``flag``: what names the address; --metrics serves no
+    page.
+
+    Raises :class:`~asyncli.model.errors.AsyncliError` for what is no address, and for a token that
+    cannot be read.
+    """
+    address = values["web"]
+    if address is None:
+        for name in ("web_token_file", "web_cert", "web_key"):
+            if values[name] is not None:
+                raise PlanError(f"--{name.replace('_', '-')}: there is no page; give --web too")
+        return None
+    from asyncli.agent.wire import read_token
+    from asyncli.live.serve import ServedAt, new_token
+
+    host, port = _address(flag, address)
+    if values["web_key"] is not None and values["web_cert"] is None:
+        raise PlanError("--web-key: there is no certificate; name it with --web-cert")
+    token = new_token()
+    if values["web_token_file"] is not None:
+        token = read_token(values["web_token_file"], "--web-token-file") or token
+    return ServedAt(
+        host,
+        port,
+        token,
+        must_have_token=not _is_loopback(host),
+        certificate=values["web_cert"],
+        key=values["web_key"],
+        with_page=flag == "--web",
+        linger_s=linger_s,
+    )
+
+
+def _address(flag: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if "/" in text or not host or re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
+        raise PlanError(
+            f"{flag}: {text!r} is not an address; write {flag} HOST:PORT, such as {_DEFAULT}; a "
+            "URL of the server stands before it"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def web_lines(place: ServedAt, port: int) -> list[str]:
+    """What is said of a page that is served now."""
+    url = place.url(port)
+    lines = [f"the page: {url}#token={place.token}"]
+    if not place.with_page:
+        lines = [f"metrics: {url}metrics"]
+        if place.must_have_token:
+            lines = [f"metrics: {url}metrics, with 'Authorization: Bearer {place.token}'"]
+    if place.must_have_token and place.certificate is None:
+        lines.append(
+            "warning: the token crosses the network in the clear; give --web-cert and --web-key"
+        )
+    return lines

@@ -1,0 +1,250 @@
+// The live page of one run.
+
+import { Charts } from './charts.js';
+import { bytes, clock, cores, count, duration, milliseconds } from './format.js';
+import { Refused, ask, follow, hasToken, keepToken, takeToken } from './stream.js';
+
+const AGAIN_S = 2;
+const at = (id) => document.getElementById(id);
+const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
+
+let isPaused = false;
+let edition = -1;
+
+function tell(problem) {
+  at('problem').hidden = !problem;
+  at('problem').textContent = problem;
+}
+
+function number(name, value, more = '', isBad = false) {
+  const place = document.createElement('div');
+  const term = document.createElement('dt');
+  const said = document.createElement('dd');
+  term.textContent = name;
+  said.textContent = value;
+  if (more) {
+    const small = document.createElement('small');
+    small.textContent = more;
+    said.append(small);
+  }
+  place.className = isBad ? 'bad' : '';
+  place.append(term, said);
+  return place;
+}
+
+function causes(counts) {
+  const all = Object.entries(counts).sort((a, b) => b[1] - a[1]);
+  return all.map(([cause, many]) => `${count(many)} ${cause.replaceAll('_', ' ')}`).join(', ');
+}
+
+// What is unknown so far says nothing here; the report says why.
+function drift(words) {
+  return !words || words.startsWith('unknown') ? '' : words;
+}
+
+function showNumbers(state) {
+  const numbers = [
+    number('held', count(state.held), `of ${count(state.asked)} asked for`),
+    number('lost', count(state.lost), causes(state.deaths), state.lost > 0),
+    number('failed to connect', count(state.failed), causes(state.failures), state.failed > 0),
+  ];
+  if (state.active !== null) numbers.push(number('by the server\'s count', count(state.active)));
+  if (state.phase === 'ramp') numbers.push(number('opened a second', count(state.achieved_per_s), `${count(state.asked_per_s)} asked for`));
+  if (state.unanswered) numbers.push(number('wait for an answer', count(state.unanswered), `the longest ${duration(state.longest_wait_s)}`, true));
+  if (state.latency_p50_ms !== null) {
+    numbers.push(number('latency, half below', milliseconds(state.latency_p50_ms), `99 of 100 below ${milliseconds(state.latency_p99_ms)}`));
+    numbers.push(number('asyncli late by', milliseconds(state.lateness_p99_ms), '99 of 100 below'));
+  }
+  if (state.total !== null) {
+    const age = state.cost_at_s === null ? '' : `${duration(state.elapsed_s - state.cost_at_s)} ago`;
+    numbers.push(number('a connection costs', bytes(state.total.bytes), `${bytes(state.total.low)} to ${bytes(state.total.high)}; ${age}`));
+  } else if (state.cost_unknown) {
+    numbers.push(number('a connection costs', 'unknown', state.cost_unknown));
+  }
+  if (state.server_bytes !== null) numbers.push(number('memory of the server', bytes(state.server_bytes), drift(state.drifts.server_user)));
+  if (state.server_cpu_share !== null) numbers.push(number('CPU of the server', cores(state.server_cpu_share)));
+  if (state.generator_bytes !== null) numbers.push(number('asyncli itself', bytes(state.generator_bytes), `${cores(state.generator_cpu_share)}, ${count(state.workers)} workers`));
+  at('numbers').replaceChildren(...numbers);
+}
+
+function showPhase(state) {
+  const phases = { baseline: 'baseline', ramp: 'ramp', hold: 'hold', drain: 'drain', residue: 'after the drain' };
+  at('phase').textContent = state.over ? 'ended' : phases[state.phase] || 'starting';
+  const parts = [clock(state.elapsed_s)];
+  if (state.why_ended) parts.push(state.why_ended);
+  else if (state.eta_s !== null) parts.push(`${duration(state.eta_s)} left`);
+  if (state.until && state.phase === 'hold') parts.push(`until ${state.until}`);
+  at('left').textContent = parts.join(' · ');
+  const bar = at('progress');
+  if (state.progress === null && !state.over) bar.removeAttribute('value');
+  else bar.value = state.over ? 1 : state.progress;
+  document.title = `${state.over ? 'ended' : count(state.held)} · asyncli`;
+}
+
+function showLimits(limits) {
+  at('limits').hidden = !limits.length;
+  const rows = limits.map((limit) => {
+    const row = document.createElement('tr');
+    const state = { true: 'crossed', false: 'kept so far' }[limit.crossed] || 'undecided';
+    const share = limit.share === null ? '–' : `${(100 * limit.share).toFixed(limit.share < 0.1 ? 1 : 0)} %`;
+    for (const [text, kind] of [[limit.text, ''], [limit.amount || 'not computed yet', ''], [share, 'n'], [state, '']]) {
+      const cell = document.createElement('td');
+      cell.className = kind;
+      if (text === 'crossed') cell.append(Object.assign(document.createElement('b'), { textContent: text }));
+      else cell.textContent = text;
+      row.append(cell);
+    }
+    row.className = limit.crossed ? 'error' : '';
+    return row;
+  });
+  at('limits').tBodies[0].replaceChildren(...rows);
+  charts.bounds = {};
+  for (const limit of limits) {
+    if (limit.key && limit.key.startsWith('heartbeats.latency_ms.')) charts.bounds.latency = [...(charts.bounds.latency || []), limit.bound];
+  }
+}
+
+function showNotes(state) {
+  const notes = [];
+  for (const event of state.events) notes.push({ at_s: event.at_s, severity: event.kind, text: event.text, more: '', colour: 'ours', isEvent: true });
+  for (const finding of state.findings) {
+    const colours = { error: 'kernel', warning: 'violet', info: 'rest' };
+    notes.push({ at_s: finding.at_s, severity: finding.severity, text: finding.evidence, more: finding.remedy, colour: colours[finding.severity], isEvent: false });
+  }
+  notes.sort((a, b) => b.at_s - a.at_s);
+  charts.notes = notes.filter((note) => note.severity !== 'info');
+  at('no-notes').hidden = notes.length > 0;
+  at('notes').hidden = notes.length === 0;
+  const rows = notes.map((note) => {
+    const row = document.createElement('tr');
+    row.className = note.severity;
+    const when = document.createElement('td');
+    when.className = 'n';
+    when.textContent = clock(note.at_s);
+    const what = document.createElement('td');
+    what.append(Object.assign(document.createElement('b'), { textContent: `${note.severity}: ` }), note.text);
+    if (note.more) what.append(Object.assign(document.createElement('small'), { textContent: note.more }));
+    row.append(when, what);
+    return row;
+  });
+  at('notes').tBodies[0].replaceChildren(...rows);
+}
+
+let known = '';
+
+function show(state) {
+  showPhase(state);
+  showNumbers(state);
+  showLimits(state.limits);
+  const notes = JSON.stringify([state.events, state.findings]);
+  if (notes !== known) showNotes(state);
+  known = notes;
+  at('stop').hidden = !canStop || state.over || !['baseline', 'ramp', 'hold'].includes(state.phase);
+  at('mark').hidden = state.over;
+}
+
+let canStop = false;
+
+async function load() {
+  const document_ = await (await ask('/history')).json();
+  edition = document_.edition;
+  canStop = document_.can_stop;
+  const { run } = document_;
+  at('target').textContent = run.targets.join(', ');
+  const began = new Date(run.began_s * 1000);
+  at('byline').textContent = `${run.file} · ${run.protocol} · began ${began.toLocaleString()}`;
+  charts.take(document_);
+  show(document_.state);
+  charts.update();
+}
+
+async function stay() {
+  for (;;) {
+    try {
+      await load();
+      at('ask-token').hidden = true;
+      tell('');
+      await follow(`/events?edition=${edition}`, {
+        news(news) {
+          tell('');
+          charts.add(news);
+          if (isPaused) return;
+          show(news.state);
+          charts.update();
+        },
+        async again() {
+          await load();
+        },
+        problem(problem) {
+          tell(problem.error);
+        },
+      });
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) {
+        at('ask-token').hidden = false;
+        if (hasToken()) tell(error.message);
+        return;
+      }
+      tell(`asyncli does not answer (${error.message}); the page tries again`);
+    }
+    await new Promise((resolve) => { setTimeout(resolve, AGAIN_S * 1000); });
+  }
+}
+
+function view(name) {
+  for (const other of ['whole', 'recent']) at(`view-${other}`).setAttribute('aria-pressed', String(other === name));
+  charts.show(name);
+}
+
+async function act(work, said) {
+  try {
+    await work();
+    at('done').textContent = said;
+    at('ask-token').hidden = true;
+  } catch (error) {
+    at('done').textContent = error.message;
+    if (error instanceof Refused && error.status === 401) at('ask-token').hidden = false;
+  }
+}
+
+async function save(name) {
+  at('done').textContent = 'The report is being made…';
+  await act(async () => {
+    const answer = await ask(`/download/${name}`);
+    const file = /filename="([^"]+)"/.exec(answer.headers.get('Content-Disposition'))[1];
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(await answer.blob());
+    link.download = file;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }, 'Saved.');
+}
+
+at('view-whole').addEventListener('click', () => view('whole'));
+at('view-recent').addEventListener('click', () => view('recent'));
+at('unzoom').addEventListener('click', () => charts.unzoom());
+at('pause').addEventListener('click', () => {
+  isPaused = !isPaused;
+  at('pause').setAttribute('aria-pressed', String(isPaused));
+  if (!isPaused) charts.update();
+});
+at('get-page').addEventListener('click', () => save('report.html'));
+at('get-json').addEventListener('click', () => save('report.json'));
+at('mark').addEventListener('submit', (event) => {
+  event.preventDefault();
+  act(() => ask('/mark', { method: 'POST', body: at('mark-text').value }), 'Marked.');
+});
+at('stop').addEventListener('click', () => at('sure').showModal());
+at('sure').addEventListener('close', () => {
+  if (at('sure').returnValue === 'yes') act(() => ask('/stop', { method: 'POST' }), 'The hold ends.');
+});
+at('ask-token').addEventListener('submit', (event) => {
+  event.preventDefault();
+  keepToken(at('token').value.trim());
+  at('ask-token').hidden = true;
+  tell('');
+  if (edition < 0) stay();
+});
+
+takeToken();
+stay();

@@ -1,0 +1,200 @@
+"""A run's numbers for Prometheus, by its own client library. Names follow its conventions: base
+units, ``_total`` for what only rises, one prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from asyncli import __version__
+from asyncli.core.histogram import Histogram, bounds
+from asyncli.live.feed import COSTS, RunFeed
+from asyncli.model.records import PHASES
+from asyncli.report.livestate import LiveState
+
+#: (Name, meaning, value) of what goes up and down; None: unknown, and left out.
+_Gauge = tuple[str, str, float | None]
+
+
+# From what a loopback takes to what ends a heartbeat.
+_BOUNDS_S = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+
+
+def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
+    """The page of metrics in the format that ``accept`` asks for, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_OfRun(feed))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _OfRun(Collector):
+    def __init__(self, feed: RunFeed) -> None:
+        self._feed = feed
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._feed.state
+        plan = self._feed.plan
+        yield _labelled(
+            "asyncli_run_info",
+            "the run",
+            {"file": self._feed.path.name, "protocol": plan.protocol, "version": __version__},
+        )
+        phases = GaugeMetricFamily("asyncli_phase", "1 for the phase of the run", labels=["phase"])
+        for phase in PHASES:
+            is_phase = phase == state.phase and not state.over
+            phases.add_metric([phase], float(is_phase))
+        yield phases
+        for name, about, value in _gauges(self._feed, state):
+            if value is not None:
+                yield GaugeMetricFamily(f"asyncli_{name}", about, value)
+        yield from _counters(self._feed, state)
+        yield _times("latency", "heartbeat, answered minus due", self._feed.sums.latency_us)
+        yield _times("lateness", "heartbeat, sent minus due", self._feed.sums.lateness_us)
+        yield from _costs(state)
+        yield from _limits(self._feed)
+
+
+def _labelled(name: str, about: str, labels: dict[str, str]) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=list(labels))
+    family.add_metric(list(labels.values()), 1.0)
+    return family
+
+
+def _gauges(feed: RunFeed, state: LiveState) -> tuple[_Gauge, ...]:
+    def seconds(value_ms: float | None) -> float | None:
+        return None if value_ms is None else value_ms / 1000
+
+    return (
+        ("connections_asked", "connections that the plan asks for", state.asked),
+        ("connections_held", "connections held", state.held),
+        ("connections_pending", "connects without an answer so far", state.connecting),
+        ("connections_unanswered", "connections that wait for an answer", state.unanswered),
+        ("server_connections", "open connections by the server's own count", state.active),
+        ("run_elapsed_seconds", "time since the run's start", state.elapsed_s),
+        ("run_over", "1 after the run has ended", float(state.over)),
+        ("phase_progress_ratio", "how far the phase is", state.progress),
+        ("phase_left_seconds", "time left of the phase", state.eta_s),
+        ("latency_p50_seconds", "heartbeat, of 10 s: the median", seconds(state.latency_p50_ms)),
+        ("latency_p99_seconds", "heartbeat, of 10 s: 99 of 100", seconds(state.latency_p99_ms)),
+        ("lateness_p99_seconds", "asyncli's own, of 10 s", seconds(state.lateness_p99_ms)),
+        ("longest_turn_seconds", "a worker was stopped, of 10 s", state.longest_turn_s),
+        ("server_memory_bytes", "the server's memory", state.server_bytes),
+        ("kernel_memory_bytes", "the kernel's memory of sockets", state.kernel_bytes),
+        ("generator_memory_bytes", "asyncli's own memory", state.generator_bytes),
+        ("server_cpu_cores", "cores that the server uses", state.server_cpu_share),
+        ("generator_cpu_cores", "cores that asyncli uses", state.generator_cpu_share),
+        ("server_processes", "processes of the server", state.server_processes),
+        ("workers", "worker processes of asyncli", state.workers),
+        ("began_timestamp_seconds", "when the run began", feed.began_s or None),
+    )
+
+
+def _counters(feed: RunFeed, state: LiveState) -> Iterator[Metric]:
+    sums = feed.sums
+    counts = (
+        ("connections_opened", "connections established, replacements included", state.opened),
+        ("connections_reopened", "connections that replaced a lost one", state.reopened),
+        ("heartbeats_sent", "heartbeats sent", sums.sent),
+        ("heartbeats_failed", "heartbeats without an answer", sums.beats_failed),
+        ("sent_bytes", "bytes sent", sums.bytes_sent),
+        ("received_bytes", "bytes received", sums.bytes_received),
+    )
+    for name, about, value in counts:
+        yield CounterMetricFamily(f"asyncli_{name}", about, value)
+    statuses = {str(number): count for number, count in sums.by_status.items()}
+    by_name = (
+        ("connections_lost", "connections that ended before the drain", "cause", state.deaths),
+        ("connects_failed", "connects that never established one", "cause", state.failures),
+        ("heartbeats_answered", "answers by status", "status", statuses),
+    )
+    for name, about, label, counted in by_name:
+        family = CounterMetricFamily(f"asyncli_{name}", about, labels=[label])
+        for value_of_label, count in sorted(counted.items()):
+            family.add_metric([value_of_label], count)
+        yield family
+
+
+def _times(name: str, about: str, times_us: Histogram) -> Metric:
+    """A histogram of a run's times. Its sum is of the middles of fine buckets: within 1 %."""
+    below = dict.fromkeys(_BOUNDS_S, 0)
+    sum_us = 0.0
+    for key, count in times_us.counts.items():
+        low_us, high_us = bounds(key)
+        sum_us += count * (low_us + high_us) / 2
+        for bound_s in _BOUNDS_S:
+            if high_us <= bound_s * 1e6:
+                below[bound_s] += count
+    buckets = [(repr(bound_s), float(count)) for bound_s, count in below.items()]
+    buckets.append(("+Inf", float(times_us.count)))
+    family = HistogramMetricFamily(f"asyncli_heartbeat_{name}_seconds", about)
+    family.add_metric([], buckets, sum_us / 1e6)
+    return family
+
+
+def _costs(state: LiveState) -> Iterator[Metric]:
+    if state.cost is None:
+        return
+    family = GaugeMetricFamily(
+        "asyncli_connection_cost_bytes",
+        "what one more connection costs, by the run so far",
+        labels=["part", "bound"],
+    )
+    for name, of in COSTS.items():
+        cost = of(state.cost)
+        if cost is None:
+            continue
+        family.add_metric([name, "estimate"], cost.bytes_per_connection)
+        family.add_metric([name, "low"], cost.ci95[0])
+        family.add_metric([name, "high"], cost.ci95[1])
+    yield family
+
+
+def _limits(feed: RunFeed) -> Iterator[Metric]:
+    if feed.so_far is None or not feed.so_far.limits:
+        return
+    values = GaugeMetricFamily(
+        "asyncli_limit_value", "the number that a limit is of", labels=["limit"]
+    )
+    bounds = GaugeMetricFamily("asyncli_limit_bound", "the bound of a limit", labels=["limit"])
+    crossed = GaugeMetricFamily("asyncli_limit_crossed", "1: it is crossed", labels=["limit"])
+    for limit in feed.so_far.limits:
+        bounds.add_metric([limit.text], limit.bound)
+        if limit.value is not None:
+            values.add_metric([limit.text], limit.value)
+        if limit.is_crossed is not None:
+            crossed.add_metric([limit.text], float(limit.is_crossed))
+    yield values
+    yield bounds
+    yield crossed

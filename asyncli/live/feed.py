@@ -1,0 +1,197 @@
+"""One run as the live page and its metrics show it: the records of its file, folded as they are
+written. Nothing here changes the run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from asyncli.analysis.slope import Cost
+from asyncli.app.cost_meter import CostMeter
+from asyncli.core.histogram import Histogram
+from asyncli.live.following import fold_news, why_ended_of
+from asyncli.live.history import MOST_STRETCHES, History, levels_of
+from asyncli.live.panels import metrics_of_panels
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, RunEvent, Sample, Tick
+from asyncli.report.answer import is_hidden
+from asyncli.report.cost_so_far import CostSoFar
+from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.summary_parts import CostPart
+from asyncli.store.follow import Follower, News
+
+#: So many findings and events are kept for the page; the report has all.
+_MOST_KEPT = 500
+# The cost of a long run is computed at most for this share of a core, by a process of its own.
+_COST_SHARE = 0.005
+#: The costs of which the page shows how they converge.
+COSTS: dict[str, Callable[[CostPart], Cost | None]] = {
+    "server_user": lambda costs: costs.server_user,
+    "kernel": lambda costs: costs.kernel,
+    "host_total": lambda costs: costs.host_total,
+}
+
+
+class CostPoint(NamedTuple):
+    """A cost as it was known at ``at_s``, with its interval; each is None while it is unknown."""
+
+    at_s: float
+    costs: dict[str, tuple[float, float, float] | None]
+
+
+class Sums(msgspec.Struct):
+    """What the ticks of a run add up to; times in microseconds."""
+
+    sent: int = 0
+    beats_failed: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    by_status: dict[int, int] = msgspec.field(default_factory=dict)
+    latency_us: Histogram = msgspec.field(default_factory=Histogram)
+    lateness_us: Histogram = msgspec.field(default_factory=Histogram)
+
+    def add(self, tick: Tick) -> None:
+        """Add the counts of a tick, without its times."""
+        self.sent += tick.sent
+        self.beats_failed += tick.beats_failed
+        self.bytes_sent += tick.bytes_sent
+        self.bytes_received += tick.bytes_received
+        for status, count in tick.by_status.items():
+            self.by_status[status] = self.by_status.get(status, 0) + count
+
+
+class RunFeed:
+    """The state, the history and the notes of the run in ``path`` up to the last :meth:`turn`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.follower = Follower(path)
+        self.whole = History()
+        self.recent = History(forgets=True)
+        self.cost_points: list[CostPoint] = []
+        #: How many points there were in all.
+        self.cost_points_made = 0
+        self.so_far: CostSoFar | None = None
+        self.sums = Sums()
+        #: The last value of each line of samples before the first connect.
+        self.baselines: dict[str, float] = {}
+        self._ramp_s = math.inf
+        self.findings: list[tuple[float, Finding]] = []
+        self.events: list[RunEvent] = []
+        #: Why the run does not continue; "" while it does.
+        self.why_ended = ""
+        #: Seconds since 1970.
+        self.began_s = 0.0
+        self.is_complete = False
+        #: How often the histories have changed so that what was sent of them is void.
+        self.edition = 0
+        self.plan = Plan(urls=())
+        self._fold: LiveFold | None = None
+        self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
+
+    def open(self) -> None:
+        """Read what is there. Raises :class:`~asyncli.model.errors.StoreError`."""
+        news = self.follower.news()
+        self._fold = LiveFold(news.plan)
+        self.plan = news.plan
+        self._take(news, with_history=False)
+        last_s = max((t_s for t_s, _ in news.ticks), default=0.0)
+        self.whole = History(lasts_s=last_s)
+        self.follower.past(metrics_of_panels(), self._past_tick, self._sample)
+        self.sums.latency_us = self.whole.times("latency_p50")
+        self.sums.lateness_us = self.whole.times("lateness_p99")
+        self._meter.start()
+
+    def close(self) -> None:
+        self._meter.close()
+
+    @property
+    def state(self) -> LiveState:
+        assert self._fold is not None
+        return self._fold.state()
+
+    def turn(self) -> None:
+        """Read what is new. Raises :class:`~asyncli.model.errors.StoreError`."""
+        assert self._fold is not None
+        width_s = self.whole.width_s
+        news = self.follower.news()
+        self._take(news, with_history=True)
+        if self.whole.width_s != width_s:
+            self.edition += 1
+        self.why_ended = why_ended_of(self.follower, news)
+        if self.why_ended and (news.complete or not self.follower.is_open):
+            self._fold.end()
+        is_held = self._fold.state().phase in ("ramp", "hold") and not self.why_ended
+        # Of a run that has ended, the cost is computed once.
+        is_held |= self.so_far is None and news.complete
+        so_far = self._meter.turn(time.monotonic(), is_held=is_held)
+        if so_far is not None:
+            self._take_cost(so_far)
+
+    def _take(self, news: News, *, with_history: bool) -> None:
+        assert self._fold is not None
+        fold_news(self._fold, news)
+        self.plan = news.plan
+        self.began_s = news.began_s
+        self.is_complete = news.complete
+        for phase in news.phases:
+            if phase.name == "ramp":
+                self._ramp_s = phase.start_s
+        self.findings = [*self.findings, *news.findings][-_MOST_KEPT:]
+        self.events = [*self.events, *news.events][-_MOST_KEPT:]
+        if not with_history:
+            return
+        # (Instant in s, what folds the record).
+        records: list[tuple[float, Callable[[], None]]] = []
+        for t_s, tick in news.ticks:
+            records.append((t_s, partial(self._tick, t_s, tick)))
+        for sample in news.samples:
+            records.append((sample.t_s, partial(self._sample, sample)))
+        for _, fold_record in sorted(records, key=lambda record: record[0]):
+            fold_record()
+
+    def _past_tick(self, t_s: float, tick: Tick) -> None:
+        self.whole.tick(t_s, tick)
+        self.recent.tick(t_s, tick)
+        self.sums.add(tick)
+
+    def _tick(self, t_s: float, tick: Tick) -> None:
+        self._past_tick(t_s, tick)
+        self.sums.latency_us.merge(tick.latency_us)
+        self.sums.lateness_us.merge(tick.lateness_us)
+
+    def _sample(self, sample: Sample) -> None:
+        if sample.t_s <= self._ramp_s:
+            self.baselines |= levels_of(sample)
+        self.whole.sample(sample)
+        self.recent.sample(sample)
+
+    def _take_cost(self, so_far: CostSoFar) -> None:
+        assert self._fold is not None
+        self._fold.cost(so_far)
+        self.so_far = so_far
+        self.cost_points.append(_point_of(so_far))
+        self.cost_points_made += 1
+        if len(self.cost_points) > 2 * MOST_STRETCHES:
+            # Of the older half every second one is kept.
+            older = self.cost_points[:MOST_STRETCHES]
+            self.cost_points = older[1::2] + self.cost_points[MOST_STRETCHES:]
+
+
+def _point_of(so_far: CostSoFar) -> CostPoint:
+    costs: dict[str, tuple[float, float, float] | None] = {}
+    for name, of in COSTS.items():
+        cost = of(so_far.cost)
+        if cost is None or is_hidden(cost):
+            costs[name] = None
+            continue
+        low, high = cost.ci95
+        costs[name] = (cost.bytes_per_connection, low, high)
+    return CostPoint(so_far.at_s, costs)

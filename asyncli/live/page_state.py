@@ -1,0 +1,211 @@
+"""What the live page is sent: plain data of a :class:`~asyncli.live.feed.RunFeed`. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from asyncli.analysis.slope import Cost
+from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.live.history import Bar, History, Row
+from asyncli.live.panels import COUNTED, PANELS, TimesOfTick
+from asyncli.model.units import format_clock
+from asyncli.report.answer import is_hidden
+from asyncli.report.cost_so_far import LimitSoFar
+from asyncli.report.live import known_total, plain_line, status
+from asyncli.report.livestate import LiveState
+
+# Times of day and numbers of a chart need no more digits than a screen shows.
+_DIGITS = 6
+# A page asks for the history, and then for what comes next.
+_MOMENT_S = 10.0
+
+
+class Sent(msgspec.Struct):
+    """What a client has: of the edition of a feed's histories, up to these instants (s), and so
+    many points of the cost.
+    """
+
+    edition: int
+    whole_s: float
+    recent_s: float
+    cost_points: int
+
+
+def layout() -> dict[str, Any]:
+    """The charts and their lines, in the order of the values of a row."""
+    panels = []
+    for panel in PANELS:
+        lines = []
+        for line in panel.lines:
+            fields = {"key": line.key, "label": line.label, "role": line.role}
+            fields["shape"] = "steps" if isinstance(line.source, TimesOfTick) else "line"
+            lines.append(fields)
+        panels.append(
+            {
+                "key": panel.key,
+                "title": panel.title,
+                "unit": panel.unit,
+                "logarithmic": panel.is_logarithmic,
+                "above_baseline": panel.is_above_baseline,
+                "lines": lines,
+            }
+        )
+    counted = [{"key": kind.key, "title": kind.title} for kind in COUNTED]
+    return {"panels": panels, "counted": counted, "costs": list(COSTS)}
+
+
+def whole(feed: RunFeed) -> dict[str, Any]:
+    """All that a page needs first."""
+    return {
+        "layout": layout(),
+        "edition": feed.edition,
+        "whole": _history(feed.whole, list(feed.whole.rows()), list(feed.whole.bars())),
+        "recent": _history(feed.recent, list(feed.recent.rows()), list(feed.recent.bars())),
+        "cost_points": [_point(point) for point in feed.cost_points],
+        "baselines": feed.baselines,
+        "run": about(feed),
+        "state": state_of(feed),
+    }
+
+
+def sent_of(feed: RunFeed) -> Sent:
+    """What a client has that was sent all of it."""
+    return Sent(
+        feed.edition, feed.whole.open_from_s, feed.recent.open_from_s, feed.cost_points_made
+    )
+
+
+def sent_a_moment_ago(feed: RunFeed) -> Sent:
+    """What a client has that was sent all of it some seconds ago."""
+    return Sent(
+        feed.edition,
+        feed.whole.open_from_s - feed.whole.width_s - _MOMENT_S,
+        feed.recent.open_from_s - _MOMENT_S,
+        max(0, feed.cost_points_made - 1),
+    )
+
+
+def news(feed: RunFeed, sent: Sent) -> dict[str, Any]:
+    """What is new to a client. Of a stretch that was sent while it was open, all is sent again."""
+    fresh = feed.cost_points_made - sent.cost_points
+    points = feed.cost_points[-fresh:] if fresh else []
+    return {
+        "baselines": feed.baselines,
+        "whole": _news_of(feed.whole, sent.whole_s),
+        "recent": _news_of(feed.recent, sent.recent_s),
+        "cost_points": [_point(point) for point in points],
+        "state": state_of(feed),
+    }
+
+
+def _news_of(history: History, since_s: float) -> dict[str, Any]:
+    rows = list(history.rows(since_s))
+    return _history(history, rows, list(history.bars(since_s)))
+
+
+def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, Any]:
+    return {
+        "width_s": history.width_s,
+        "rows": [_plain(row) for row in rows],
+        "bars": [[round(t_s, 3), counts] for t_s, counts in bars],
+    }
+
+
+def _plain(row: Row) -> list[float | None]:
+    t_s, values = row
+    plain: list[float | None] = [round(t_s, 3)]
+    for value in values:
+        plain.append(None if value is None else float(f"{value:.{_DIGITS}g}"))
+    return plain
+
+
+def _point(point: CostPoint) -> dict[str, Any]:
+    return {"at_s": round(point.at_s, 1), **point.costs}
+
+
+def about(feed: RunFeed) -> dict[str, Any]:
+    """What stays as it is."""
+    plan = feed.plan
+    return {
+        "file": feed.path.name,
+        "targets": [target.url for target in plan.targets],
+        "protocol": plan.protocol,
+        "began_s": feed.began_s,
+        "keepalive_s": plan.keepalive_s,
+    }
+
+
+def state_of(feed: RunFeed) -> dict[str, Any]:
+    state = feed.state
+    fields = status(state)
+    fields["phase"] = state.phase
+    fields["phases_done"] = list(state.phases_done)
+    fields["elapsed_s"] = round(state.elapsed_s, 3)
+    fields["over"] = state.over
+    fields["why_ended"] = feed.why_ended
+    fields["words"] = plain_line(state)
+    fields["total"] = _cost(known_total(state))
+    fields["cost_parts"] = _cost_parts(state)
+    fields["findings"] = _findings(feed)
+    fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
+    fields["limits"] = _limits(feed)
+    fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
+    return fields
+
+
+def _cost_parts(state: LiveState) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if state.cost is None:
+        return parts
+    for name, of in COSTS.items():
+        parts[name] = _cost(of(state.cost))
+    return parts
+
+
+def _cost(cost: Cost | None) -> dict[str, Any] | None:
+    if cost is None or is_hidden(cost):
+        return None
+    low, high = cost.ci95
+    return {"bytes": cost.bytes_per_connection, "low": low, "high": high}
+
+
+def _findings(feed: RunFeed) -> list[dict[str, Any]]:
+    findings = []
+    for t_s, finding in feed.findings:
+        findings.append(
+            {
+                "at_s": round(t_s, 1),
+                "at": format_clock(t_s),
+                "severity": finding.severity,
+                "code": finding.code,
+                "evidence": finding.evidence,
+                "remedy": finding.remedy,
+            }
+        )
+    return findings
+
+
+def _limits(feed: RunFeed) -> list[dict[str, Any]]:
+    if feed.so_far is None:
+        return [
+            {"text": text, "amount": "", "share": None, "crossed": None}
+            for text in feed.plan.fail_if
+        ]
+    return [_limit(limit) for limit in feed.so_far.limits]
+
+
+def _limit(limit: LimitSoFar) -> dict[str, Any]:
+    """``share``: how much of the bound is used, where that says something."""
+    share = None
+    if limit.value is not None and limit.bound > 0 and limit.value >= 0:
+        share = limit.value / limit.bound
+    return {
+        "text": limit.text,
+        "amount": limit.amount,
+        "share": share,
+        "crossed": limit.is_crossed,
+        "key": limit.key,
+        "bound": limit.bound,
+    }

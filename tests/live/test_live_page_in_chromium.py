@@ -1,0 +1,138 @@
+"""The live page in a real browser: it draws what the run file has, fetches nothing from elsewhere, and serves a keyboard, a phone and paper."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devtools import Browser, Tab, find_chromium
+from programs import DEADLINE_S
+from recording import write_run
+from synthetic_run import a_run
+from test_page_server import TOKEN, a_page
+
+from asyncli.model.records import Deaths
+
+Go = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def go() -> Iterator[Go]:
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def browser(go: Go) -> Iterator[Browser]:
+    binary = find_chromium()
+    if binary is None:
+        why = "no Chromium on this host; apt-get install chromium"
+        if os.environ.get("ASYNCLI_REQUIRE_CHROMIUM"):
+            pytest.fail(f"{why} (ASYNCLI_REQUIRE_CHROMIUM is set)", pytrace=False)
+        pytest.skip(why)
+    browser = Browser(binary)
+    go(browser.__aenter__())
+    yield browser
+    go(browser.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = a_run(2000, hold_s=90.0, fail_if=("lost > 0.1%", "latency_ms.p99 > 50ms"))
+    for _, tick in run.ticks[40:43]:
+        tick.deaths["reset"] = Deaths(count=5)
+    return write_run(run, tmp_path_factory.mktemp("run") / "run.db")
+
+
+async def until(tab: Tab, script: str) -> Any:
+    async with asyncio.timeout(DEADLINE_S):
+        while not (value := await tab.evaluate(script)):
+            await asyncio.sleep(0.05)
+    return value
+
+
+_DRAWN = "document.querySelectorAll('figure:not([hidden]) .u-over').length >= 6"
+
+
+async def opened(browser: Browser, port: int, *, width: int = 1400, path: str = "", **how: bool) -> Tab:
+    tab = await browser.tab()
+    await tab.show(f"http://127.0.0.1:{port}/{path}", width=width, **how)
+    await until(tab, _DRAWN)
+    return tab
+
+
+def require_clean(tab: Tab, port: int) -> None:
+    assert tab.complaints == []
+    strange = [url for url in tab.requests if not url.startswith((f"http://127.0.0.1:{port}/", "data:"))]
+    assert strange == []
+
+
+def test_the_page_says_what_the_file_has(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port)
+            numbers = await tab.evaluate("document.getElementById('numbers').innerText")
+            assert "15 reset" in numbers
+            assert await tab.evaluate("document.getElementById('chart-lost').innerText.includes('reset (15)')")
+            limits = await until(tab, "document.querySelector('#limits tr.error') && document.getElementById('limits').innerText")
+            assert "crossed" in limits
+            # Each chart has its numbers as a table, and a name that a screen reader says.
+            table = "const d = document.querySelector('#chart-connections details'); d.open = true; true"
+            await tab.evaluate(f"(() => {{ {table} }})()".replace("true; true", "true; return true"))
+            rows = await until(tab, "document.querySelectorAll('#chart-connections tbody tr').length")
+            assert rows > 10
+            assert "held" in await tab.evaluate("document.querySelector('#chart-connections .chart').getAttribute('aria-label')")
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+@pytest.mark.parametrize(("width", "how"), [(358, {}), (1400, {"dark": True}), (800, {"printed": True})])
+def test_no_screen_is_too_small_and_none_too_dark(go: Go, browser: Browser, ended: Path, width: int, how: dict[str, bool]) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port, width=width, **how)
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width
+            beyond = "[...document.querySelectorAll('.chart canvas')].filter(c => c.getBoundingClientRect().right > innerWidth + 1).length"
+            assert await tab.evaluate(beyond) == 0
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_the_keyboard_moves_one_line_through_all_charts(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port)
+            key = """(() => {
+              const box = document.querySelector('#chart-connections .chart');
+              box.focus();
+              for (let i = 0; i < 30; i += 1) box.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true, cancelable: true}));
+              return ['connections', 'memory', 'latency'].map(
+                (chart) => document.querySelector(`#chart-${chart} .chart`).getAttribute('aria-label').match(/ at ([0-9:]+)/)[1]);
+            })()"""
+            first, *others = await tab.evaluate(key)
+            ends = await tab.evaluate("document.getElementById('left').innerText")
+            assert first not in ends
+            assert others == [first, first]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_who_has_the_token_marks_and_others_are_asked_for_it(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended, must_have_token=True) as (server, _):
+            stranger = await browser.tab()
+            await stranger.show(f"http://127.0.0.1:{server.port}/", width=800)
+            await until(stranger, "!document.getElementById('ask-token').hidden")
+            owner = await opened(browser, server.port, path=f"#token={TOKEN}")
+            # It leaves the address, so that nobody copies it along.
+            assert TOKEN not in await owner.evaluate("location.href")
+            assert owner.complaints == []
+
+    go(look())

@@ -1,0 +1,225 @@
+"""The live page's server: who may look, who may change the run, and what a client gets that comes late or never reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as families
+from recording import new_run, write_run
+from synthetic_run import a_run
+
+from asyncli.live import following, page_server
+from asyncli.live.page_server import PageServer
+from asyncli.model.errors import AsyncliError
+from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.store.reader import read_run
+
+TOKEN = "a-token-of-the-tests-0123456789"
+AS_OWNER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@contextlib.asynccontextmanager
+async def a_page(path: Path, **how: Any) -> AsyncIterator[tuple[PageServer, aiohttp.ClientSession]]:
+    said: list[str] = []
+    options = {"host": "127.0.0.1", "port": 0, "token": TOKEN, "must_have_token": False, "tls": None, "log": said.append}
+    server = PageServer(path, **(options | how))
+    await server.read()
+    await server.listen()
+    running = asyncio.create_task(server.run())
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client:
+            yield server, client
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await server.close()
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = a_run(2000, hold_s=90.0)
+    for _, tick in run.ticks[40:43]:
+        tick.deaths["reset"] = Deaths(count=5)
+    return write_run(run, tmp_path_factory.mktemp("run") / "run.db")
+
+
+async def status(client: aiohttp.ClientSession, method: str, path: str, **options: Any) -> int:
+    async with client.request(method, path, **options) as answer:
+        return answer.status
+
+
+async def test_everybody_on_this_host_may_look_and_only_the_owner_changes_the_run(ended: Path) -> None:
+    stopped: list[bool] = []
+    async with a_page(ended, stop=lambda: stopped.append(True)) as (_, client):
+        for path in ("/", "/assets/page.js", "/history", "/metrics"):
+            assert await status(client, "GET", path) == 200
+        assert await status(client, "GET", "/-/healthy") == 204
+        for path in ("/mark", "/stop"):
+            assert await status(client, "POST", path, data="now") == 401
+            assert await status(client, "POST", path, data="now", headers={"Authorization": "Bearer wrong"}) == 401
+        assert stopped == []
+        assert await status(client, "POST", "/stop", headers=AS_OWNER) == 200
+        assert stopped == [True]
+        # The run is over: it cannot be marked.
+        assert await status(client, "POST", "/mark", data="now", headers=AS_OWNER) == 409
+
+
+async def test_another_sites_name_and_a_strange_path_are_refused(ended: Path) -> None:
+    async with a_page(ended) as (_, client):
+        assert await status(client, "GET", "/history", headers={"Host": "evil.example"}) == 403
+        for path in ("/assets/../feed.py", "/assets/%2e%2e%2ffeed.py", "/assets/no.js", "/download/../run.db", "/run.db"):
+            assert await status(client, "GET", path) == 404
+        async with client.get("/") as answer:
+            rules = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in rules
+            assert "unsafe" not in rules
+            assert "//" not in (await answer.text()).replace("<!doctype", "")
+
+
+async def test_beyond_loopback_the_token_is_asked_of_everybody(ended: Path) -> None:
+    async with a_page(ended, must_have_token=True) as (_, client):
+        assert await status(client, "GET", "/") == 200
+        assert await status(client, "GET", "/-/healthy") == 204
+        for path in ("/history", "/metrics", "/events", "/download/report.json"):
+            assert await status(client, "GET", path) == 401
+        for path in ("/history", "/metrics"):
+            assert await status(client, "GET", path, headers=AS_OWNER) == 200
+
+
+async def test_the_history_is_that_of_the_file(ended: Path) -> None:
+    run = read_run(ended)
+    async with a_page(ended) as (_, client), client.get("/history") as answer:
+        document = await answer.json()
+    keys = [line["key"] for panel in document["layout"]["panels"] for line in panel["lines"]]
+    rows = {int(row[0]): dict(zip(keys, row[1:], strict=True)) for row in document["recent"]["rows"]}
+    assert document["recent"]["width_s"] == 1
+    for t_s, tick in run.ticks:
+        row = rows[int(t_s) + 1]
+        assert (row["held"], row["sent"]) == (tick.held, tick.sent)
+        (p99_us,) = tick.latency_us.quantiles([0.99])
+        assert row["latency_p99"] == (None if p99_us is None else pytest.approx(p99_us / 1000, rel=1e-5))
+    assert sum(counts.get("lost", {}).get("reset", 0) for _, counts in document["whole"]["bars"]) == 15
+    assert document["state"]["lost"] == 15
+
+
+async def test_metrics_in_both_formats_say_what_the_run_says(ended: Path) -> None:
+    run = read_run(ended)
+    async with a_page(ended) as (_, client):
+        async with client.get("/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            text = {family.name: family for family in families(await answer.text())}
+        async with client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            strict = {family.name: family for family in openmetrics(await answer.text())}
+    assert text.keys() == strict.keys()
+    assert all(name.startswith("asyncli_") for name in text)
+
+    def value(name: str, sample: str, **labels: str) -> float:
+        (one,) = [one for one in strict[name].samples if one.name == sample and labels.items() <= one.labels.items()]
+        return float(one.value)
+
+    assert value("asyncli_connections_lost", "asyncli_connections_lost_total", cause="reset") == 15
+    sent = sum(tick.sent for _, tick in run.ticks)
+    assert value("asyncli_heartbeats_sent", "asyncli_heartbeats_sent_total") == sent
+    answered = sum(tick.latency_us.count for _, tick in run.ticks)
+    latency = "asyncli_heartbeat_latency_seconds"
+    assert value(latency, f"{latency}_count") == value(latency, f"{latency}_bucket", le="+Inf") == answered
+
+
+async def events_of(client: aiohttp.ClientSession, query: str, most: int) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    async with client.get(f"/events{query}") as answer:
+        while len(found) < most:
+            name = (await answer.content.readline()).decode().removeprefix("event: ").strip()
+            data = (await answer.content.readline()).decode().removeprefix("data: ")
+            await answer.content.readline()
+            found.append((name, json.loads(data)))
+    return found
+
+
+async def test_each_second_is_sent_once_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    writer = new_run(path, started_s=time.time())
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.2, Tick(second=1, held=10, opened=10))
+    while not path.stat().st_size:
+        await asyncio.sleep(0.05)
+    async with a_page(path) as (_, client):
+        async with client.get("/history") as answer:
+            edition = (await answer.json())["edition"]
+        reading = asyncio.create_task(events_of(client, f"?edition={edition}", 4))
+        for second in (2, 3, 4):
+            await asyncio.sleep(1.0)
+            writer.tick(second + 0.2, Tick(second=second, held=10 * second, opened=10))
+        sent = await reading
+    writer.close(True)
+    helds: dict[float, float] = {}
+    for name, document in sent:
+        assert name == "news"
+        helds |= {row[0]: row[1] for row in document["whole"]["rows"]}
+    assert [helds[t_s] for t_s in sorted(helds)][:3] == [10, 20, 30]
+    # A client of an older edition has to ask for the history again.
+    async with a_page(path) as (_, client):
+        (first,) = await events_of(client, "?edition=-7", 1)
+    assert first[0] == "again"
+
+
+async def test_a_browser_that_never_reads_is_dropped_and_holds_up_nobody(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_server, "_UNREAD_S", 0.5)
+    monkeypatch.setattr(page_server, "_TURN_S", 0.02)
+    async with a_page(ended) as (server, client):
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", server.port))
+            deaf.sendall(b"GET /events?edition=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert len(await events_of(client, "?edition=0", 30)) == 30
+            assert server._runner is not None
+            assert server._runner.server is not None
+            async with asyncio.timeout(20):
+                while len(server._runner.server.connections) > 1:
+                    await asyncio.sleep(0.1)
+
+
+async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended: Path, tmp_path: Path) -> None:
+    async with a_page(ended) as (server, _):
+        with pytest.raises(AsyncliError, match="cannot listen at"):
+            async with a_page(ended, port=server.port):
+                pass
+    (tmp_path / "no.db").write_text("no run")
+    with pytest.raises(AsyncliError):
+        async with a_page(tmp_path / "no.db"):
+            pass
+
+
+async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "QUIET_S", 1.0)
+    monkeypatch.setattr(following, "UNLOCKED_S", 1.0)
+    path = tmp_path / "run.db"
+    writer = new_run(path, started_s=time.time())
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(second=1, held=10, opened=10))
+    while not path.stat().st_size:
+        await asyncio.sleep(0.05)
+    async with a_page(path) as (server, client):
+        async with asyncio.timeout(10):
+            while server.feed.state.held != 10:
+                await asyncio.sleep(0.1)
+        path.rename(tmp_path / "moved.db")
+        async with asyncio.timeout(20):
+            while not server.feed.why_ended:
+                await asyncio.sleep(0.1)
+        async with client.get("/history") as answer:
+            state = (await answer.json())["state"]
+        assert state["held"] == 10
+        assert "deleted" in state["why_ended"]
+    writer.close(True)
