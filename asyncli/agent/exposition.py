@@ -1,41 +1,52 @@
-"""Samples in Prometheus's text format 0.0.4 (prometheus.io, "Exposition formats"). Pure."""
+"""Samples for Prometheus, by its own client library. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from asyncli.model.metrics import METRICS, family_of
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+def exposition(values: Mapping[str, float], version: str, accept: str = "") -> tuple[bytes, str]:
+    """The latest value of each known metric, in the format that ``accept`` asks for, and its
+    content type.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_OfSamples(values, version))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
 
 
-def exposition(values: Mapping[str, float], version: str) -> str:
-    """The latest value of each known metric."""
-    groups: dict[str, list[str]] = {}
-    heads: dict[str, str] = {}
+class _OfSamples(Collector):
+    def __init__(self, values: Mapping[str, float], version: str) -> None:
+        self._values = values
+        self._version = version
 
-    def put(name: str, kind: str, what: str, labels: str, value: float) -> None:
-        heads[name] = f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
-        groups.setdefault(name, []).append(f"{name}{labels} {value!r}\n")
+    def describe(self) -> Iterable[Metric]:
+        return []
 
-    put(
-        "asyncli_agent_info",
-        "gauge",
-        "the agent that samples here",
-        f'{{version="{_label(version)}"}}',
-        1.0,
-    )
-    for name, value in values.items():
-        family = family_of(name)
-        metric = METRICS.get(family or name)
-        if metric is not None and metric.exposed:
-            labels = ""
-            if family:
-                member = _label(name[len(family) :])
-                labels = f'{{{metric.label}="{member}"}}'
-            put(f"asyncli_{metric.exposed}", metric.kind, metric.about, labels, float(value))
-    return "".join(heads[name] + "".join(lines) for name, lines in groups.items())
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    def collect(self) -> Iterator[Metric]:
+        about = GaugeMetricFamily(
+            "asyncli_agent_info", "the agent that samples here", labels=["version"]
+        )
+        about.add_metric([self._version], 1.0)
+        yield about
+        families: dict[str, Metric] = {}
+        for name, value in self._values.items():
+            family = family_of(name)
+            metric = METRICS.get(family or name)
+            if metric is None or not metric.exposed:
+                continue
+            exposed = f"asyncli_{metric.exposed}"
+            if exposed not in families:
+                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                labels = [metric.label] if family else []
+                families[exposed] = kind(exposed, metric.about, labels=labels)
+            label_values = [name.removeprefix(family)] if family else []
+            families[exposed].add_metric(label_values, float(value))  # type: ignore[attr-defined]
+        yield from families.values()

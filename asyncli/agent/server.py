@@ -19,7 +19,7 @@ from aiohttp import web
 
 from asyncli import __version__
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.exposition import CONTENT_TYPE, exposition
+from asyncli.agent.exposition import exposition
 from asyncli.agent.lease import Lease
 from asyncli.agent.wire import (
     LEASE_HEADER,
@@ -323,8 +323,9 @@ class Agent:
         return _answer(Batch(self._instance, clock, first, self._buffer.newest, rows, findings))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = exposition(self._buffer.latest(time.monotonic()), __version__)
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        values = self._buffer.latest(time.monotonic())
+        body, content_type = exposition(values, __version__, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 def _check_protocol(request: web.Request) -> None:

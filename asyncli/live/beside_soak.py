@@ -36,6 +36,8 @@ class PageBeside:
             env=environment_of(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # A line there would break the soak's screen.
+            stderr=subprocess.DEVNULL,
             # Ctrl-C is for the run, which ends this process after its report.
             start_new_session=True,
         )

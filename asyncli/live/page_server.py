@@ -36,6 +36,8 @@ _LONGEST_BODY = 4096
 # A browser that has read nothing for so long is gone.
 _UNREAD_S = 15.0
 _TURN_S = 1.0
+# The status of what comes in a moment, which is no refusal.
+_NOT_YET = 503
 # A report of a night takes some seconds.
 _REPORT_S = 120.0
 
@@ -196,7 +198,8 @@ class PageServer:
             return _answer({"error": str(error)}, 409)
         finally:
             client.request_ended()
-        self._lookers.refuse(address, why)
+        if status != _NOT_YET:
+            self._lookers.refuse(address, why)
         return _answer({"error": why}, status)
 
     async def _check_access(self, request: web.Request) -> None:
@@ -209,7 +212,7 @@ class PageServer:
             return
         await self._lookers.check_token(request)
         if not self._is_read:
-            raise RefusedError(503, "the run has not begun")
+            raise RefusedError(_NOT_YET, "the run has not begun")
 
     # Answers.
 

@@ -19,7 +19,7 @@ from asyncli.agent import server
 from asyncli.agent.server import Agent
 from asyncli.model.plan import Plan
 from asyncli.model.records import Sample
-from asyncli.web import listener
+from asyncli.web import guard, listener
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -46,7 +46,7 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """An agent that samples an idle process, with short delays and timeouts."""
-    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr(guard, "_WRONG_TOKEN_S", 0.01)
     monkeypatch.setattr(listener, "IDLE_S", 0.3)
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     async with an_agent() as one:
@@ -103,7 +103,7 @@ async def test_a_second_session_learns_the_holder(agent: Agent) -> None:
 
 
 async def test_the_rate_limit_is_per_address(agent: Agent) -> None:
-    agent._rates._per_s = 0.0  # however slow this machine is, no bucket fills meanwhile
+    agent._guarded._rates._per_s = 0.0  # however slow this machine is, no bucket fills meanwhile
     found = [(await ask(agent, "GET /metrics", source="127.3.0.1"))[0] for _ in range(int(server._BURST) + 2)]
     assert found == [200] * int(server._BURST) + [429] * 2
     assert (await ask(agent, "GET /metrics", source="127.3.0.2"))[0] == 200
@@ -112,7 +112,7 @@ async def test_the_rate_limit_is_per_address(agent: Agent) -> None:
 
 async def test_clients_without_the_token_have_a_separate_rate_limit(agent: Agent) -> None:
     # As behind a tunnel, where all clients have one address.
-    agent._rates._per_s = 0.0
+    agent._guarded._rates._per_s = 0.0
     found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(int(server._BURST) + 1)]
     assert found == [401] * int(server._BURST) + [429]
     assert (await ask(agent, "GET /metrics"))[0] == 200
@@ -143,7 +143,7 @@ async def test_idle_connections_are_evicted_for_the_holder(agent: Agent) -> None
 async def test_a_client_that_sends_too_much_is_closed(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither the idle timeout nor the version of aiohttp ends it.
     monkeypatch.setattr(listener, "IDLE_S", 600.0)
-    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 600.0)
+    monkeypatch.setattr(guard, "_WRONG_TOKEN_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
     with contextlib.suppress(ConnectionResetError):

@@ -45,7 +45,7 @@ def test_every_metric_has_its_line() -> None:
     values = {name + ("X" if name.endswith(".") else ""): float(number) for number, name in enumerate(METRICS)}
     # An agent samples nothing of the soak's hosts.
     values = {name: value for name, value in values.items() if not name.startswith(("client.", "silent."))}
-    found = parsed(exposition(values, "1.0"))
+    found = parsed(exposition(values, "1.0")[0].decode())
     assert len(found) == len(values) + 1
     assert found["asyncli_status_accepts_total", ""] == values["status.accepts"]
     assert found["asyncli_server_pss_bytes", ""] == values["server.pss_bytes"]
@@ -62,4 +62,4 @@ _NAMES = st.one_of(st.sampled_from(sorted(METRICS)), st.builds(str.__add__, st.s
 
 @given(st.dictionaries(_NAMES, st.floats(allow_nan=False, allow_infinity=False)), _TEXT)
 def test_any_name_keeps_the_format(values: dict[str, float], version: str) -> None:
-    parsed(exposition(values, version))
+    parsed(exposition(values, version)[0].decode())

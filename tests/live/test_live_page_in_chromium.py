@@ -92,7 +92,9 @@ def test_the_page_says_what_the_file_has(go: Go, browser: Browser, ended: Path) 
 
 
 @pytest.mark.parametrize(("width", "how"), [(358, {}), (1400, {"dark": True}), (800, {"printed": True})])
-def test_no_screen_is_too_small_and_none_too_dark(go: Go, browser: Browser, ended: Path, width: int, how: dict[str, bool]) -> None:
+def test_no_screen_is_too_small_and_none_too_dark(
+    go: Go, browser: Browser, ended: Path, width: int, how: dict[str, bool]
+) -> None:
     async def look() -> None:
         async with a_page(ended) as (server, _):
             tab = await opened(browser, server.port, width=width, **how)

@@ -1,0 +1,94 @@
+"""``asyncli soak --web`` on a real nginx: the page's figures are those of the file, a mark is in the run, and a stop drains and reports."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from programs import DEADLINE_S, Program, here, recorded, until
+from provoked import an_nginx
+
+HELD = 200
+PACE = ["-c", str(HELD), "--ramp", "100/s", "-k", "4", "--hold", "forever", "--baseline", "0.5", "--residue", "0.2"]
+
+
+def ask(url: str, *, token: str = "", body: bytes | None = None) -> Any:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urllib.request.urlopen(urllib.request.Request(url, data=body, headers=headers), timeout=DEADLINE_S) as answer:
+        return json.load(answer)
+
+
+def page_of(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+        return str(answer.read().decode())
+
+
+def state(page: str) -> dict[str, Any]:
+    try:
+        return dict(ask(f"{page}history")["state"])
+    except urllib.error.URLError:
+        return {}
+
+
+def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
+    with an_nginx() as server:
+        where = ["--status-url", str(server.status_url), "--server-pid", str(server.pid)]
+        with Program(tmp_path, "soak", server.url, *PACE, *where, "--web", "127.0.0.1:0", "--out", "run.db") as program:
+            match = until(lambda: re.search(r"(http://\S+/)#token=(\S+)", program.out + program.err), "the page's address")
+            page, token = match[1], match[2]
+            until(lambda: state(page).get("phase") == "hold", "the hold")
+            until(lambda: state(page)["active"] == HELD, "the server's count")
+            event = ask(f"{page}mark", token=token, body=b"deploy 1.4")
+            time.sleep(2.5)
+            document = ask(f"{page}history")
+            assert [one["text"] for one in document["state"]["events"]] == ["deploy 1.4"]
+            assert document["can_stop"] is True
+            assert ask(f"{page}stop", token=token, body=b"") == {"stopping": True}
+            assert program.wait().status == 0
+    run = recorded(tmp_path / "run.db")
+    assert run is not None
+    assert run.complete
+    (marked,) = run.events
+    assert (marked.text, marked.at_s) == ("deploy 1.4", event["at_s"])
+    # Each second that was shown is the file's.
+    keys = [line["key"] for panel in document["layout"]["panels"] for line in panel["lines"]]
+    shown = {row[0]: dict(zip(keys, row[1:], strict=True)) for row in document["recent"]["rows"]}
+    ticks = {float(int(t_s) + 1): tick for t_s, tick in run.ticks}
+    seconds = [second for second in shown if second in ticks]
+    assert len(seconds) >= 4
+    for second in seconds:
+        assert (shown[second]["held"], shown[second]["sent"]) == (ticks[second].held, ticks[second].sent)
+    # Its own process is not among other programs, and ends with the run.
+    summary = json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)
+    assert "other_programs" not in {finding["code"] for finding in summary["findings"]}
+    until(lambda: not state(page), "the page's end")
+
+
+def test_metrics_stay_for_a_while_after_the_run(tmp_path: Path) -> None:
+    with an_nginx() as server:
+        pace = [*PACE, "--hold", "1"]
+        with Program(
+            tmp_path, "soak", server.url, *pace, "--metrics", "127.0.0.1:0", "--metrics-linger", "3s", "--out", "run.db"
+        ) as program:
+            match = until(lambda: re.search(r"metrics: (http://\S+)", program.out + program.err), "the address")
+            assert program.wait().status == 0
+            until(lambda: "asyncli_run_over 1.0" in page_of(match[1]), "the run's end")
+
+
+def test_a_wrong_address_is_one_line(tmp_path: Path) -> None:
+    cases = {
+        ("--web", "http://127.0.0.1:1/"): "--web: 'http://127.0.0.1:1/' is not an address",
+        ("--metrics", "127.0.0.1:1", "--web", "127.0.0.1:2"): "--metrics:",
+        ("--metrics-linger", "3s"): "--metrics-linger:",
+        ("--web-cert", "cert.pem"): "--web-cert:",
+    }
+    for options, complaint in cases.items():
+        done = here(tmp_path, "soak", "http://127.0.0.1:9/", *options)
+        assert done.status == 2
+        assert done.err.count("\n") == 1
+        assert complaint in done.err
