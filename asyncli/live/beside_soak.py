@@ -17,6 +17,8 @@ from asyncli.model.own_process import command_of, environment_of
 
 # An import takes a second, on a busy machine several.
 _PATIENCE_S = 30.0
+# It ends at once, but for an answer that it is writing.
+_ENDING_S = 3.0
 
 
 class PageBeside:
@@ -71,7 +73,7 @@ class PageBeside:
         return msgspec.json.decode(received, type=ListensAt)
 
     def close(self) -> None:
-        """Have it end; it does so by itself, after it has lingered."""
+        """Have it end, once it has lingered. Without that its port is free again afterwards."""
         process = self._process
         self._process = None
         if process is None:
@@ -80,6 +82,13 @@ class PageBeside:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+        if self._place.linger_s:
+            return
+        try:
+            process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     @property
     def pids(self) -> list[int]:
