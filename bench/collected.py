@@ -5,7 +5,8 @@
 
 The truth of *live* is a line through collections that asyncli forces at eight plateaus, in a run of
 its own. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
-seconds, less that before the first connect, by the connections. Each repeat is a new server and a
+seconds, less that after such a hold with half of the connections, by the connections: a heap has a
+least size, which no connection brings. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
 *Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
@@ -88,10 +89,12 @@ async def main() -> None:
 async def compare_with_truth(name: str, options: argparse.Namespace, folder: Path) -> None:
     at_eight = Setup(options.connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
     for_long = Setup(options.connections, options.ramp, hold=options.rest)
+    with_half = Setup(options.connections // 2, options.ramp, hold=options.rest)
     by_page = Setup(options.connections, options.ramp, hold=options.hold)
     forced = await run_of(name, at_eight, folder / f"{name}-forced.db")
     at_rest = await run_of(name, for_long, folder / f"{name}-rest.db")
-    truth = Truth(costs(forced).heap.live, memory_at_rest(at_rest))
+    half_at_rest = await run_of(name, with_half, folder / f"{name}-rest-half.db")
+    truth = Truth(costs(forced).heap.live, memory_between(half_at_rest, at_rest))
     print(f"\n{name}: live {shown(truth.live)}, at rest {truth.at_rest or 0:,.0f} B", flush=True)
     known = [
         costs(await run_of(name, by_page, folder / f"{name}-{number:02}.db"))
@@ -132,18 +135,28 @@ def report(label: str, known: Sequence[Cost | None], truth: float) -> None:
     )
 
 
-def memory_at_rest(run: Run) -> float | None:
-    """The PSS of the server at the hold's end less that before the first connect, a connection."""
+def memory_between(fewer: Run, more: Run) -> float | None:
+    """The PSS of a connection at the hold's end, of the connections that only one of them has."""
+    little = memory_at_rest(fewer)
+    much = memory_at_rest(more)
+    if little is None or much is None:
+        return None
+    few, little_bytes = little
+    many, much_bytes = much
+    return (much_bytes - little_bytes) / (many - few)
+
+
+def memory_at_rest(run: Run) -> tuple[float, float] | None:
+    """How many connections are held at the hold's end, and the server's PSS then."""
     memory = run.series(metrics.SERVER_PSS_BYTES)
-    before = memory.between(0.0, run.first_connect_s).values
     hold = run.phase("hold")
-    if not before or hold is None or hold.end_s is None:
+    if hold is None or hold.end_s is None:
         return None
     after = memory.between(hold.end_s - LAST_S, hold.end_s).values
-    if not after:
+    held = run.held.at(hold.end_s - 1.0)
+    if not after or held is None:
         return None
-    held = run.held.at(hold.end_s - 1.0) or 0.0
-    return (statistics.median(after) - statistics.median(before)) / held
+    return held, statistics.median(after)
 
 
 async def run_of(name: str, setup: Setup, out: Path) -> Run:
