@@ -19,7 +19,6 @@ from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.metrics import SERVER_SOCKETS
-from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, PhaseName
 from asyncli.model.run import Run
 from asyncli.model.topology import CountSource
@@ -91,7 +90,7 @@ def reconcile(
     if _has_pages(run, pages):
         findings = _compare(run, totals, client, pages, result, context)
     else:
-        lacks = _lacks(run.plan)
+        lacks = _lacks(run)
         findings = [counts.reconciliation_unknown("no_page", lacks, context.server)]
     return result, [*findings, *_divergence_findings(result.divergences, context)]
 
@@ -237,14 +236,17 @@ def _lost_with_worker(diagnosis: Diagnosis) -> int:
     return diagnosis.count
 
 
-def _lacks(plan: Plan) -> list[str]:
-    """What a plan needs for a page from before the first connect, and lacks."""
+def _lacks(run: Run) -> list[str]:
+    """What the run's plan, or that of its agent, needs for a page from before the first connect,
+    and lacks.
+    """
+    has_agent = run.place.agent is not None
     lacks = []
-    if not plan.status_url and plan.server_metrics:
-        lacks.append("metrics_map")
-    elif not plan.status_url:
-        lacks.append("status_url")
-    if not plan.baseline_s:
+    if not run.plan.status_url and run.place.metrics_urls:
+        lacks.append("metrics_map_of_agent" if has_agent else "metrics_map")
+    elif not run.plan.status_url:
+        lacks.append("status_url_of_agent" if has_agent else "status_url")
+    if not run.plan.baseline_s:
         lacks.append("baseline")
     return lacks
 

@@ -373,11 +373,15 @@ def _way_to_a_page(server: str) -> str:
 @finding("reconciliation_unknown", "info")
 def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> Words:
     """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a
-    status page and a baseline, those that were not planned.
+    status page and a baseline, those that were not planned, or not given to the agent.
     """
+    metrics_map = "name what counts connections on its page of metrics with --metrics-map"
+    status_url = _way_to_a_page(server)
     ways = {
-        "status_url": _way_to_a_page(server),
-        "metrics_map": "name what counts connections on its page of metrics with --metrics-map",
+        "status_url": status_url,
+        "status_url_of_agent": f"{status_url} of 'asyncli agent'",
+        "metrics_map": metrics_map,
+        "metrics_map_of_agent": f"{metrics_map} of 'asyncli agent'",
         "baseline": "plan a --baseline",
     }
     missing = ", and ".join(ways[name] for name in lacks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import TOKEN, AnAgent, token_file
 from contract import document
 from programs import here, recorded
+from programs import serving as listening
 
 from asyncli.analysis.cost import costs
 from asyncli.model import metrics
@@ -61,16 +64,23 @@ public class Holder {
     }
 }
 """
+_BEARER = {"Authorization": f"Bearer {TOKEN}"}
 _PACE = ("-k", "2", "--ramp", "200/s", "--plateaus", "4", "--plateau-rest", "2.5", "--hold", "2", "--baseline", "2", "--residue", "0.5")
 
 
 @contextmanager
-def serving(argv: Sequence[str]) -> Iterator[str]:
-    """The URL of a server that prints its port."""
+def serving_process(argv: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """The URL and the process of a server that prints its port."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/"
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/", process.pid
         process.kill()
+
+
+@contextmanager
+def serving(argv: Sequence[str]) -> Iterator[str]:
+    with serving_process(argv) as (url, _):
+        yield url
 
 
 # For what fails at the first attempt.
@@ -127,6 +137,57 @@ def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
     assert live["ci95"][0] < live["bytes_per_connection"] < live["ci95"][1]
 
 
+def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
+    """The server's process is on the agent's host, and nothing that it does came over the wire."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node on this host")
+    there = ("--token-file", token_file(tmp_path), "--server-pid")
+    asked = ("--collect", "auto", "--agent-token-file", str(tmp_path / "token"), "--agent")
+    with serving_process([node, "-e", _NODE]) as (url, pid):
+        with AnAgent(tmp_path, *there, str(pid), name="deaf") as deaf:
+            refused = here(tmp_path, "soak", url, "-c", "10", "--plateaus", "3", *asked, deaf.url)
+            lease = json.loads(deaf.ask("/v1/lease", "POST", b'{"holder": "a test"}', **_BEARER)[1])["lease"]
+            status, answer = deaf.ask("/v1/collection", "POST", b"touch /tmp/x", Asyncli_Lease=lease, **_BEARER)
+        with AnAgent(tmp_path, *there, str(pid), "--allow-collect") as agent:
+            # Another session's soak is not stopped by somebody else.
+            assert agent.ask("/v1/collection", "POST", b"", **_BEARER)[0] == 409
+            _, summary = soaked(tmp_path, url, *asked, agent.url)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", 9229), 1.0)
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert "--allow-collect" in refused.err
+    assert (status, b"--allow-collect" in answer) == (403, True)
+    live = summary["cost"]["live"]
+    assert (live["forced"], live["collections"]) == (True, 7)
+    assert 15_000 < live["bytes_per_connection"] < 40_000
+    assert findings(summary)["collections_forced"]["fields"]["collections"] == 8
+    assert "live" in summary["residue"]
+
+
+def test_an_agent_says_what_it_cannot_ask(tmp_path: Path, nginx: Any) -> None:
+    with AnAgent(tmp_path, "--token-file", token_file(tmp_path), "--server-pid", str(nginx.pid), "--allow-collect") as agent:
+        asked = ("--collect", "auto", "--agent", agent.url, "--agent-token-file", str(tmp_path / "token"))
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=50, pace=_BRISK)
+    assert "be asked" in findings(summary)["collection_failed"]["evidence"]
+    assert summary["connections"]["held"] == 50
+
+
+def test_what_is_alive_after_a_command_the_agents_page_says(tmp_path: Path, nginx: Any) -> None:
+    """A command runs beside the soak; the server's page of metrics is read by the agent alone."""
+    page = b"go_memstats_heap_alloc_bytes 5000000\ngo_memstats_next_gc_bytes 9000000\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+    with listening(answer=answer) as page_server, AnAgent(tmp_path, "--server-pid", str(nginx.pid), "--server-metrics", page_server.url) as agent:
+        run, _ = soaked(tmp_path, nginx.url, "--collect", "true", "--agent", agent.url, connections=30, pace=_BRISK)
+    assert set(run.series(metrics.RUNTIME_FORCED_BYTES).values) == {5e6}
+
+
+def test_collections_need_a_token(tmp_path: Path) -> None:
+    done = here(tmp_path, "agent", "--server-pid", "1", "--allow-collect")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "--token-file" in done.err
+
+
 def test_a_runtime_that_cannot_be_asked_is_told_and_nothing_is_lost(tmp_path: Path, nginx: Any) -> None:
     _, summary = soaked(tmp_path, nginx.url, "--collect", "auto", "--server-pid", str(nginx.pid), connections=50, pace=_BRISK)
     failed = findings(summary)["collection_failed"]
@@ -152,7 +213,7 @@ def test_a_command_that_fails_is_told(tmp_path: Path, nginx: Any, command: str, 
     [
         (["--collect", "auto"], "--collect: a collection is asked for at the end of each plateau"),
         (["--collect", "true {pid}"], "--collect: a collection is asked for at the end of each plateau"),
-        (["--collect", "auto", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "is on the agent's host"),
+        (["--collect", "kill {pid}", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "{pid} is a process of the agent's host"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, words: list[str], says: str) -> None:
