@@ -79,6 +79,7 @@ _LOGIN = (
 )
 _TOO_LONG = "aim --server-metrics at a page with fewer metrics"
 _WRONG_COUNTS = "see what serves this page, or leave --server-metrics out"
+_NAME_SERVERS_PAGE = "name the page of the server's own process, or leave it out"
 _REDIRECT = "write the URL of the page itself"
 
 
@@ -157,8 +158,13 @@ class MetricsReader:
         self._require_page(answer)
         page = self._parse(answer.body, now_s)
         self._pages.recognise(page)
+        if self._pages.refused:
+            raise self._error(self._pages.refused, _NAME_SERVERS_PAGE)
         values = self._pages.runtime(page) | self._counts(page, now_s)
         self._set_rows(page)
+        if not values and not self.rows and page.stamped:
+            complaint = "gives its values with timestamps, so they are of other instants"
+            raise self._error(complaint, _NAME_SERVERS_PAGE)
         if not self._pages.products and not self.rows:
             raise self._error("has no metric that asyncli knows", _way_to_map(answer.body))
         self._took_s.append(now_s - begun_s)
@@ -289,7 +295,8 @@ class MetricsPages:
                 )
         # Requests alone, which an earlier page may count, are no reason to leave this one out.
         for place, values in enumerate(pages):
-            if STATUS_ACTIVE in values:
+            # A broker's count comes later.
+            if self._readers[place].source.active_by:
                 self._counts_of = place
                 if values.keys() - _OF_COUNTS:
                     self._runtime_of = place

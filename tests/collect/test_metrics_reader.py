@@ -77,6 +77,21 @@ async def test_a_page_that_cannot_be_used_says_why(answer: bytes, said: str) -> 
         assert server.requests == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (metrics_pages.CADVISOR, "is of cAdvisor: the memory of whole cgroups"),
+        # As Prometheus gives the metrics of others (/federate).
+        ('go_memstats_heap_alloc_bytes{instance="a"} 5e6 1795906561290\ngo_goroutines 5 1795906561290\n', "with timestamps"),
+    ],
+)
+async def test_memory_of_another_instant_is_refused(text: str, said: str) -> None:
+    with serving(answer=page(text)) as server:
+        refused = await refusal(server.url)
+    assert said in refused
+    assert "name the page of the server's own process" in refused
+
+
 async def test_a_page_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_reader, "TIMEOUT_S", 0.5)
 
