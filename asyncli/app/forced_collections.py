@@ -29,6 +29,9 @@ _LEAD_S = 1.0
 _TIMES_LONGEST = 3.0
 # The first may free what the server's start left, and loads code.
 _BEFORE_CONNECTS = 2
+# What Go's pools keep of closed connections (sync.Pool, two buffers of 4 kB of each in net/http)
+# goes at the second collection, and so do objects with finalizers.
+_AFTER_DRAIN = 2
 
 
 class ForcedCollections:
@@ -65,6 +68,10 @@ class ForcedCollections:
 
     async def before_connects(self) -> None:
         for _ in range(_BEFORE_CONNECTS):
+            await self.take()
+
+    async def after_drain(self) -> None:
+        for _ in range(_AFTER_DRAIN):
             await self.take()
 
     async def at_plateaus(self, t0_s: float) -> None:
