@@ -442,6 +442,9 @@ def server_metrics() -> Iterator[str]:
     for product in PRODUCTS:
         yield f"\n### {product.name}\n\n"
         names = " or ".join(f"`{name}`" for name in product.recognised_by)
+        if product.refused:
+            yield f"Recognised by {names}, and refused: it {product.refused}.\n"
+            continue
         yield f"Recognised by {names}. {_how_known(product)}\n"
         rows = ((f"`{one.metric}`", _place(one), _scrape(one)) for one in product.readings)
         yield from table(("metric", "on the page", "asyncli's reading of the page"), rows)

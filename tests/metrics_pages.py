@@ -322,3 +322,43 @@ EXPVAR = r"""{"cmdline": ["go/g"], "memstats": {"Alloc": 1050920, "TotalAlloc": 
 1443969, "GCSys": 2241264, "OtherSys": 475023, "NextGC": 4194304, "LastGC": 1795893576330952837, "PauseTotalNs": 562634, "PauseNs": [562634,
 0], "PauseEnd": [1795893576330952837, 0], "NumGC": 1, "NumForcedGC": 1, "GCCPUFraction": 0.0001604178444427754, "EnableGC": true, "DebugGC":
 false}}"""
+
+# cAdvisor 0.49.1 as the kubelet has it in itself (a program with its manager and its collector), on cgroups of version 1. With labels of pods
+# and containers only its documentation. The row of the whole is smaller than that of a part.
+CADVISOR = r"""# HELP cadvisor_version_info A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.
+# TYPE cadvisor_version_info gauge
+cadvisor_version_info{cadvisorRevision="",cadvisorVersion="",dockerVersion="",kernelVersion="",osVersion="Debian GNU/Linux 12 (bookworm)"} 1
+# HELP container_memory_cache Number of bytes of page cache memory.
+# TYPE container_memory_cache gauge
+container_memory_cache{id="/"} 2.74259968e+09 1795906561290
+container_memory_cache{id="/system"} 2.731687936e+09 1795906560774
+container_memory_cache{id="/system/a"} 1.509482496e+09 1795906560971
+# HELP container_memory_rss Size of RSS in bytes.
+# TYPE container_memory_rss gauge
+container_memory_rss{id="/"} 1.231798272e+09 1795906561290
+container_memory_rss{id="/system"} 1.220800512e+09 1795906560774
+container_memory_rss{id="/system/a"} 7.87791872e+08 1795906560971
+# HELP container_memory_usage_bytes Current memory usage in bytes, including all memory regardless of when it was accessed
+# TYPE container_memory_usage_bytes gauge
+container_memory_usage_bytes{id="/"} 3.974160384e+09 1795906561290
+container_memory_usage_bytes{id="/system"} 4.429611008e+09 1795906560774
+container_memory_usage_bytes{id="/system/a"} 2.622083072e+09 1795906560971
+# HELP container_memory_working_set_bytes Current working set in bytes.
+# TYPE container_memory_working_set_bytes gauge
+container_memory_working_set_bytes{id="/"} 2.51070464e+09 1795906561290
+container_memory_working_set_bytes{id="/system"} 2.966368256e+09 1795906560774
+container_memory_working_set_bytes{id="/system/a"} 2.005495808e+09 1795906560971
+# HELP container_scrape_error 1 if there was an error while getting container metrics, 0 otherwise
+# TYPE container_scrape_error gauge
+container_scrape_error 0
+# HELP container_sockets Number of open sockets for the container.
+# TYPE container_sockets gauge
+container_sockets{id="/"} 40362 1795906561290
+container_sockets{id="/system"} 0 1795906560774
+container_sockets{id="/system/a"} 0 1795906560971
+# HELP container_spec_memory_limit_bytes Memory limit for the container.
+# TYPE container_spec_memory_limit_bytes gauge
+container_spec_memory_limit_bytes{id="/"} 2.5276510208e+10
+container_spec_memory_limit_bytes{id="/system"} 0
+container_spec_memory_limit_bytes{id="/system/a"} 0
+"""

@@ -23,10 +23,13 @@ from asyncli.model.values import parse_url
 
 # An answer takes milliseconds; the first hello parses a configuration and runs a program.
 _ANSWER_S, _HELLO_S = 2.5, 10.0
+# The agent answers after 25 s at most.
+_COLLECTION_S = 27.0
 #: For a sample of everything: twice the collector's border wait, and the round trip.
 BORDER_S = 7.0
 # Round trips of the first clock measurement: the shortest counts.
 _ROUND_TRIPS = 8
+_LONGEST_REASON = 500
 _NO_AGENT = "see that --agent names an asyncli agent"
 T = TypeVar("T")
 
@@ -66,6 +69,8 @@ class AgentClient:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         self._connection = KeptConnection(headers, self._tls)
+        # Samples are read while the server collects.
+        self._collections = KeptConnection(headers, self._tls)
 
     @property
     def in_the_clear(self) -> bool:
@@ -113,14 +118,33 @@ class AgentClient:
         self._add_exchange(asked_s, batch.clock)
         return batch
 
+    async def collection(self) -> float | None:
+        """Ask the server's runtime for a collection: what is alive after it (bytes). May be asked
+        while another request is under way. Raises :class:`AgentError` where there was none.
+        """
+        body = await self._ask(
+            "POST", "/v1/collection", within_s=_COLLECTION_S, connection=self._collections
+        )
+        collected = self._read(body, wire.Collected)
+        if collected.failed:
+            raise AgentError(f"agent {self.url}: {collected.failed[:_LONGEST_REASON]}")
+        return collected.live_bytes
+
     async def close(self) -> None:
         await self._connection.close()
+        await self._collections.close()
 
     def _add_exchange(self, asked_s: float, clock: wire.Instants) -> None:
         self.clock.add(Exchange(asked_s, clock.received_s, clock.answered_s, time.monotonic()))
 
     async def _ask(
-        self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        within_s: float = _ANSWER_S,
+        connection: KeptConnection | None = None,
     ) -> bytes:
         import aiohttp
 
@@ -128,7 +152,7 @@ class AgentClient:
         if self._lease:
             headers[wire.LEASE_HEADER] = self._lease
         try:
-            answer = await self._connection.ask(
+            answer = await (connection or self._connection).ask(
                 method, self.url + path, within_s=within_s, headers=headers, body=body
             )
         except TimeoutError:
@@ -178,6 +202,8 @@ class AgentClient:
                 f"refuses the token of {self._token_source}",
                 "give the one that the agent was started with",
             )
+        if why == wire.NO_COLLECTIONS:
+            return AgentError(f"agent {self.url}: {why}")
         if status == 409:
             return AgentHeldError(
                 f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after "

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
-from asyncli.agent.wire import KEEPS_S, Batch, Hello, LeaseGrant
+from asyncli.agent.wire import KEEPS_S, NO_COLLECTIONS, Batch, Hello, LeaseGrant
 from asyncli.collect.collector import own_probes
+from asyncli.collect.forced_collection import Collect
 from asyncli.collect.kernel import MemoryReader, read_counters
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probe_budget import ProbeReading
@@ -77,6 +78,8 @@ class AgentCollector(Sampler):
         # The number of the last sample, and its instant on the run's clock.
         self._after = 0
         self._last_s = -math.inf
+        # Its values.
+        self._newest: dict[str, float] = {}
         # Whether the agent has restarted since.
         self._restarted = False
         # Since when it has been silent, and whether that was reported.
@@ -145,6 +148,16 @@ class AgentCollector(Sampler):
             facts["clock_drift_error_ppm"] = error * _PER_MILLION
         return facts
 
+    @property
+    def collect_by_agent(self) -> Collect:
+        """Asks the agent for a collection of the server's heap."""
+        return self._client.collection
+
+    async def sample_now(self) -> Sample:
+        """What this host and the agent's have now."""
+        sample = await super().sample_now()
+        return Sample(sample.t_s, {**self._newest, **sample.values})
+
     def read_far(self) -> tuple[Limits, Configured, str | None]:
         """The limits of the server's host, the server's configuration, the agent's status page."""
         assert self._hello is not None
@@ -156,6 +169,8 @@ class AgentCollector(Sampler):
         """
         hello = await self._client.hello()
         self._hello = hello
+        if self._plan.collect == "auto" and not hello.collects:
+            raise AgentError(f"--collect auto: agent {self._client.url}: {NO_COLLECTIONS}")
         if hold:
             self._after = (await self._take_lease()).newest
         self._probes = self._client_probes() | own_probes(self._generator_pids)
@@ -267,7 +282,8 @@ class AgentCollector(Sampler):
             overrun = False
             self._last_s = t_s
             self._restarted = False
-            self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
+            self._newest = self._relevant(self._continue_counters(row.values))
+            self._on_sample(Sample(t_s, self._newest))
         for finding_row in batch.findings:
             self._report_once(self._on_run_clock(finding_row.finding))
 

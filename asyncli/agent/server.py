@@ -1,7 +1,8 @@
 """The agent's server: a collector on the agent's clock, served over HTTP.
 
 :meth:`Agent._guard` checks each request's rate, token and protocol, in bounded time and size, and
-logs refusals. A client cannot change what is sampled; it may request an immediate sample.
+logs refusals. A client cannot change what is sampled; it may request an immediate sample, and a
+collection of the server's heap if whoever started the agent allows that.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from asyncli.agent.exposition import exposition
 from asyncli.agent.lease import Lease
 from asyncli.agent.wire import (
     LEASE_HEADER,
+    NO_COLLECTIONS,
     PROTOCOL,
     PROTOCOL_HEADER,
     Batch,
+    Collected,
     Hello,
     Instants,
     LeaseGrant,
@@ -33,11 +36,19 @@ from asyncli.agent.wire import (
     Refusal,
 )
 from asyncli.collect.collector import Collector
+from asyncli.collect.forced_collection import (
+    LONGEST_S,
+    Collect,
+    by_runtime,
+    collection,
+    require_small_heap,
+)
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
-from asyncli.model.errors import HostError
+from asyncli.model.errors import HostError, PeerError
 from asyncli.model.masks import masked_page
+from asyncli.model.metrics import SERVER_RSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 from asyncli.preflight.configured import Configured, read_configured
@@ -49,6 +60,8 @@ from asyncli.web.listener import GuardedListener, shown
 _LONGEST_BODY = 1024
 # The longest answer takes twice the collector's border wait: a sample of everything.
 _ANSWER_S = 10.0
+# A collection may take so long, and the server's processes are read before it.
+_COLLECTION_S = LONGEST_S + 5.0
 # nginx's configuration is parsed at most this often.
 _FACTS_FOR_S = 5.0
 # Values younger than this are current.
@@ -61,6 +74,10 @@ _BURST = 40.0
 # Immediate samples, which ignore the budget: a soak has six phase borders.
 _IMMEDIATE_PER_S = 0.5
 _IMMEDIATE_BURST = 12.0
+# Collections, each of which stops the server: a soak has two before its first connect, one at the
+# end of each plateau, and two at its end.
+_COLLECTIONS_PER_S = 0.5
+_COLLECTIONS_BURST = 12.0
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,8 +85,9 @@ _encode = msgspec.json.Encoder().encode
 class Agent:
     """Samples the server that ``plan`` names and serves the samples at ``host``:``port``.
 
-    ``token``: required of all clients. ``log`` gets a line for each refusal. Use: ``open``, then
-    ``run`` until cancelled, then ``close``.
+    ``token``: required of all clients. ``collects``: it asks the server's runtime for collections
+    if a session requests them. ``log`` gets a line for each refusal. Use: ``open``, then ``run``
+    until cancelled, then ``close``.
     """
 
     def __init__(
@@ -81,10 +99,12 @@ class Agent:
         token: str | None,
         tls: ssl.SSLContext | None,
         log: Callable[[str], None],
+        collects: bool = False,
     ) -> None:
         self._plan = plan
         self._host = host
         self._tls = tls
+        self._collects = collects
         #: The port it listens on.
         self.port = port
         self._instance = secrets.token_hex(8)
@@ -94,10 +114,12 @@ class Agent:
         self._began = time.strftime("%H:%M:%S")
         self._guarded = Guard(token, host, log, per_s=_PER_S, burst=_BURST)
         self._immediate_rate = Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
+        self._collection_rate = Rates(_COLLECTIONS_PER_S, _COLLECTIONS_BURST)
         options = SamplerOptions(on_sample=self._sampled, on_finding=self._found)
         self._collector = Collector(plan, options, local=True, knows_targets=False)
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
+        self._collecting = asyncio.Lock()
         self._runner: web.AppRunner | None = None
         self._listener: GuardedListener | None = None
         self._next_sample = asyncio.Event()
@@ -137,6 +159,7 @@ class Agent:
             web.delete("/v1/lease", self._release_lease),
             web.get("/v1/samples", self._samples, allow_head=False),
             web.post("/v1/sample", self._sample),
+            web.post("/v1/collection", self._collection),
             web.get("/metrics", self._metrics, allow_head=False),
         ])  # fmt: skip
         self._runner = quiet_runner(app, self._guarded)
@@ -193,7 +216,8 @@ class Agent:
             await self._guarded.check_token(request)
             client.authenticated = True
             _check_protocol(request)
-            async with asyncio.timeout(_ANSWER_S):
+            is_collection = request.path == "/v1/collection"
+            async with asyncio.timeout(_COLLECTION_S if is_collection else _ANSWER_S):
                 return await handler(request)
         except TimeoutError:
             status = 408
@@ -240,6 +264,7 @@ class Agent:
                 newest=self._buffer.newest,
                 latest=self._buffer.latest(time.monotonic(), _PRESENT_S),
                 lasting=self._buffer.lasting,
+                collects=self._collects,
             )
         )
 
@@ -296,6 +321,36 @@ class Agent:
             # Wait for the next regular sample: a series of short soaks has many borders.
             await self._next_sample.wait()
         return self._batch(received_s, after)
+
+    async def _collection(self, request: web.Request) -> web.Response:
+        """Ask the server's runtime for a collection, as the runtime alone decides: nothing of the
+        request is used.
+        """
+        self._renew(request)
+        if not self._collects:
+            raise RefusedError(403, NO_COLLECTIONS)
+        if not self._collection_rate.allow("", time.monotonic()):
+            raise RefusedError(429, "asks for too many collections")
+        # One at a time: a session that lost its connection may ask again meanwhile.
+        async with self._collecting:
+            try:
+                done = await collection(await self._how_to_collect())
+            except PeerError as error:
+                return _answer(Collected(None, str(error)))
+        return _answer(Collected(done.live_bytes))
+
+    async def _how_to_collect(self) -> Collect:
+        """How to ask the server's process as it is now. Raises :class:`PeerError`."""
+        await self._collector.refresh_server()
+        server = self.server
+        if server.pid is None:
+            raise PeerError(
+                "--collect auto: the server's process is unknown; name it to the agent with "
+                "--server-pid"
+            )
+        memory = self._buffer.latest(time.monotonic()).get(SERVER_RSS_BYTES, 0.0)
+        require_small_heap(memory)
+        return by_runtime(server.runtime.kind, server.pid)
 
     def _found(self, finding: Finding) -> None:
         self._buffer.finding(time.monotonic(), finding)

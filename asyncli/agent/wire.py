@@ -3,7 +3,8 @@ types.
 
 GET /v1/hello describes the agent; POST and DELETE /v1/lease take and release the lease; GET
 /v1/samples?after=N returns the samples after N; POST /v1/sample?after=N takes a sample of
-everything first. Instants are seconds of the agent's monotonic clock; :mod:`asyncli.collect.clocks`
+everything first; POST /v1/collection, which has no parameter, asks the server's runtime for a
+collection. Instants are seconds of the agent's monotonic clock; :mod:`asyncli.collect.clocks`
 converts them.
 """
 
@@ -33,6 +34,11 @@ MOST_ROWS = 60
 #: A shorter token can be guessed; a longer text is another file.
 SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
 _LONGEST_HOLDER = 200
+#: Why an agent refuses a collection.
+NO_COLLECTIONS = (
+    "it may not ask the server for collections; start it with --allow-collect, or leave --collect "
+    "out"
+)
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 #: An instant of a monotonic clock (s).
@@ -96,6 +102,8 @@ class Hello(msgspec.Struct, frozen=True):
     newest: Number
     latest: dict[str, float]
     lasting: list[Finding] = msgspec.field(name="standing")
+    #: Whether it asks the server's runtime for collections. Earlier versions do not.
+    collects: bool = False
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -114,6 +122,15 @@ class LeaseGrant(msgspec.Struct, frozen=True):
 
     lease: str
     newest: Number
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What was alive (bytes) after a collection of the server's heap; ``failed``: why there was
+    none, "" if there was.
+    """
+
+    live_bytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)] | None
+    failed: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):

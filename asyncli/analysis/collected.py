@@ -204,14 +204,13 @@ def _share_of_connections(run: Run, held: Series) -> float | None:
     """How many descriptors of the page's process, or connections by its own count, came with each
     connection; None if the page says neither.
     """
-    opened = run.series(metrics.RUNTIME_DESCRIPTORS)
-    if not opened and run.plan.server_metrics and run.plan.status_url is None:
-        opened = run.series(metrics.STATUS_ACTIVE)
+    opened = run.series(metrics.RUNTIME_DESCRIPTORS) or run.series(metrics.RUNTIME_CONNECTIONS)
     before = opened.between(-math.inf, run.first_connect_s).values
     hold = run.phase("hold")
     if not before or hold is None:
         return None
-    during = opened.between(hold.start_s, hold.start_s + OTHERS_INTO_HOLD_S)
+    _, hold_end_s = _ends_of_ramp_and_hold(run)
+    during = opened.between(hold.start_s, min(hold_end_s, hold.start_s + OTHERS_INTO_HOLD_S))
     if not during:
         return None
     connections = statistics.median(held.at(t_s) or 0.0 for t_s in during.t_s)

@@ -18,8 +18,7 @@ from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
-from asyncli.model.metrics import SERVER_SOCKETS
-from asyncli.model.plan import Plan
+from asyncli.model.metrics import SERVER_PROCESSES, SERVER_SOCKETS
 from asyncli.model.records import Finding, PhaseName
 from asyncli.model.run import Run
 from asyncli.model.topology import CountSource
@@ -91,7 +90,7 @@ def reconcile(
     if _has_pages(run, pages):
         findings = _compare(run, totals, client, pages, result, context)
     else:
-        lacks = _lacks(run.plan)
+        lacks = _lacks(run)
         findings = [counts.reconciliation_unknown("no_page", lacks, context.server)]
     return result, [*findings, *_divergence_findings(result.divergences, context)]
 
@@ -140,7 +139,9 @@ def _compare(
     if active is not None or pages.t_s[-1] >= stop_s:
         _set_deltas(result, pages)
     restarts = _restarts(pages)
-    why = _why_unknown(run, pages, active)
+    why = _why_unknown(run, pages, active, totals.open)
+    if why == "page_of_a_part":
+        result.divergences = [kept for kept in result.divergences if kept.pair == "asked"]
     if why == "page_of_new_processes":
         result.divergences = _begun_before(result.divergences, pages.restarted_s[0])
     if why is not None or active is None:
@@ -237,14 +238,17 @@ def _lost_with_worker(diagnosis: Diagnosis) -> int:
     return diagnosis.count
 
 
-def _lacks(plan: Plan) -> list[str]:
-    """What a plan needs for a page from before the first connect, and lacks."""
+def _lacks(run: Run) -> list[str]:
+    """What the run's plan, or that of its agent, needs for a page from before the first connect,
+    and lacks.
+    """
+    has_agent = run.place.agent is not None
     lacks = []
-    if not plan.status_url and plan.server_metrics:
-        lacks.append("metrics_map")
-    elif not plan.status_url:
-        lacks.append("status_url")
-    if not plan.baseline_s:
+    if not run.plan.status_url and run.place.metrics_urls:
+        lacks.append("metrics_map_of_agent" if has_agent else "metrics_map")
+    elif not run.plan.status_url:
+        lacks.append("status_url_of_agent" if has_agent else "status_url")
+    if not run.plan.baseline_s:
         lacks.append("baseline")
     return lacks
 
@@ -263,7 +267,7 @@ def _active_at_end(run: Run, pages: Pages) -> float | None:
     return float(pages.active[recent][-1])
 
 
-def _why_unknown(run: Run, pages: Pages, active: float | None) -> Unknown | None:
+def _why_unknown(run: Run, pages: Pages, active: float | None, held: int) -> Unknown | None:
     """Why the counts at the end cannot be compared; None: they can."""
     if not pages.comparable:
         return "page_tells_nothing"
@@ -271,7 +275,22 @@ def _why_unknown(run: Run, pages: Pages, active: float | None) -> Unknown | None
         return "page_silent"
     if _page_of_new_processes(run, pages):
         return "page_of_new_processes"
+    if _page_of_a_part(run, active, held):
+        return "page_of_a_part"
     return None
+
+
+def _page_of_a_part(run: Run, active: float, held: int) -> bool:
+    """Whether a page of metrics counts the connections of one process of several: fewer than the
+    ``held`` ones, all of which programs on the server's host have accepted.
+    """
+    processes = max(run.series(SERVER_PROCESSES).values, default=0.0)
+    if run.place.count_source is None or processes < 2 or run.hold is None:
+        return False
+    accepted = run.series(SERVER_SOCKETS).between(run.hold.start_s, run.stop_s).values
+    if not accepted or abs(accepted[-1] - held) > WORTH_TELLING * held:
+        return False
+    return active < (1 - WORTH_TELLING) * held
 
 
 def _others_hold_sockets(run: Run) -> bool:

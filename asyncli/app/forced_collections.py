@@ -9,22 +9,29 @@ import time
 from collections.abc import Awaitable, Callable
 
 from asyncli.app.progress import Progress
-from asyncli.collect.forced_collection import Collect, by_command, by_runtime, by_url, collection
+from asyncli.collect.forced_collection import (
+    Collect,
+    by_command,
+    by_runtime,
+    by_url,
+    collection,
+    require_small_heap,
+)
 from asyncli.collect.locate import ServerFacts
 from asyncli.findings.collected import collection_failed
 from asyncli.model import metrics
 from asyncli.model.errors import PeerError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
-from asyncli.model.units import format_bytes
 
 # A collection before a plateau's end begins so early (s), or by so many times the longest so far.
 _LEAD_S = 1.0
 _TIMES_LONGEST = 3.0
 # The first may free what the server's start left, and loads code.
 _BEFORE_CONNECTS = 2
-#: A larger heap stands still for long: it is asked only where a URL or a command is named.
-LARGEST_HEAP = 1e9
+# What Go's pools keep of closed connections (sync.Pool, two buffers of 4 kB of each in net/http)
+# goes at the second collection, and so do objects with finalizers.
+_AFTER_DRAIN = 2
 
 
 class ForcedCollections:
@@ -32,6 +39,8 @@ class ForcedCollections:
 
     ``command``: of ``--collect COMMAND``; "" where the plan says how. ``read_all``: reads
     everything now, the page of metrics too, which says what is alive where the collection does not.
+    ``by_agent``: asks the agent on the server's host, which alone can ask its processes; None
+    without an agent.
     """
 
     def __init__(
@@ -42,6 +51,7 @@ class ForcedCollections:
         progress: Progress,
         *,
         read_all: Callable[[], Awaitable[Sample]],
+        by_agent: Collect | None,
         on_sample: Callable[[Sample], None],
         on_finding: Callable[[Finding], None],
     ) -> None:
@@ -50,6 +60,7 @@ class ForcedCollections:
         self._server = server
         self._progress = progress
         self._read_all = read_all
+        self._by_agent = by_agent
         self._on_sample = on_sample
         self._on_finding = on_finding
         self._longest_s = 0.0
@@ -57,6 +68,10 @@ class ForcedCollections:
 
     async def before_connects(self) -> None:
         for _ in range(_BEFORE_CONNECTS):
+            await self.take()
+
+    async def after_drain(self) -> None:
+        for _ in range(_AFTER_DRAIN):
             await self.take()
 
     async def at_plateaus(self, t0_s: float) -> None:
@@ -106,6 +121,8 @@ class ForcedCollections:
         assert self._plan.collect is not None
         if self._plan.collect != "auto":
             return by_url(self._plan.collect, self._plan.tls_options)
+        if self._by_agent is not None:
+            return self._by_agent
         if self._server.pid is None:
             raise PeerError(
                 "--collect auto: the server's process is unknown; name it with --server-pid"
@@ -116,12 +133,7 @@ class ForcedCollections:
 
     async def _require_small_heap(self) -> None:
         sample = await self._read_all()
-        memory = sample.values.get(metrics.SERVER_RSS_BYTES, 0.0)
-        if memory > LARGEST_HEAP:
-            raise PeerError(
-                f"--collect auto: the server has {format_bytes(memory)}, and would stand still for "
-                "long; name how to ask it all the same: --collect URL or COMMAND"
-            )
+        require_small_heap(sample.values.get(metrics.SERVER_RSS_BYTES, 0.0))
 
     async def _by_page(self) -> float | None:
         """What is alive by the page of metrics, just after a collection; None if it does not

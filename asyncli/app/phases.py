@@ -99,7 +99,7 @@ class Phases:
         await self._sample()
         if not self._incoming.nothing_connected:
             await self._wait(progress.plan.residue_s, even_if_stopped=True)
-            await self._collections.take()
+            await self._collections.after_drain()
         await self._sample()
         self._leave(progress.now_s())
 

@@ -209,6 +209,7 @@ class Soak:
             examined.server,
             progress,
             read_all=sampler.sample_now,
+            by_agent=sampler.collect_by_agent,
             on_sample=self._record_own_sample,
             on_finding=self._recorder.finding,
         )

@@ -51,17 +51,24 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Key of the certificate.  [default: in the certificate's file]",
 )
+@click.option(
+    "--allow-collect",
+    is_flag=True,
+    help="Let a session ask the server's runtime for collections (soak --collect auto). Needs a "
+    "token.",
+)
 def command(**values: Any) -> int:
     """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for
     Prometheus (/metrics).
 
     It reads the status page, processes, kernel and limits once a second, keeps ten minutes of
-    samples, and changes nothing. Ctrl-C or SIGTERM ends it.
+    samples, and changes nothing without --allow-collect. Ctrl-C or SIGTERM ends it.
     """
     host, port = _address(values.pop("listen"))
     token_file = values.pop("token_file")
     certificate = values.pop("tls_cert")
     key = values.pop("tls_key")
+    allows_collect = values.pop("allow_collect")
     if key is not None and certificate is None:
         raise PlanError("--tls-key: there is no certificate; name it with --tls-cert")
     keys = ("server_pid", "server_pidfile", "server_name")
@@ -70,10 +77,10 @@ def command(**values: Any) -> int:
         raise PlanError(f"{' and '.join(named)}: name the server once; leave out all but one")
     if not named and values["status_url"] is None:
         raise PlanError(
-            "no server named; give its --status-url, or name its process with --server-name or "
-            "--server-pidfile"
+            "no server named; give its --status-url, or name its process with --server-name, "
+            "--server-pidfile or --server-pid"
         )
-    return _run(values, host, port, token_file, certificate, key)
+    return _run(values, host, port, token_file, certificate, key, allows_collect=allows_collect)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -96,6 +103,8 @@ def _run(
     token_file: str | None,
     certificate: str | None,
     key: str | None,
+    *,
+    allows_collect: bool,
 ) -> int:
     """Sample and serve until a signal; return 0.
 
@@ -106,6 +115,12 @@ def _run(
     from asyncli.preflight.host_limits import raise_nofile
 
     token = _token(host, token_file)
+    if allows_collect and token is None:
+        raise PlanError(
+            "--allow-collect: a collection stops the server for a while, and without a token every "
+            f"user of this host could ask for it; name one with --token-file, or set "
+            f"{TOKEN_VARIABLE}"
+        )
     tls = None
     if certificate is not None:
         tls = _tls(certificate, key)
@@ -119,7 +134,7 @@ def _run(
     if token is not None and tls is None and not _loopback(host):
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
-    asyncio.run(_serve(plan, host, port, token, tls))
+    asyncio.run(_serve(plan, host, port, token, tls, allows_collect=allows_collect))
     # The output is a log: the exit does not wait for its reader.
     Signals.late = True
     return 0
@@ -163,7 +178,9 @@ def _warn_of_certificate(tls: SSLContext, certificate: str) -> None:
         )
 
 
-async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) -> None:
+async def _serve(
+    plan: Plan, host: str, port: int, token: str | None, tls: Any, *, allows_collect: bool
+) -> None:
     import asyncio
 
     from asyncli.agent.server import Agent
@@ -172,7 +189,9 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
     loop = asyncio.get_running_loop()
     for number in stop_signals():
         loop.add_signal_handler(number, stopped.set)
-    agent = Agent(plan, host=host, port=port, token=token, tls=tls, log=_say)
+    agent = Agent(
+        plan, host=host, port=port, token=token, tls=tls, log=_say, collects=allows_collect
+    )
     try:
         await agent.open()
         server = agent.server

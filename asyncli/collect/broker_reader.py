@@ -16,7 +16,7 @@ from collections import deque
 from asyncli.collect.broker_topics import BrokerTopics, topics_of
 from asyncli.collect.http import reason
 from asyncli.collect.locate import MetricsSource
-from asyncli.collect.metric_rules import BROKER_UPTIME, Product
+from asyncli.collect.metric_rules import BROKER_UPTIME, NAMED_BROKER_UPTIME, Product
 from asyncli.collect.metric_values import PageValues
 from asyncli.collect.metrics_page import MetricsPage
 from asyncli.collect.mqtt_packets import (
@@ -50,6 +50,9 @@ from asyncli.model.values import TlsOptions
 TIMEOUT_S = 2.0
 #: What came since an earlier reading may be of any instant since then.
 _LONGEST_PAUSE_S = 2.0
+# How long to wait for the first topics: brokers that publish each second do so within this.
+_FIRST_TOPICS_S = 1.5
+_FIRST_TOPICS_POLL_S = 0.1
 # The broker ends a connection that was silent for 1.5 times this (MQTT 3.1.1, section 3.1.2.10).
 _KEEP_ALIVE_S = 60
 # A broker that counts less often is of no use.
@@ -69,8 +72,8 @@ _REFUSED = "see the broker's log"
 _LOGIN = "write its login into --server-metrics (mqtt://USER:PASSWORD@HOST/)"
 _MAY_NOT_READ = "let this login read $SYS/# in the broker's access list"
 _NO_TOPICS = (
-    "let this login read $SYS/#, and have the broker publish it (mosquitto: sys_interval above 0), "
-    "or name a topic with --metrics-map active=TOPIC"
+    "let this login read $SYS/#, and have the broker publish it (mosquitto, amqtt: sys_interval "
+    "1), or name a topic with --metrics-map active=TOPIC"
 )
 _WRONG_COUNTS = "see what broker this is, or leave --server-metrics out"
 
@@ -123,6 +126,9 @@ class BrokerReader:
         """
         asked_s = time.monotonic()
         subscription = await self._ask()
+        if not self._pages.products:
+            subscription = await self._await_topics(subscription)
+            asked_s = time.monotonic()
         pause_s = asked_s - subscription.read_s
         subscription.read_s = time.monotonic()
         self._recognise(subscription.topics.page())
@@ -151,6 +157,16 @@ class BrokerReader:
                 raise
             raise explained from None
         self._answered += 1
+        return subscription
+
+    async def _await_topics(self, subscription: _Subscription) -> _Subscription:
+        """Wait for what the broker publishes first: it may retain nothing (amqtt), or send what it
+        retains a while after the SUBACK (aedes).
+        """
+        until_s = time.monotonic() + _FIRST_TOPICS_S
+        while time.monotonic() < until_s and not subscription.topics.page().families:
+            await asyncio.sleep(_FIRST_TOPICS_POLL_S)
+            subscription = await self._ask()
         return subscription
 
     def _recognise(self, everything: MetricsPage) -> None:
@@ -202,7 +218,7 @@ class BrokerReader:
 
     def _note_interval(self, page: MetricsPage) -> None:
         """By the broker's clock: ours knows a publication to a second."""
-        uptime = page.families.get(BROKER_UPTIME)
+        uptime = page.families.get(BROKER_UPTIME) or page.families.get(NAMED_BROKER_UPTIME)
         if uptime is None:
             return
         uptime_s = uptime.rows[0].value

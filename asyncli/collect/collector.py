@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from asyncli.collect.broker_reader import BrokerReader
+from asyncli.collect.forced_collection import Collect
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.holders import ports_of
 from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
@@ -81,6 +82,7 @@ class Collector(Sampler):
         self._knows_targets = knows_targets
         #: Set only by :class:`~asyncli.agent.collector.AgentCollector`.
         self.agent: dict[str, Any] | None = None
+        self.collect_by_agent: Collect | None = None
         self._status: StatusReader | None = None
         if plan.status_url is not None:
             self._status = StatusReader(plan.status_url, plan.tls_options, plan.status_headers)

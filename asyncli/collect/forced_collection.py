@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli.collect.http import KeptConnection
 from asyncli.collect.http import reason as reason_of_failure
+from asyncli.collect.procfs import shares_namespace
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError
 from asyncli.model.masks import masked_page
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes
 from asyncli.model.values import TlsOptions, parse_url
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 #: The longest that one collection may take (s). The longest pause of a JVM was 0.93 s with 450
 #: connections, and a heap of some GB takes seconds.
 LONGEST_S = 20.0
+#: A larger heap stands still for long: it is asked only where a URL or a command is named.
+LARGEST_HEAP = 1e9
 #: Node's inspector, unless --inspect-port names another.
 _INSPECTOR = "http://127.0.0.1:9229"
 # How long Node may take to open its inspector, or to close it (s).
@@ -91,6 +95,17 @@ def by_runtime(kind: str, pid: int) -> Collect:
     )
 
 
+def require_small_heap(memory: float) -> None:
+    """Raise :class:`PeerError` if a server with this resident memory (bytes) would stand still for
+    long.
+    """
+    if memory > LARGEST_HEAP:
+        raise PeerError(
+            f"--collect auto: the server has {format_bytes(memory)}, and would stand still for "
+            "long; name how to ask it all the same: --collect URL or COMMAND"
+        )
+
+
 def by_url(url: str, tls: TlsOptions) -> Collect:
     """How to ask by a page that collects."""
     return lambda: _of_url(url, tls)
@@ -107,6 +122,7 @@ def by_command(words: str, pid: int | None) -> Collect:
 async def _of_node(pid: int) -> float:
     import aiohttp
 
+    _require_same_network(pid)
     _signal(pid, signal.SIGUSR1)
     async with aiohttp.ClientSession(trust_env=False) as session:
         page = await _inspector_page(session, pid)
@@ -139,6 +155,15 @@ def _signal(pid: int, number: signal.Signals) -> None:
         raise PeerError(
             f"--collect: process {pid} belongs to another user; run asyncli as that user or as root"
         ) from None
+
+
+def _require_same_network(pid: int) -> None:
+    """Raise :class:`PeerError` if the inspector would open where asyncli cannot close it again."""
+    if shares_namespace(pid, "net") is False:
+        raise PeerError(
+            f"--collect auto: process {pid} is in another network namespace, where its inspector "
+            "cannot be reached; run asyncli or its agent there"
+        )
 
 
 async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:

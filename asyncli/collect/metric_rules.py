@@ -40,6 +40,8 @@ MAPPED = {
 MAPPED_PRODUCT = "--metrics-map"
 #: mosquitto publishes it each time that it counts, whether anything has changed or not.
 BROKER_UPTIME = "$SYS/broker/uptime"
+#: Of a broker that has its own name in its topics.
+NAMED_BROKER_UPTIME = "$SYS/+/uptime"
 #: What a server counts, and asyncli too.
 COUNTS = (STATUS_ACTIVE, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
 
@@ -78,7 +80,8 @@ class Product(NamedTuple):
 
     ``recognised_by``: names that only its pages have; one is enough. ``measured``: seen on a real
     page of it, else only in its documentation. ``is_exporter``: another process than the server
-    writes the page, so what the page says of a runtime is of no interest.
+    writes the page, so what the page says of a runtime is of no interest. ``refused``: why a page
+    of it is of no use, "" if it is of use. ``unless``: names by which it is another product.
 
     Of several readings of one metric the first that is on a page is used.
     """
@@ -88,6 +91,8 @@ class Product(NamedTuple):
     readings: tuple[Reading, ...]
     measured: bool = True
     is_exporter: bool = False
+    refused: str = ""
+    unless: tuple[str, ...] = ()
 
 
 _DESCRIPTORS = Reading(RUNTIME_DESCRIPTORS, ("process_open_fds",))
@@ -98,6 +103,9 @@ _OLD_COLLECTORS = {"gc": ("G1 Old Generation", "PS MarkSweep", "MarkSweepCompact
 # OpenTelemetry's word for the area.
 _HEAP_TYPE = {"jvm_memory_type": ("heap",)}
 _NANOSECOND = 1e-9
+# What a broker publishes that writes its other topics as mosquitto does.
+_OF_MOCHI = "$SYS/broker/started"
+_OF_AMQTT = "$SYS/broker/heap/size"
 
 #: In the order in which they are asked for a count of connections: servers, then runtimes.
 PRODUCTS: tuple[Product, ...] = (
@@ -158,8 +166,26 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(STATUS_ACCEPTS, ("total_connections",)),
         ),
     ),
-    # Topics in place of a page (broker_topics.py). It forgets a count that has not changed for
-    # 60 s (2.0), so a subscriber may be told nothing but the uptime at first.
+    # Topics in place of a page (broker_topics.py). The memory of mochi-mqtt is whole spans of Go's
+    # heap with its garbage, that of amqtt the process's, that of aedes V8's heap with its garbage:
+    # none is what is alive.
+    Product(
+        "mochi-mqtt",
+        (_OF_MOCHI,),
+        (Reading(STATUS_ACTIVE, ("$SYS/broker/clients/connected",), counts_scrape=True),),
+    ),
+    Product(
+        "amqtt",
+        (_OF_AMQTT,),
+        (Reading(STATUS_ACTIVE, ("$SYS/broker/clients/connected",), counts_scrape=True),),
+    ),
+    Product(
+        "aedes",
+        (NAMED_BROKER_UPTIME, "$SYS/+/clients/total"),
+        (Reading(STATUS_ACTIVE, ("$SYS/+/clients/total",), counts_scrape=True),),
+    ),
+    # It forgets a count that has not changed for 60 s (2.0), so a subscriber may be told nothing
+    # but the uptime at first.
     Product(
         "mosquitto",
         (BROKER_UPTIME, "$SYS/broker/clients/connected"),
@@ -169,6 +195,7 @@ PRODUCTS: tuple[Product, ...] = (
             # Until 1.3.
             Reading(RUNTIME_ALLOCATED_BYTES, ("$SYS/broker/heap/current size",)),
         ),
+        unless=(_OF_MOCHI, _OF_AMQTT),
     ),
     # Its administration, which serves the page, has counts of its own. It counts no connections.
     Product(
@@ -411,4 +438,19 @@ PRODUCTS: tuple[Product, ...] = (
         measured=False,
     ),
     Product("Python", ("python_info",), (_DESCRIPTORS,)),
+    # Of cAdvisor 0.49: each row has an instant of its own, up to 10 s old; a cgroup's row has the
+    # memory of those below it too, and was smaller than one of these. The kubelet's page and its
+    # labels of pods by the documentation alone.
+    Product(
+        "cAdvisor, kubelet",
+        (
+            "container_memory_working_set_bytes",
+            "container_memory_usage_bytes",
+            "pod_memory_working_set_bytes",
+        ),
+        (),
+        is_exporter=True,
+        refused="is of cAdvisor: the memory of whole cgroups, page cache included, each read at an "
+        "instant of its own",
+    ),
 )

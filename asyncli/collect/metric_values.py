@@ -46,6 +46,7 @@ class PageValues:
         #: The names to read of a page.
         self.wanted = WantedNames(_names_of(self._table))
         self._recognised: set[str] = set()
+        self._ruled_out: set[str] = set()
         self._reading_of: dict[str, Reading] = {}
         self._counting: Product | None = None
         #: Whether the user's metric of active connections has our own; None before its first page.
@@ -80,11 +81,23 @@ class PageValues:
 
     @property
     def _products(self) -> list[Product]:
-        return [product for product in self._table if product.name in self._recognised]
+        known = self._recognised - self._ruled_out
+        return [product for product in self._table if product.name in known]
+
+    @property
+    def refused(self) -> str:
+        """Why its pages are of no use, by what they are of; "" if they are of use."""
+        for product in self._products:
+            if product.refused:
+                return product.refused
+        return ""
 
     def recognise(self, page: MetricsPage) -> None:
+        names = page.families.keys() | page.stamped
         for product in self._table:
-            if any(name in page.families for name in product.recognised_by):
+            if not names.isdisjoint(product.unless):
+                self._ruled_out.add(product.name)
+            if not names.isdisjoint(product.recognised_by):
                 self._recognised.add(product.name)
 
     def runtime(self, page: MetricsPage) -> dict[str, float]:
@@ -286,6 +299,7 @@ def _names_of(products: Sequence[Product]) -> set[str]:
     names: set[str] = set()
     for product in products:
         names.update(product.recognised_by)
+        names.update(product.unless)
         names.update(_names(product.readings))
     return names
 

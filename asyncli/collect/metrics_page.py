@@ -20,10 +20,10 @@ Format = Literal["text", "json", "topics"]
 # A name of Prometheus. Names with other letters are in quotes (OpenTelemetry); no rule wants one.
 _NAME = rb"[A-Za-z_:][A-Za-z0-9_:]*+"
 # What follows a name: labels in braces, whose values are in quotes and may have any letter but a
-# bare newline, and a number. A timestamp or an exemplar may follow.
+# bare newline, and a number. A timestamp may follow, and an exemplar, which begins with "#".
 _LABELS_AND_VALUE = (
     rb"(?:[ \t]*+\{(?P<labels>(?:[^\"}\n]++|\"(?:[^\"\\\n]++|\\[^\n])*+\")*+)\})?"
-    rb"[ \t]*+(?P<value>[-+.0-9A-Za-z]{1,40}+)(?=[ \t\r\n]|\Z)"
+    rb"[ \t]*+(?P<value>[-+.0-9A-Za-z]{1,40}+)(?=[ \t\r\n]|\Z)(?P<stamp>[ \t]++[-.0-9])?"
 )
 # Each line begins with its newline: a pattern that begins with a letter of its own is found five
 # times faster than one that begins with "^".
@@ -65,10 +65,15 @@ class Family(NamedTuple):
 
 
 class MetricsPage(NamedTuple):
-    """The metrics of a page, by name. Values may be NaN or infinite: see metric_rules.py."""
+    """The metrics of a page, by name. Values may be NaN or infinite: see metric_rules.py.
+
+    ``stamped``: the names of rows with a timestamp, which are left out: their values are of another
+    instant than the page. Servers write none; what collects others' metrics does.
+    """
 
     format: Format
     families: dict[str, Family]
+    stamped: frozenset[str] = frozenset()
 
 
 class NotMetricsPage(ValueError):  # noqa: N818 - it names what the text is
@@ -98,10 +103,10 @@ class WantedNames:
                 if name in self.names:
                     families[name] = family
             return MetricsPage("json", families)
-        families = _families(self._rows, body, {})
-        if not families and not _has_row(body):
+        page = _text_page(self._rows, body, {})
+        if not page.families and not _has_row(body):
             raise NotMetricsPage(_why_no_metrics(body))
-        return MetricsPage("text", families)
+        return page
 
 
 def parse_metrics(body: bytes) -> MetricsPage:
@@ -111,10 +116,10 @@ def parse_metrics(body: bytes) -> MetricsPage:
     """
     if _is_json(body):
         return MetricsPage("json", _json_families(body))
-    families = _families(_ROW, body, _kinds(body))
-    if not families:
+    page = _text_page(_ROW, body, _kinds(body))
+    if not page.families and not page.stamped:
         raise NotMetricsPage(_why_no_metrics(body))
-    return MetricsPage("text", families)
+    return page
 
 
 def _why_no_metrics(body: bytes) -> str:
@@ -151,11 +156,12 @@ def _any_of(names: Collection[str]) -> bytes:
     return b"(?:" + b"|".join(branches) + b")"
 
 
-def _families(rows: re.Pattern[bytes], body: bytes, kinds: dict[str, str]) -> dict[str, Family]:
+def _text_page(rows: re.Pattern[bytes], body: bytes, kinds: dict[str, str]) -> MetricsPage:
     families: dict[str, Family] = {}
+    stamped: set[str] = set()
     count = 0
     for match in rows.finditer(b"\n" + body):
-        raw_name, raw_labels, raw_value = match.group("name", "labels", "value")
+        raw_name, raw_labels, raw_value, stamp = match.group("name", "labels", "value", "stamp")
         try:
             value = float(raw_value)
         except ValueError:
@@ -164,6 +170,9 @@ def _families(rows: re.Pattern[bytes], body: bytes, kinds: dict[str, str]) -> di
         if labels is None:
             continue
         name = raw_name.decode("ascii")
+        if stamp is not None:
+            stamped.add(name)
+            continue
         family = families.get(name)
         if family is None:
             family = families[name] = Family(_kind_of(name, kinds), [])
@@ -171,7 +180,7 @@ def _families(rows: re.Pattern[bytes], body: bytes, kinds: dict[str, str]) -> di
         count += 1
         if count == _MOST_ROWS:
             break
-    return families
+    return MetricsPage("text", families, frozenset(stamped))
 
 
 def _has_row(body: bytes) -> bool:

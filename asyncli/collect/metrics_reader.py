@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from asyncli.collect.count_search import CountSearch
 from asyncli.collect.http import HttpAnswer, KeptConnection, ask_page
 from asyncli.collect.locate import MetricsSource
@@ -28,7 +30,15 @@ from asyncli.collect.status_pages import excerpt
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError
 from asyncli.model.masks import masked_page
-from asyncli.model.metrics import PAGE, STATUS_CONNECTS, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.metrics import (
+    PAGE,
+    RUNTIME_CONNECTIONS,
+    RUNTIME_DESCRIPTORS,
+    STATUS_ACTIVE,
+    STATUS_CONNECTS,
+    STATUS_POLLS,
+    STATUS_UNANSWERED,
+)
 from asyncli.model.quotation import Quotation
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
@@ -51,7 +61,8 @@ _HEADERS = {
     "Accept-Encoding": "identity",
 }
 _PROBE = "metrics"
-_COUNTS_KEY = "counts"
+# What asyncli's readings of the page are in goes with the counts.
+_OF_COUNTS = frozenset({*COUNTS, STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED})
 # What a gauge of connections is called.
 _SPOKEN_OF = ("connection", "client", "session", "socket")
 _MOST_PROPOSED = 5
@@ -68,6 +79,7 @@ _LOGIN = (
 )
 _TOO_LONG = "aim --server-metrics at a page with fewer metrics"
 _WRONG_COUNTS = "see what serves this page, or leave --server-metrics out"
+_NAME_SERVERS_PAGE = "name the page of the server's own process, or leave it out"
 _REDIRECT = "write the URL of the page itself"
 
 
@@ -146,8 +158,13 @@ class MetricsReader:
         self._require_page(answer)
         page = self._parse(answer.body, now_s)
         self._pages.recognise(page)
+        if self._pages.refused:
+            raise self._error(self._pages.refused, _NAME_SERVERS_PAGE)
         values = self._pages.runtime(page) | self._counts(page, now_s)
         self._set_rows(page)
+        if not values and not self.rows and page.stamped:
+            complaint = "gives its values with timestamps, so they are of other instants"
+            raise self._error(complaint, _NAME_SERVERS_PAGE)
         if not self._pages.products and not self.rows:
             raise self._error("has no metric that asyncli knows", _way_to_map(answer.body))
         self._took_s.append(now_s - begun_s)
@@ -231,8 +248,9 @@ class PageReader(Protocol):
 
 
 class MetricsPages:
-    """The pages of all URLs. Each metric is of the first page that has it, and the counts are of
-    one: another page's would be another server's.
+    """The pages of all URLs. The counts are of one page, and what is said of the runtime is of one:
+    another page's would be another process's. Both are of the first page that counts active
+    connections, if it has both.
 
     ``has_status_page``: a status page gives the counts. For one event loop; close it.
     """
@@ -240,8 +258,10 @@ class MetricsPages:
     def __init__(self, readers: Sequence[PageReader], *, has_status_page: bool) -> None:
         self._readers = readers
         self._has_status_page = has_status_page
-        #: A metric, or the counts together -> the place of their URL.
-        self._owners: dict[str, int] = {}
+        #: The places of the URLs whose counts and whose runtime's metrics are used; None: no page
+        #: has had any.
+        self._counts_of: int | None = None
+        self._runtime_of: int | None = None
 
     @property
     def polls(self) -> dict[str, Poll]:
@@ -254,13 +274,33 @@ class MetricsPages:
 
     @property
     def sources(self) -> tuple[MetricsSource, ...]:
-        """What is read, by URL, for the run's environment."""
-        return tuple(reader.source for reader in self._readers)
+        """What is read, by URL, for the run's environment. At most one of them counts."""
+        return tuple(self._source_of(place) for place in range(len(self._readers)))
+
+    def _source_of(self, place: int) -> MetricsSource:
+        source = self._readers[place].source
+        if self._counts_of == place and not self._has_status_page:
+            return source
+        return msgspec.structs.replace(source, active_by=None)
 
     async def open(self) -> None:
         """Read each page once. Raises :class:`PeerError` for one that cannot be used."""
-        for place in range(len(self._readers)):
-            await self._read(place)
+        pages = [await reader.read() for reader in self._readers]
+        for place, values in enumerate(pages):
+            self._choose(place, values)
+            if self._has_status_page and values and values.keys() <= _OF_COUNTS:
+                raise PeerError(
+                    f"metrics page {self._readers[place].source.url}: has only counts, and "
+                    "--status-url has these; leave one of the two out"
+                )
+        # Requests alone, which an earlier page may count, are no reason to leave this one out.
+        for place, values in enumerate(pages):
+            # A broker's count comes later.
+            if self._readers[place].source.active_by:
+                self._counts_of = place
+                if values.keys() - _OF_COUNTS:
+                    self._runtime_of = place
+                return
 
     async def close(self) -> None:
         for reader in self._readers:
@@ -276,7 +316,8 @@ class MetricsPages:
 
     async def _read(self, place: int) -> dict[str, float]:
         values = await self._readers[place].read()
-        return self._of_owner(place, values) | self._rows(place)
+        self._choose(place, values)
+        return self._used(place, values) | self._rows(place)
 
     def _rows(self, place: int) -> dict[str, float]:
         """The rows of a page that may count connections, as ``page.*``; none where a rule names the
@@ -289,18 +330,27 @@ class MetricsPages:
             rows[f"{PAGE}{place + 1}.{row}"] = value
         return rows
 
-    def _of_owner(self, place: int, values: Mapping[str, float]) -> dict[str, float]:
-        """The values that no earlier page has."""
-        owned = {}
-        # With the counts go the polls that are in them.
-        counts = {*COUNTS, STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED}
+    def _choose(self, place: int, values: Mapping[str, float]) -> None:
+        """The first page that has counts, or says something of a runtime, goes on to do so."""
+        if self._counts_of is None and not values.keys().isdisjoint(_OF_COUNTS):
+            self._counts_of = place
+        if self._runtime_of is None and values.keys() - _OF_COUNTS:
+            self._runtime_of = place
+
+    def _used(self, place: int, values: Mapping[str, float]) -> dict[str, float]:
+        """The values of a page that are used."""
+        used = {}
         for metric, value in values.items():
-            if metric in counts and self._has_status_page:
-                continue
-            key = _COUNTS_KEY if metric in counts else metric
-            if self._owners.setdefault(key, place) == place:
-                owned[metric] = value
-        return owned
+            if metric not in _OF_COUNTS:
+                if self._runtime_of == place:
+                    used[metric] = value
+            elif self._counts_of == place and not self._has_status_page:
+                used[metric] = value
+        says_descriptors = RUNTIME_DESCRIPTORS in values
+        if self._runtime_of == place and STATUS_ACTIVE in values and not says_descriptors:
+            # It tells whether the page's process holds the connections.
+            used[RUNTIME_CONNECTIONS] = values[STATUS_ACTIVE]
+        return used
 
 
 def _way_to_map(body: bytes) -> str:

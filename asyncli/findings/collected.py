@@ -42,8 +42,7 @@ def heap_of_a_part(share: float | None, processes: int | None) -> Words:
             "the page of metrics is of a process that opened descriptors or connections for "
             f"{format_share(share)} of those that were opened: it does not hold them all, or holds "
             f"others too, {not_divided}",
-            "name the page of each worker (--server-metrics more than once), or let one worker "
-            "serve",
+            "let one worker serve, or name the page of the process that holds them all",
         )
     return Words(
         f"the server has {format_count(processes or 0)} processes, and a collection was asked of "

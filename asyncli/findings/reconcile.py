@@ -13,7 +13,12 @@ from asyncli.model.records import Finding, Severity
 from asyncli.model.units import format_clock, format_count, format_many
 
 Unknown = Literal[
-    "nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"
+    "nothing_connected",
+    "no_page",
+    "page_tells_nothing",
+    "page_silent",
+    "page_of_new_processes",
+    "page_of_a_part",
 ]
 
 
@@ -373,11 +378,15 @@ def _way_to_a_page(server: str) -> str:
 @finding("reconciliation_unknown", "info")
 def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> Words:
     """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a
-    status page and a baseline, those that were not planned.
+    status page and a baseline, those that were not planned, or not given to the agent.
     """
+    metrics_map = "name what counts connections on its page of metrics with --metrics-map"
+    status_url = _way_to_a_page(server)
     ways = {
-        "status_url": _way_to_a_page(server),
-        "metrics_map": "name what counts connections on its page of metrics with --metrics-map",
+        "status_url": status_url,
+        "status_url_of_agent": f"{status_url} of 'asyncli agent'",
+        "metrics_map": metrics_map,
+        "metrics_map_of_agent": f"{metrics_map} of 'asyncli agent'",
         "baseline": "plan a --baseline",
     }
     missing = ", and ".join(ways[name] for name in lacks)
@@ -390,6 +399,11 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
             "event with one process",
         ),
         "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
+        "page_of_a_part": (
+            "the page of metrics counts those of one of the server's processes, and by the "
+            "kernel's sockets the server holds all of them",
+            "let one process serve, or name a page that counts for all",
+        ),
         "page_of_new_processes": (
             "after its reload the status page is of the new processes, while earlier ones hold "
             "the connections",

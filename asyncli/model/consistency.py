@@ -26,6 +26,8 @@ _OPEN_TEXTS = {
 _TEMPLATES = ("mqtt_id", "subscribe")
 # What heartbeats send where an answer may repeat it.
 _HEARTBEATS = ("send", "ws_message")
+# What only the agent uses, where there is one.
+_READ_BY_AGENT = ("status_url", "status_headers", "server_metrics", "metrics_map")
 _FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
 
 
@@ -48,7 +50,7 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
             f"{where}: name the server once, not {len(names)} times; leave all but one out"
         )
     has_agent = fields.get("agent") is not None
-    read_by_agent = _given(fields, ("status_url", "server_metrics", *names))
+    read_by_agent = _given(fields, (*_READ_BY_AGENT, *names))
     if has_agent and read_by_agent:
         where = _places(read_by_agent, located)
         raise PlanError(
@@ -72,6 +74,10 @@ def require_pages(fields: Mapping[str, Any], located: Mapping[str, str]) -> None
         raise PlanError(
             f"{located['status_headers']}: there is no status page; name it with --status-url"
         )
+    pages = fields.get("server_metrics") or ()
+    if len(set(pages)) < len(pages):
+        # Each reading of it would be a request more in the server's counts.
+        raise PlanError(f"{located['server_metrics']}: one page is named twice; leave one out")
     mapped = fields.get("metrics_map") or ()
     if mapped and not has_metrics:
         raise PlanError(
@@ -92,7 +98,9 @@ FEWEST_PLATEAUS = 3
 def require_collect(
     fields: Mapping[str, Any], located: Mapping[str, str] = {"collect": "--collect"}
 ) -> None:
-    """Refuse collections without rests to ask for them in, and of a process on another host."""
+    """Refuse collections without rests to ask for them in, and commands about a process of another
+    host.
+    """
     collect = fields.get("collect")
     if collect is None:
         return
@@ -101,10 +109,10 @@ def require_collect(
             f"{located['collect']}: a collection is asked for at the end of each plateau, and "
             "three are a line; add --plateaus 5"
         )
-    if collect == "auto" and fields.get("agent") is not None:
+    if "{pid}" in collect and fields.get("agent") is not None:
         raise PlanError(
-            f"{located['collect']}: the server's process is on the agent's host, where asyncli "
-            "cannot ask it; name a page that collects: --collect URL"
+            f"{located['collect']}: {{pid}} is a process of the agent's host, and the command runs "
+            "on this one; write --collect auto, or the process id itself"
         )
 
 

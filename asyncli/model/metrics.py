@@ -172,6 +172,10 @@ RUNTIME_FORCED_S = _gauge("runtime.forced_s", "how long that collection took")
 RUNTIME_DESCRIPTORS = _gauge(
     "runtime.descriptors", "descriptors of the process whose page of metrics is read"
 )
+RUNTIME_CONNECTIONS = _gauge(
+    "runtime.connections",
+    "active connections by the page of metrics that the memory is of, where it has no descriptors",
+)
 PAGE = _family(
     "page.",
     "a row of the server's page of metrics that may count its connections, where no rule names "

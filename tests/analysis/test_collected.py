@@ -87,6 +87,27 @@ def test_a_page_that_does_not_name_its_descriptors_is_believed() -> None:
     assert heap_of(run).live is not None
 
 
+def test_a_page_that_counts_other_connections_is_refused_by_its_count() -> None:
+    """Of two pages one may be of a server that got none of ours."""
+    run = soak()
+    for sample in run.samples:
+        sample.values |= {metrics.RUNTIME_ALLOCATED_BYTES: 6e6, metrics.RUNTIME_CONNECTIONS: 3.0}
+    heap = heap_of(run)
+    assert heap.live is None
+    [refused] = heap.findings
+    assert (refused.code, refused.fields["share"]) == ("heap_of_a_part", 0.0)
+
+
+def test_a_short_hold_is_not_confused_with_what_comes_after_it() -> None:
+    """Descriptors are counted at once, and the connections that asyncli holds once a second."""
+    run = a_run(500, batch=2, interval_s=0.05, hold_s=7.0)
+    for sample in run.samples:
+        is_over = sample.t_s > run.stop_s
+        n = 0.0 if is_over else run.held.at(sample.t_s) or 0.0
+        sample.values |= {metrics.RUNTIME_ALLOCATED_BYTES: 6e6 + 1000 * n, metrics.RUNTIME_CONNECTIONS: n}
+    assert "heap_of_a_part" not in [finding.code for finding in heap_of(run).findings]
+
+
 def test_an_allocator_needs_no_collections() -> None:
     run = soak()
     for sample in run.samples:

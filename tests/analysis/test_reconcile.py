@@ -186,6 +186,23 @@ def test_a_page_of_one_of_several_servers() -> None:
     assert all(one.fields["addresses"] == 2 for one in found)
 
 
+@pytest.mark.parametrize(
+    ("processes", "accepted", "codes"),
+    # Of one process, or of a server that has not accepted the others, half of the connections are missing.
+    [(3, 1.0, ["reconciliation_unknown"]), (1, 1.0, ["reconcile_held"]), (3, 0.5, ["reconcile_held"])],
+)
+def test_a_page_of_metrics_of_one_of_two_workers(processes: int, accepted: float, codes: list[str]) -> None:
+    run = a_run(2_000, status=False)
+    run.environment["server"] |= {"metrics": [{"url": "http://127.0.0.1:9100/metrics", "active_by": "nodejs_active_resources"}]}
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        sample.values |= {"status.active": held / 2 + 1, "status.polls": sample.t_s, "status.connects": 1.0, "status.unanswered": 0.0}
+        sample.values |= {"server.processes": processes, "server.sockets": accepted * held}
+    result, findings = look(run)
+    assert [finding.code for finding in findings] == codes
+    assert (result.agrees, len(result.divergences)) == ((None, 0) if accepted * processes == 3 else (False, 1))
+
+
 def test_a_listen_queue_without_accepts() -> None:
     """EMFILE on the server: the kernel completes handshakes, and the server never accepts."""
     run = a_run(20_000)

@@ -199,6 +199,20 @@ async def test_a_connection_that_ends_is_an_outage_and_then_opened_again() -> No
     assert values["status.unanswered"] == 1
 
 
+async def test_a_broker_that_publishes_late_is_waited_for() -> None:
+    """aedes sends what it retains a while after the SUBACK; amqtt retains nothing."""
+    late = publish("$SYS/3f-a/uptime", b"7") + publish("$SYS/3f-a/clients/total", b"4")
+    with speaking(a_broker(b"", late, retained=b"")) as at:
+        reader = BrokerReader(f"mqtt://{at}/")
+        try:
+            values = await reader.read()
+        finally:
+            await reader.close()
+    assert values["status.active"] == 4
+    assert reader.source.products == ("aedes",)
+    assert reader.source.active_by == "$SYS/+/clients/total"
+
+
 @pytest.mark.parametrize(
     ("client", "why", "remedy"),
     [
@@ -209,17 +223,18 @@ async def test_a_connection_that_ends_is_an_outage_and_then_opened_again() -> No
         (says(b"\x20\x00"), "CONNACK that is malformed", "a broker of MQTT 3.1.1"),
         (says(b""), "it closed the connection", "the broker runs"),
         (says(PONG), "a packet of type 13 out of turn", "a broker of MQTT 3.1.1"),
-        (says(ACCEPTED, b"\x90\x07\x00\x01\x80\x80\x80\x80\x80"), "SUBACK that does not answer", "a broker of MQTT 3.1.1"),
-        (says(ACCEPTED, b"\x90\x06\x00\x01\x80\x80\x80\x80"), "refuses the subscription", "access list"),
-        (says(ACCEPTED, b"granted", PONG), "publishes no topic that asyncli knows", "sys_interval above 0"),
-        (says(ACCEPTED, b"granted", publish(CLIENTS, b"many") + PONG), "publishes no topic that asyncli knows", "--metrics-map active=TOPIC"),
+        (says(ACCEPTED, b"\x90\x0b\x00\x01" + b"\x80" * 9), "SUBACK that does not answer", "a broker of MQTT 3.1.1"),
+        (says(ACCEPTED, b"\x90\x0a\x00\x01" + b"\x80" * 8), "refuses the subscription", "access list"),
+        (says(ACCEPTED, b"granted", *[PONG] * 20), "publishes no topic that asyncli knows", "sys_interval 1"),
+        (says(ACCEPTED, b"granted", *[publish(CLIENTS, b"many") + PONG] * 20), "publishes no topic that asyncli knows", "--metrics-map active=TOPIC"),
         (says(ACCEPTED, b"granted", b"\x30\x02\x00\x09"), "a PUBLISH that ends in its topic", "a broker of MQTT 3.1.1"),
         (says(ACCEPTED, b"granted", b"\x32\x03\x00\x01a"), "begins with 0x32", "a broker of MQTT 3.1.1"),
         (says(ACCEPTED, b"granted", ACCEPTED), "a packet of type 2 out of turn", "a broker of MQTT 3.1.1"),
     ],
     ids=range(14),
 )
-async def test_a_broker_that_cannot_be_used_says_why(client: Client, why: str, remedy: str) -> None:
+async def test_a_broker_that_cannot_be_used_says_why(client: Client, why: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_reader, "_FIRST_TOPICS_S", 0.3)
     message = await refusal(client, f"me:{SECRET}@")
     assert why in message
     assert remedy in message

@@ -76,9 +76,13 @@ def test_escaped_quotes_commas_braces_and_newlines_in_labels() -> None:
     assert [row.labels["p"] for row in rows] == ["/a", "/b", '/c{"x"}', "/d,e", "/f\n\\g"]
 
 
-def test_timestamps_and_exemplars_follow_a_value() -> None:
-    text = 'a 1 1795893576330\na{x="1"}\t2 1795893576.3 # {trace="{}"} 0.5 1795893576\r\na {} 3\n  a 4'
-    assert [row.value for row in rows_of(text)] == [1, 2, 3, 4]
+def test_values_with_timestamps_are_of_another_instant_and_left_out() -> None:
+    text = 'b 1 1795893576330\na{x="1"}\t2 1795893576.3 # {trace="{}"} 0.5 1795893576\r\na {} 3 # {t="1"} 0.5 17\r\n  a 4\na 5 -1\na 6 x'
+    assert [row.value for row in rows_of(text)] == [3, 4, 6]
+    for page in (parse_metrics(text.encode()), WantedNames({"a", "b"}).parse(text.encode())):
+        assert (page.families.keys(), page.stamped) == ({"a"}, {"a", "b"})
+    # Of values that are all of another instant it is still a page of metrics.
+    assert parse_metrics(b"b 1 1795893576330\n").stamped == {"b"}
 
 
 def test_values_that_are_no_numbers_of_bytes_are_told_as_they_are() -> None:

@@ -77,6 +77,21 @@ async def test_a_page_that_cannot_be_used_says_why(answer: bytes, said: str) -> 
         assert server.requests == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (metrics_pages.CADVISOR, "is of cAdvisor: the memory of whole cgroups"),
+        # As Prometheus gives the metrics of others (/federate).
+        ('go_memstats_heap_alloc_bytes{instance="a"} 5e6 1795906561290\ngo_goroutines 5 1795906561290\n', "with timestamps"),
+    ],
+)
+async def test_memory_of_another_instant_is_refused(text: str, said: str) -> None:
+    with serving(answer=page(text)) as server:
+        refused = await refusal(server.url)
+    assert said in refused
+    assert "own process" in refused
+
+
 async def test_a_page_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_reader, "TIMEOUT_S", 0.5)
 
@@ -224,15 +239,35 @@ async def read_all(texts: Sequence[str], *, has_status_page: bool = False) -> li
     return readings
 
 
-async def test_each_metric_is_of_the_first_page_that_has_it() -> None:
+async def test_counts_and_memory_are_of_one_page() -> None:
+    """What a second process has allocated is nothing that the first one's connections cost."""
     first, second = await read_all([metrics_pages.HAPROXY, metrics_pages.NODE + ENVOY.format(1, 1)])
+    assert (first["status.active"], first["runtime.allocated_bytes"], first["runtime.connections"]) == (1, 123832, 1)
+    assert second == {}
+
+
+async def test_a_page_that_counts_no_connections_leaves_that_to_a_later_one() -> None:
+    """Caddy counts requests alone."""
+    first, second = await read_all([metrics_pages.CADDY, ENVOY.format(5, 6) + "envoy_server_memory_allocated{} 4000\n"])
+    assert first == {}
+    assert (second["status.active"], second["runtime.allocated_bytes"]) == (6, 4000)
+
+
+async def test_memory_is_of_a_later_page_where_another_process_writes_the_first() -> None:
+    first, second = await read_all([metrics_pages.NGINX_EXPORTER, metrics_pages.NODE])
     assert first["status.active"] == 1
     assert second == {"runtime.heap_bytes": 4432080, "runtime.collections": 1, "runtime.descriptors": 22}
 
 
 async def test_the_counts_of_a_status_page_win() -> None:
     (values,) = await read_all([metrics_pages.HAPROXY], has_status_page=True)
-    assert values == {"runtime.allocated_bytes": 123832}
+    assert values == {"runtime.allocated_bytes": 123832, "runtime.connections": 1}
+
+
+async def test_a_page_that_has_only_counts_is_of_no_use_beside_a_status_page() -> None:
+    """An exporter would be one more client in them."""
+    with pytest.raises(PeerError, match="has only counts, and --status-url has these"):
+        await read_all([metrics_pages.NGINX_EXPORTER], has_status_page=True)
 
 
 async def test_a_page_is_read_as_often_as_its_scrape_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,5 +184,37 @@ def test_topics_that_nobody_asked_for_are_ignored() -> None:
 
 
 def test_topics_are_names_with_levels() -> None:
-    names = [CLIENTS, "go_goroutines", "memstats.HeapAlloc", "$SYS/#", "a/+/b", "a/" + "b" * 200, "a/b"]
-    assert topics_of(names) == [CLIENTS, "a/b"]
+    names = [CLIENTS, "go_goroutines", "memstats.HeapAlloc", "$SYS/#", "a/+/b", "a/b+", "a/" + "b" * 200, "a/b"]
+    assert topics_of(names) == [CLIENTS, "a/+/b", "a/b"]
+
+
+@pytest.mark.parametrize("order", [(BROKER_UPTIME, CLIENTS), (CLIENTS, BROKER_UPTIME)])
+def test_an_uptime_without_a_unit_says_nothing_of_what_was_not_published(order: tuple[str, str]) -> None:
+    """mochi-mqtt publishes its counts in any order, and a PINGRESP may come between two of them."""
+    topics = BrokerTopics([BROKER_UPTIME, CLIENTS])
+    topics.take(Publication(CLIENTS, b"5", is_retained=True))
+    new = {BROKER_UPTIME: b"12", CLIENTS: b"100"}
+    for topic in order:
+        topics.take(Publication(topic, new[topic], is_retained=False))
+        assert values(topics)[1] == {topic: float(new[topic])}
+
+
+def test_a_broker_may_have_its_own_name_in_its_topics() -> None:
+    name = "$SYS/+/clients/total"
+    topics = BrokerTopics([CLIENTS, name])
+    # One that was there before retained its own.
+    topics.take(Publication("$SYS/old/clients/total", b"70", is_retained=True))
+    topics.take(Publication("$SYS/a-1/clients/total", b"5", is_retained=False))
+    topics.take(Publication("$SYS/old/clients/total", b"70", is_retained=True))
+    # mosquitto's total counts clients that are gone too.
+    topics.take(Publication("$SYS/broker/clients/total", b"90", is_retained=False))
+    topics.take(Publication("$SYS/a-1/more/clients/total", b"91", is_retained=False))
+    assert values(topics) == ({name: 5}, {name: 5})
+
+
+def test_of_two_brokers_that_publish_to_one_neither_has_the_count_of_all() -> None:
+    name = "$SYS/+/clients/total"
+    topics = BrokerTopics([name])
+    for number in (1, 2, 1):
+        topics.take(Publication(f"$SYS/{number}/clients/total", b"5", is_retained=False))
+    assert values(topics)[0] == {}

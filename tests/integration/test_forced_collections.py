@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import TOKEN, AnAgent, token_file
 from contract import document
 from programs import here, recorded
+from programs import serving as listening
 
 from asyncli.analysis.cost import costs
 from asyncli.model import metrics
@@ -61,16 +64,57 @@ public class Holder {
     }
 }
 """
+# Its profiles are at the address that it serves.
+_GO = """
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	_ "net/http/pprof"
+	"sync"
+)
+
+var lock sync.Mutex
+var kept = map[net.Conn][]byte{}
+
+func follow(c net.Conn, state http.ConnState) {
+	lock.Lock()
+	defer lock.Unlock()
+	if state == http.StateNew {
+		kept[c] = make([]byte, 20000)
+	}
+	if state == http.StateClosed {
+		delete(kept, c)
+	}
+}
+
+func main() {
+	listener, _ := net.Listen("tcp", "127.0.0.1:0")
+	fmt.Println(listener.Addr().(*net.TCPAddr).Port)
+	http.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	server := http.Server{ConnState: follow}
+	server.Serve(listener)
+}
+"""
+_BEARER = {"Authorization": f"Bearer {TOKEN}"}
 _PACE = ("-k", "2", "--ramp", "200/s", "--plateaus", "4", "--plateau-rest", "2.5", "--hold", "2", "--baseline", "2", "--residue", "0.5")
 
 
 @contextmanager
-def serving(argv: Sequence[str]) -> Iterator[str]:
-    """The URL of a server that prints its port."""
+def serving_process(argv: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """The URL and the process of a server that prints its port."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/"
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/", process.pid
         process.kill()
+
+
+@contextmanager
+def serving(argv: Sequence[str]) -> Iterator[str]:
+    with serving_process(argv) as (url, _):
+        yield url
 
 
 # For what fails at the first attempt.
@@ -104,12 +148,12 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     assert 15_000 < live["bytes_per_connection"] < 40_000
     assert live["ci95"][1] - live["ci95"][0] < 0.4 * live["bytes_per_connection"]
     told = findings(summary)
-    assert told["collections_forced"]["fields"]["collections"] == 8
+    assert told["collections_forced"]["fields"]["collections"] == 9
     assert "heap_collected" not in told
     # After the drain the objects are gone, or are kept by a leak that no garbage hides.
     alive = run.series(metrics.RUNTIME_FORCED_BYTES).values
     kept = summary["residue"]["live"]
-    risen = alive[-2] - alive[1]
+    risen = alive[-3] - alive[1]
     assert kept > 0.8 * risen if leaks else kept < 0.2 * risen
     said = " ".join(here(tmp_path, "report", "run.db", "--verbose").out.split())
     assert f"{format_bytes(kept)} alive" in said
@@ -125,6 +169,73 @@ def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
     assert live["forced"]
     assert 20_000 < live["bytes_per_connection"] < 35_000
     assert live["ci95"][0] < live["bytes_per_connection"] < live["ci95"][1]
+    # It keeps what it has kept.
+    assert 400 * 20_000 < summary["residue"]["live"] < 1.2 * 400 * 20_000
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this host")
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_leak_of_go_is_told_from_its_pools(tmp_path: Path, *, leaks: bool) -> None:
+    """net/http keeps the buffers of closed connections until the second collection: 9 kB of each."""
+    (tmp_path / "main.go").write_text(_GO.replace("delete(kept, c)", "_ = c") if leaks else _GO)
+    subprocess.run(["go", "build", "-o", "server", "main.go"], cwd=tmp_path, check=True)
+    with serving([str(tmp_path / "server")]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", f"{url}debug/pprof/heap?gc=1")
+    live = summary["cost"]["live"]
+    assert 20_000 < live["bytes_per_connection"] < 40_000
+    kept = summary["residue"]["live"]
+    assert kept > 400 * 20_000 if leaks else kept < 400 * 2_000
+
+
+def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
+    """The server's process is on the agent's host, and nothing that it does came over the wire."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node on this host")
+    there = ("--token-file", token_file(tmp_path), "--server-pid")
+    asked = ("--collect", "auto", "--agent-token-file", str(tmp_path / "token"), "--agent")
+    with serving_process([node, "-e", _NODE]) as (url, pid):
+        with AnAgent(tmp_path, *there, str(pid), name="deaf") as deaf:
+            refused = here(tmp_path, "soak", url, "-c", "10", "--plateaus", "3", *asked, deaf.url)
+            lease = json.loads(deaf.ask("/v1/lease", "POST", b'{"holder": "a test"}', **_BEARER)[1])["lease"]
+            status, answer = deaf.ask("/v1/collection", "POST", b"touch /tmp/x", Asyncli_Lease=lease, **_BEARER)
+        with AnAgent(tmp_path, *there, str(pid), "--allow-collect") as agent:
+            # Another session's soak is not stopped by somebody else.
+            assert agent.ask("/v1/collection", "POST", b"", **_BEARER)[0] == 409
+            _, summary = soaked(tmp_path, url, *asked, agent.url)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", 9229), 1.0)
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert "--allow-collect" in refused.err
+    assert (status, b"--allow-collect" in answer) == (403, True)
+    live = summary["cost"]["live"]
+    assert (live["forced"], live["collections"]) == (True, 7)
+    assert 15_000 < live["bytes_per_connection"] < 40_000
+    assert findings(summary)["collections_forced"]["fields"]["collections"] == 9
+    assert "live" in summary["residue"]
+
+
+def test_an_agent_says_what_it_cannot_ask(tmp_path: Path, nginx: Any) -> None:
+    with AnAgent(tmp_path, "--token-file", token_file(tmp_path), "--server-pid", str(nginx.pid), "--allow-collect") as agent:
+        asked = ("--collect", "auto", "--agent", agent.url, "--agent-token-file", str(tmp_path / "token"))
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=50, pace=_BRISK)
+    assert "be asked" in findings(summary)["collection_failed"]["evidence"]
+    assert summary["connections"]["held"] == 50
+
+
+def test_what_is_alive_after_a_command_the_agents_page_says(tmp_path: Path, nginx: Any) -> None:
+    """A command runs beside the soak; the server's page of metrics is read by the agent alone."""
+    page = b"go_memstats_heap_alloc_bytes 5000000\ngo_memstats_next_gc_bytes 9000000\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+    with listening(answer=answer) as page_server, AnAgent(tmp_path, "--server-pid", str(nginx.pid), "--server-metrics", page_server.url) as agent:
+        run, _ = soaked(tmp_path, nginx.url, "--collect", "true", "--agent", agent.url, connections=30, pace=_BRISK)
+    assert set(run.series(metrics.RUNTIME_FORCED_BYTES).values) == {5e6}
+
+
+def test_collections_need_a_token(tmp_path: Path) -> None:
+    done = here(tmp_path, "agent", "--server-pid", "1", "--allow-collect")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "--token-file" in done.err
 
 
 def test_a_runtime_that_cannot_be_asked_is_told_and_nothing_is_lost(tmp_path: Path, nginx: Any) -> None:
@@ -152,7 +263,7 @@ def test_a_command_that_fails_is_told(tmp_path: Path, nginx: Any, command: str, 
     [
         (["--collect", "auto"], "--collect: a collection is asked for at the end of each plateau"),
         (["--collect", "true {pid}"], "--collect: a collection is asked for at the end of each plateau"),
-        (["--collect", "auto", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "is on the agent's host"),
+        (["--collect", "kill {pid}", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "{pid} is a process of the agent's host"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, words: list[str], says: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import fault_table
 import pytest
+from agents import AnAgent
 from ohmqtt.mqtt_spec import MQTTQoS
 from ohmqtt.packet import MQTTConnectPacket, MQTTPublishPacket
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run
@@ -124,15 +125,20 @@ async def test_a_login_opens_and_a_wrong_one_is_refused(tmp_path: Path, version:
     assert {"handshakes_refused", "gave_up"} <= codes(summary)
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_its_own_topics_count_the_connections_and_their_memory(tmp_path: Path, tls: bool) -> None:
+@pytest.mark.parametrize(("tls", "by_agent"), [(False, False), (True, False), (False, True)], ids=["plain", "tls", "agent"])
+async def test_its_own_topics_count_the_connections_and_their_memory(tmp_path: Path, tls: bool, by_agent: bool) -> None:
     async with choose("mosquitto", connections=200, tls=tls, more_lines="sys_interval 1") as server:
         authority = [] if server.authority is None else ["--ca", server.authority]
         page = server.url.replace("://", f"://me:{PASSWORD}@")
-        done = await asyncio.to_thread(
-            run, tmp_path, "soak", server.url, *authority, "-c", "200", "--ramp", "10/s", "--baseline", "4s", "--hold", "6s", "--residue", "1s", "-k", "4",
-            "--server-metrics", page, "--out", "run.db", "--quiet",
-        )  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            reader = ["--server-metrics", page]
+            if by_agent:
+                agent = stack.enter_context(AnAgent(tmp_path, "--server-pid", str(server.pid), *reader))
+                reader = ["--agent", agent.url]
+            done = await asyncio.to_thread(
+                run, tmp_path, "soak", server.url, *authority, "-c", "200", "--ramp", "10/s", "--baseline", "4s", "--hold", "6s", "--residue", "1s",
+                "-k", "4", *reader, "--out", "run.db", "--quiet",
+            )  # fmt: skip
     assert (done.status, done.err) == (0, ""), done
     summary = report(tmp_path, "run.db")
     counts = summary["reconciliation"]

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agents import AnAgent
 from programs import here, report, serving, until
 
+from asyncli.collect.holders import matching_inodes, socket_holders
 from asyncli.collect.listening import no_listener
+from asyncli.collect.procfs import read_listeners
 from asyncli.lab.ports import free_pair
 
 pytestmark = pytest.mark.haproxy
@@ -66,6 +69,32 @@ def test_the_counts_of_a_page_of_metrics_agree(tmp_path: Path, *, shared: bool) 
     assert source["active_by"] == "haproxy_frontend_current_sessions"
     assert 1 <= source["interval_s"] <= 10
     assert SECRET not in (tmp_path / "run.db").read_bytes().decode("latin-1")
+
+
+def test_an_agent_reads_the_page_where_it_is(tmp_path: Path) -> None:
+    with a_haproxy(tmp_path, shared=False) as (url, page):
+        port = int(url.rstrip("/").rpartition(":")[2])
+        (pid,) = socket_holders(matching_inodes(read_listeners(port), {"127.0.0.1"}))
+        with AnAgent(tmp_path, "--server-pid", str(pid), "--server-metrics", f"{page}?key={SECRET}") as agent:
+            asked = ("soak", url, "-c", _CONNECTIONS, "--ramp", "100/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
+            done = here(tmp_path, *asked, "--agent", agent.url, "--out", "run.db", "--quiet")
+    assert done.status == 0, done.err
+    summary = report(tmp_path, "run.db")
+    counts = summary["reconciliation"]
+    assert (counts["agrees"], counts["server_active"], counts["accepts_delta"], counts["divergences"]) == (True, 200, 200, [])
+    assert counts["source"] == {"url": f"{page}?***", "metric": "haproxy_frontend_current_sessions"}
+    assert "heap_of_a_part" not in {finding["code"] for finding in summary["findings"]}
+    assert SECRET not in (tmp_path / "run.db").read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize("more", [(), ("--agent", "http://127.0.0.1:9165")], ids=["own", "agent"])
+def test_what_is_named_for_no_page_or_twice_is_one_line(tmp_path: Path, more: tuple[str, ...]) -> None:
+    page = "http://127.0.0.1:9/metrics"
+    for named in (("--server-metrics", page, "--server-metrics", page), ("--metrics-map", "active=a")):
+        done = here(tmp_path, "soak", "http://127.0.0.1:9/", *named, *more)
+        (line,) = done.err.splitlines()
+        assert (done.status, named[0] in line) == (2, True)
+        assert ("asyncli agent" in line) == bool(more)
 
 
 def test_a_page_of_no_use_refuses_the_soak_in_one_line(tmp_path: Path) -> None:
