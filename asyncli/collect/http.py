@@ -135,6 +135,13 @@ def reason(error: BaseException) -> str:
     """The error text of a failed connection: the system's or OpenSSL's, if there is one."""
     import ssl
 
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer was cut off or damaged"
+    # Its text quotes the bytes that could not be read.
+    if type(error) is aiohttp.ClientResponseError:
+        return "what it answers is not valid HTTP"
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError):
         return reason_of(cause)
