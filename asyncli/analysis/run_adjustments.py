@@ -20,7 +20,7 @@ from asyncli.analysis.other_programs import memory_of_others
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import PAGES, Cost, Fit, Fitter
 from asyncli.findings import cost as findings
-from asyncli.findings.collected import heap_of_a_part
+from asyncli.findings.collected import collection_failed, heap_of_a_part
 from asyncli.findings.server import held_behind, held_by_others, server_holds_nothing
 from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
@@ -223,7 +223,8 @@ def collected_heap(seen: WholeRun, known: Costs) -> Costs:
         return known
     server = run.place.server_label or "the server"
     runtime = run.place.server_runtime
-    return known.noting(findings.heap_collected(server, runtime.title, runtime.kind))
+    asked = any(finding.code == collection_failed.code for finding in run.findings)
+    return known.noting(findings.heap_collected(server, runtime.title, runtime.kind, asked))
 
 
 # The metrics of a server's own runtime begin so.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from asyncli.collect.locate import MetricsSource
 from asyncli.collect.metric_rules import (
     COUNTS,
-    MAPPED,
     MAPPED_PRODUCT,
     PRODUCTS,
     Join,
@@ -29,7 +28,7 @@ from asyncli.model.metrics import (
     STATUS_ACTIVE,
     greatest,
 )
-from asyncli.model.metrics_map import MappedMetric
+from asyncli.model.metrics_map import MAPPED, MappedMetric
 
 # Until the first collection a runtime writes 0, which is no measure of it.
 _ABOVE_ZERO = (RUNTIME_LIVE_BYTES, RUNTIME_COLLECTED_AT_S)

@@ -358,11 +358,11 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
 
 
 @finding("heap_collected", "info")
-def heap_collected(server: str, runtime: str, kind: str) -> Words:
+def heap_collected(server: str, runtime: str, kind: str, asked: bool) -> Words:
     """The server's memory was read of its processes, and its runtime frees memory by a tracing
     collector: what is resident has garbage in it, and free room that the heap fills before the next
     collection. Its own metrics tell what is live. ``runtime``: its name and version; ``kind``:
-    go, node, jvm or another.
+    go, node, jvm or another; ``asked``: collections were asked for, in vain.
     """
     # Go does not give memory back before its heap has reached its goal.
     than_this = "more than this" if kind == "go" else "more or less than this"
@@ -372,7 +372,7 @@ def heap_collected(server: str, runtime: str, kind: str) -> Words:
     )
     remedy = "name its page of metrics (--server-metrics URL)"
     asking = collect_flags(kind)
-    if asking:
+    if asking and not asked:
         remedy += f", or ask for collections ({asking}), which show what is alive"
     return Words(evidence, remedy)
 

@@ -82,7 +82,7 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
 )
 def test_the_way_to_collections_is_one_that_the_runtime_has(kind: str, flag: str) -> None:
     assert flag in live_unknown(0, 0, kind, forced=False).remedy
-    assert (flag in heap_collected("app", "X 1", kind).remedy) == (flag != "COMMAND")
+    assert (flag in heap_collected("app", "X 1", kind, asked=False).remedy) == (flag != "COMMAND")
 
 
 def test_memory_beyond_the_page_leaves_no_goal() -> None:

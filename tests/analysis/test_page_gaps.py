@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from collected_runs import of_go
-from synthetic_run import a_run
+from synthetic_run import a_run, without
 
 from asyncli.analysis.page_gaps import page_gaps
 from asyncli.model import metrics
@@ -88,3 +89,44 @@ def test_a_page_that_ends_altogether_is_the_outages_finding() -> None:
     names = [name for name in run.metrics if name.startswith("runtime.")]
     without_from(run, hold.start_s + 5, *names)
     assert page_gaps(run) == []
+
+
+def with_map(run: Run, *mapped: str) -> Run:
+    run.plan = msgspec.structs.replace(run.plan, metrics_map=list(mapped))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("mapped", "active_by", "told"),
+    [
+        (("active=nosuch",), None, ["active=nosuch"]),
+        # The page's rule counts in place of the metric that the user has named.
+        (("active=nosuch",), "envoy_http_downstream_cx_active", ["active=nosuch"]),
+        (("active=ws_open",), "ws_open", []),
+        (("live=nosuch", "heap=nosuch"), None, ["live=nosuch"]),
+    ],
+)
+def test_a_metric_that_the_user_names_and_no_page_has_is_told(mapped: tuple[str, ...], active_by: str | None, told: list[str]) -> None:
+    run = with_map(read_at(without(of_go(a_soak()), "status."), "http://h/metrics"), *mapped)
+    run.environment["server"]["metrics"][0]["active_by"] = active_by
+    if active_by:
+        for sample in run.samples:
+            sample.values[metrics.STATUS_ACTIVE] = run.held.at(sample.t_s) or 0.0
+    evidence = [finding.evidence for finding in page_gaps(run)]
+    assert [text for text in mapped if any(text in said for said in evidence)] == told
+    assert len(evidence) == len(told)
+
+
+@pytest.mark.parametrize(("counts", "told"), [(True, 1), (False, 0)], ids=["descriptors", "a heap alone"])
+def test_a_page_that_repeats_itself_while_connections_are_opened_is_told(counts: bool, told: int) -> None:
+    """As behind a cache. What was alive at the last collection stays as it is until the next, so it says nothing."""
+    run = read_at(a_run(400, batch=2, interval_s=0.05), "http://h/metrics")
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_LIVE_BYTES] = 5e6
+        if counts:
+            sample.values[metrics.RUNTIME_DESCRIPTORS] = 9.0
+    findings = page_gaps(run)
+    assert len(findings) == told
+    for finding in findings:
+        assert finding.code == "metrics_lost"
+        assert finding.fields["from_s"] < run.phase("ramp").end_s
