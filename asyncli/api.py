@@ -27,7 +27,7 @@ from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.model.records import Environment, Finding
 from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
-from asyncli.report.answer import memory_name, one_line
+from asyncli.report.answer import heap_is_collected, memory_name, one_line
 from asyncli.report.comparison_report import comparison_document, require_comparable
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.differences import words
@@ -276,6 +276,7 @@ class Recorded(Results):
             where=self._sides,
             held=self.summary.connections.held_or_peak or 0,
             level=server_level(self.summary),
+            heap_fills=heap_is_collected(self.summary),
         )
 
     def drift(self) -> DriftView:

@@ -103,7 +103,7 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     # One of two workers opens the half, and an exporter's process none.
     share = _share_of_connections(run, fitter.held)
     if share is not None and abs(share - 1.0) > 2 * WORTH_TELLING:
-        return HeapCosts(findings=(findings.heap_of_a_part(share, None),))
+        return HeapCosts(findings=(findings.heap_of_a_part(share, None, None, None),))
     if forced:
         return _of_forced(run, fitter, forced)
     if not heap:
@@ -113,7 +113,8 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     seen = _collections(run, fitter.held)
     live = _line(run, [*_before_connects(run), *seen.live])
     if live is None:
-        unknown = findings.live_unknown(len(seen.live), seen.rising)
+        kind = run.place.server_runtime.kind
+        unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     return HeapCosts(live, _by_fit(stacks), _line(run, seen.at_goal))
 
@@ -146,7 +147,7 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
     processes = run.series(metrics.SERVER_PROCESSES).values
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
     if processes and max(processes) > 1 and not says_descriptors:
-        refused = findings.heap_of_a_part(None, round(max(processes)))
+        refused = findings.heap_of_a_part(None, round(max(processes)), None, None)
         return HeapCosts(findings=(asked_for, refused))
     _, hold_end_s = _ends_of_ramp_and_hold(run)
     readings = []
@@ -157,7 +158,10 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
     live_cost = _line_at_rests(run, readings)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     if live_cost is None:
-        unknown = findings.live_unknown(len(readings), len({reading.n for reading in readings}))
+        all_held = max((reading.n for reading in readings), default=0.0)
+        rising = sum(0 < reading.n < all_held for reading in readings)
+        kind = run.place.server_runtime.kind
+        unknown = findings.live_unknown(len(readings), rising, kind, forced=True)
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
 

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.constants import PART, WORTH_TELLING
 from asyncli.analysis.cost_parts import Costs
@@ -18,6 +20,7 @@ from asyncli.analysis.other_programs import memory_of_others
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import PAGES, Cost, Fit, Fitter
 from asyncli.findings import cost as findings
+from asyncli.findings.collected import collection_failed, heap_of_a_part
 from asyncli.findings.server import held_behind, held_by_others, server_holds_nothing
 from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
@@ -191,17 +194,37 @@ def growth_by_the_clock(seen: WholeRun, known: Costs) -> Costs:
     )
 
 
+def goal_below_resident(_: WholeRun, known: Costs) -> Costs:
+    """Exclude a heap's cost at its goal if the process takes more already: then it has memory that
+    its page of metrics does not count.
+    """
+    goal = known.heap.at_goal
+    resident = known.server_user
+    # A difference of two levels has one-time costs in it.
+    if goal is None or resident is None or resident.of_levels:
+        return known
+    if resident.ci95[0] <= goal.ci95[1]:
+        return known
+    beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1])
+    heap = msgspec.structs.replace(known.heap, at_goal=None)
+    return msgspec.structs.replace(known, heap=heap).noting(beyond)
+
+
 def collected_heap(seen: WholeRun, known: Costs) -> Costs:
-    """Say of a server whose heap is collected that its cost is resident memory, if its own metrics
-    were not read.
+    """Say of a server whose heap is collected that its cost is resident memory; and how to know
+    more, if its own metrics were not read.
     """
     run = seen.run
     if known.server_user is None or not seen.heap_is_collected:
         return known
+    method = f"{known.server_user.method}; resident memory of a collected heap while it was filling"
+    known = known.revised("server_user", method=method)
     if any(name.startswith(_OF_RUNTIME) for name in run.metrics):
         return known
     server = run.place.server_label or "the server"
-    return known.noting(findings.heap_collected(server, run.place.server_runtime.title))
+    runtime = run.place.server_runtime
+    asked = any(finding.code == collection_failed.code for finding in run.findings)
+    return known.noting(findings.heap_collected(server, runtime.title, runtime.kind, asked))
 
 
 # The metrics of a server's own runtime begin so.
@@ -413,5 +436,6 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     memory_used_again,
     memory_in_no_part,
     holders,
+    goal_below_resident,
     collected_heap,
 )

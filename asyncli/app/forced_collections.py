@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from asyncli.app.progress import Progress
 from asyncli.collect.forced_collection import (
     Collect,
+    Collection,
     by_command,
     by_runtime,
     by_url,
@@ -95,11 +96,14 @@ class ForcedCollections:
         if not self._is_asked or progress.stopped.is_set() or progress.failed:
             return
         try:
-            live, took_s = await collection(await self._how())
+            collected = await self._unless_stopped()
         except PeerError as error:
             self._is_asked = False
             self._on_finding(collection_failed(str(error)))
             return
+        if collected is None:
+            return
+        live, took_s = collected
         self._longest_s = max(self._longest_s, took_s)
         now_s = progress.now_s()
         if before_s is not None and now_s > before_s:
@@ -113,6 +117,24 @@ class ForcedCollections:
             return
         values = {metrics.RUNTIME_FORCED_BYTES: live, metrics.RUNTIME_FORCED_S: took_s}
         self._on_sample(Sample(now_s, values))
+
+    async def _unless_stopped(self) -> Collection | None:
+        """A collection; None if the run is stopped meanwhile. Raises :class:`PeerError`."""
+        asking = asyncio.create_task(self._collection())
+        stopping = asyncio.create_task(self._progress.stopped.wait())
+        try:
+            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            return None
+        finally:
+            stopping.cancel()
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait({asking})
+
+    async def _collection(self) -> Collection:
+        return await collection(await self._how())
 
     async def _how(self) -> Collect:
         """How to ask. Raises :class:`PeerError` where the server cannot be asked."""

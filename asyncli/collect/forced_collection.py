@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -39,10 +40,17 @@ LONGEST_S = 20.0
 LARGEST_HEAP = 1e9
 #: Node's inspector, unless --inspect-port names another.
 _INSPECTOR = "http://127.0.0.1:9229"
+_INSPECTOR_LINK = "ws://127.0.0.1:9229/"
 # How long Node may take to open its inspector, or to close it (s).
 _INSPECTOR_OPENS_S = 3.0
 _POLL_S = 0.02
 _LONGEST_ANSWER = 1 << 20
+# What is alive stands at the end of a profile's text, behind some 500 bytes for each stack.
+_LONGEST_PROFILE = 16 << 20
+# How long the output of a program that has ended may take to end too (s).
+_PRINTS_AFTER_END_S = 0.5
+# Of /proc/PID/status: the signals for which a process has a handler (proc(5)).
+_SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]{1,32})$", re.MULTILINE)
 # The text of a heap profile ends with the numbers of runtime.MemStats.
 _GO_HEAP = re.compile(rb"^# HeapAlloc = (\d{1,18})$", re.MULTILINE)
 # The last line of a histogram of classes: instances and bytes of all.
@@ -88,6 +96,8 @@ def by_runtime(kind: str, pid: int) -> Collect:
             "--collect auto: a program of Go collects only by a page of its own; name it: "
             "--collect 'http://HOST:PORT/debug/pprof/heap?gc=1' (net/http/pprof)"
         )
+    if kind == "" and _is_of_another_user(pid):
+        raise _of_another_user(pid)
     named = kind or "unknown"
     raise PeerError(
         f"--collect auto: the server's runtime is {named}, which cannot be asked for a collection; "
@@ -123,7 +133,28 @@ async def _of_node(pid: int) -> float:
     import aiohttp
 
     _require_same_network(pid)
+    _require_debug_signal(pid)
     _signal(pid, signal.SIGUSR1)
+    # Whoever has the port may answer anything, and the server may end at any time.
+    try:
+        return await _by_inspector(pid)
+    except (aiohttp.ClientError, OSError) as error:
+        raise PeerError(
+            f"--collect auto: Node's inspector of process {pid} ended ({reason_of_failure(error)})"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PeerError(
+            "--collect auto: what listens at port 9229 is no inspector of Node; end it, or leave "
+            "--collect out"
+        ) from None
+
+
+async def _by_inspector(pid: int) -> float:
+    """What is alive after a collection. Raises :class:`PeerError`, errors of aiohttp and of the
+    system, and those of an answer that is not as it should be.
+    """
+    import aiohttp
+
     async with aiohttp.ClientSession(trust_env=False) as session:
         page = await _inspector_page(session, pid)
         async with session.ws_connect(page, max_msg_size=_LONGEST_ANSWER) as link:
@@ -146,15 +177,45 @@ async def _of_node(pid: int) -> float:
     return float(usage["usedSize"])
 
 
+def _require_debug_signal(pid: int) -> None:
+    """Raise :class:`PeerError` unless the process handles SIGUSR1, which would end it otherwise
+    (Node with --disable-sigusr1 does not).
+    """
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+            text = status.read()
+    except OSError:
+        raise PeerError(f"--collect: process {pid} has ended") from None
+    caught = _SIGNALS_CAUGHT.search(text)
+    if caught is None or not int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+        raise PeerError(
+            f"--collect auto: process {pid} does not handle SIGUSR1, so its inspector cannot be "
+            "opened; start it without --disable-sigusr1, or name a command: --collect COMMAND"
+        )
+
+
 def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
         raise PeerError(f"--collect: process {pid} has ended") from None
     except PermissionError:
-        raise PeerError(
-            f"--collect: process {pid} belongs to another user; run asyncli as that user or as root"
-        ) from None
+        raise _of_another_user(pid) from None
+
+
+def _is_of_another_user(pid: int) -> bool:
+    """Whether the runtime of a process cannot be seen because of whose it is."""
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return False
+    return os.geteuid() not in (0, owner)
+
+
+def _of_another_user(pid: int) -> PeerError:
+    return PeerError(
+        f"--collect: process {pid} belongs to another user; run asyncli as that user or as root"
+    )
 
 
 def _require_same_network(pid: int) -> None:
@@ -168,13 +229,18 @@ def _require_same_network(pid: int) -> None:
 
 async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
     import aiohttp
+    import msgspec
 
     deadline_s = time.monotonic() + _INSPECTOR_OPENS_S
     while True:
-        with contextlib.suppress(aiohttp.ClientError, OSError, ValueError, KeyError, IndexError):
+        with contextlib.suppress(
+            aiohttp.ClientError, OSError, ValueError, KeyError, IndexError, TypeError
+        ):
             async with session.get(f"{_INSPECTOR}/json/list") as answer:
-                pages = await answer.json(content_type=None)
-                return str(pages[0]["webSocketDebuggerUrl"])
+                text = await answer.content.read(_LONGEST_ANSWER)
+                page = str(msgspec.json.decode(text)[0]["webSocketDebuggerUrl"])
+                if page.startswith(_INSPECTOR_LINK):
+                    return page
         if time.monotonic() > deadline_s:
             raise PeerError(
                 f"--collect auto: process {pid} opened no inspector at port 9229; another program "
@@ -257,28 +323,66 @@ async def _jcmd(pid: int, *words: str) -> bytes:
 
 
 async def _output(words: list[str]) -> bytes:
-    """The end of what a program prints. Raises FileNotFoundError, and :class:`PeerError` if it
-    fails.
+    """The end of what a program prints until it ends. Raises FileNotFoundError, and
+    :class:`PeerError` if it fails.
     """
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    assert process.stdout is not None
+    # A pipe of our own: what the program leaves running may keep it open after its end.
+    read_end, write_end = os.pipe()
+    output = asyncio.StreamReader()
     try:
-        text = b""
-        while part := await process.stdout.read(_LONGEST_ANSWER):
-            text = (text + part)[-_LONGEST_ANSWER:]
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", 0)
+        )
+        try:
+            process = await _started(words, write_end)
+        except BaseException:
+            pipe.close()
+            raise
+    finally:
+        os.close(write_end)
+    reading = asyncio.create_task(_end_of(output))
+    try:
         status = await process.wait()
+        await asyncio.wait([reading], timeout=_PRINTS_AFTER_END_S)
+        text = reading.result() if reading.done() else b""
     finally:
         if process.returncode is None:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+        reading.cancel()
+        pipe.close()
     if status:
-        shown = oneline(text[:200].decode("utf-8", "replace"))
+        # The trace of a program of Java is of no use here.
+        said, _, _ = text.partition(b"\n\tat ")
+        shown = oneline(said[:200].decode("utf-8", "replace"))
         raise PeerError(f'--collect: {words[0]} ended with status {status}: "{shown}"')
+    return text
+
+
+async def _started(words: list[str], output: int) -> asyncio.subprocess.Process:
+    """The program, which prints to a descriptor, in a group of its own, so that all of it can be
+    ended. Raises FileNotFoundError, and :class:`PeerError` if it cannot be started.
+    """
+    try:
+        return await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = os.strerror(error.errno or errno.EIO)
+        raise PeerError(f"--collect: {words[0]} cannot be started ({why})") from None
+
+
+async def _end_of(output: asyncio.StreamReader) -> bytes:
+    text = b""
+    while part := await output.read(_LONGEST_ANSWER):
+        text = (text + part)[-_LONGEST_ANSWER:]
     return text
 
 
@@ -296,7 +400,7 @@ async def _of_url(url: str, tls: TlsOptions) -> float | None:
     context = client_context(tls) if parse_url(asked).secure else None
     connection = KeptConnection({"User-Agent": "asyncli"}, context, socket=place.socket)
     try:
-        answer = await connection.ask("GET", asked, within_s=LONGEST_S)
+        answer = await connection.ask("GET", asked, within_s=LONGEST_S, most=_LONGEST_PROFILE)
     except (aiohttp.ClientError, OSError) as error:
         raise PeerError(
             f"--collect {masked_page(url)}: cannot be read ({reason_of_failure(error)})"

@@ -55,8 +55,11 @@ class KeptConnection:
         within_s: float,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        most: int = _LONGEST,
     ) -> HttpAnswer:
-        """The answer. Raises TimeoutError, and aiohttp's errors (:func:`reason`)."""
+        """The answer, cut off after ``most`` bytes. Raises TimeoutError, and aiohttp's errors
+        (:func:`reason`).
+        """
         import aiohttp  # here: it takes 200 ms, and most runs have no peer
 
         session = self._session = self._session or self._open()
@@ -67,7 +70,7 @@ class KeptConnection:
             answer, whole = bytearray(), True
             async for part in response.content.iter_chunked(1 << 16):
                 answer += part
-                if len(answer) >= _LONGEST:
+                if len(answer) >= most:
                     response.close()
                     whole = False
                     break
@@ -135,6 +138,13 @@ def reason(error: BaseException) -> str:
     """The error text of a failed connection: the system's or OpenSSL's, if there is one."""
     import ssl
 
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer was cut off or damaged"
+    # Its text quotes the bytes that could not be read.
+    if type(error) is aiohttp.ClientResponseError:
+        return "what it answers is not valid HTTP"
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError):
         return reason_of(cause)

@@ -28,14 +28,6 @@ from asyncli.model.metrics import (
     STATUS_REQUESTS,
 )
 
-#: The meanings of --metrics-map.
-MAPPED = {
-    "active": STATUS_ACTIVE,
-    "accepts": STATUS_ACCEPTS,
-    "requests": STATUS_REQUESTS,
-    "live": RUNTIME_LIVE_BYTES,
-    "heap": RUNTIME_HEAP_BYTES,
-}
 #: The product that a user describes with it.
 MAPPED_PRODUCT = "--metrics-map"
 #: mosquitto publishes it each time that it counts, whether anything has changed or not.

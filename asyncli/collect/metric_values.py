@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from asyncli.collect.locate import MetricsSource
 from asyncli.collect.metric_rules import (
     COUNTS,
-    MAPPED,
     MAPPED_PRODUCT,
     PRODUCTS,
     Join,
@@ -29,7 +28,7 @@ from asyncli.model.metrics import (
     STATUS_ACTIVE,
     greatest,
 )
-from asyncli.model.metrics_map import MappedMetric
+from asyncli.model.metrics_map import MAPPED, MappedMetric
 
 # Until the first collection a runtime writes 0, which is no measure of it.
 _ABOVE_ZERO = (RUNTIME_LIVE_BYTES, RUNTIME_COLLECTED_AT_S)
@@ -281,7 +280,17 @@ def _rows_of_name(page: MetricsPage, name: str, reading: Reading) -> list[Row]:
     family = page.families.get(name)
     if family is None:
         return []
-    return [row for row in family.rows if _matches(row, reading)]
+    rows = [row for row in family.rows if _matches(row, reading)]
+    if len(rows) < 2:
+        return rows
+    # A page may not have a row twice; where it has, a sum would count it twice, and of two values
+    # of one row none is known to be right.
+    row_of: dict[Labels, Row] = {}
+    for row in rows:
+        labels = frozenset(row.labels.items())
+        earlier = row_of.get(labels, row)
+        row_of[labels] = row if earlier.value == row.value else row._replace(value=math.nan)
+    return list(row_of.values())
 
 
 def _matches(row: Row, reading: Reading) -> bool:

@@ -77,6 +77,8 @@ _LOGIN = (
     "write its login into --server-metrics (http://USER:PASSWORD@HOST/), or --status-header "
     "'Authorization: ...'"
 )
+_FORBIDDEN = "let this host and this login read the page, or leave --server-metrics out"
+_FAILED = "see the server's log for why, or leave --server-metrics out"
 _TOO_LONG = "aim --server-metrics at a page with fewer metrics"
 _WRONG_COUNTS = "see what serves this page, or leave --server-metrics out"
 _NAME_SERVERS_PAGE = "name the page of the server's own process, or leave it out"
@@ -120,6 +122,8 @@ class MetricsReader:
         self.rows: dict[str, float] = {}
         self._page_counts = PageCounts(self._pages)
         self._answered = 0
+        #: Whether the page has had a value.
+        self._was_of_use = False
         self._took_s: deque[float] = deque(maxlen=_RECENT_SCRAPES)
         self._due_s = 0.0
 
@@ -167,6 +171,10 @@ class MetricsReader:
             raise self._error(complaint, _NAME_SERVERS_PAGE)
         if not self._pages.products and not self.rows:
             raise self._error("has no metric that asyncli knows", _way_to_map(answer.body))
+        is_of_use = bool(values or self.rows)
+        if self._was_of_use and not is_of_use:
+            raise self._error("has no usable value of what it had before", _WRONG_COUNTS)
+        self._was_of_use = is_of_use
         self._took_s.append(now_s - begun_s)
         self._due_s = begun_s + self.interval_s - _ROUND_JITTER_S
         return values
@@ -177,14 +185,22 @@ class MetricsReader:
     def _require_page(self, answer: HttpAnswer) -> None:
         """Raise :class:`PeerError` unless this is a whole page with status 200."""
         status = f"{answer.status} {self._quotation(answer.reason)}".strip()
-        if 300 <= answer.status < 400:
-            location = excerpt(self._quotation(masked_page(answer.headers.get("Location", ""))))
+        location = answer.headers.get("Location", "")
+        if 300 <= answer.status < 400 and location:
+            location = excerpt(self._quotation(masked_page(location)))
             raise self._error(f"is redirected ({status}) to {location}", _REDIRECT)
         if answer.status in (401, 407):
             raise self._error(f"answered {status}", _LOGIN)
         if answer.status != 200:
-            beginning = excerpt(answer.body.decode("utf-8", "replace"))
-            raise self._error(f"answered {status} {self._quotation(beginning)}", _WRONG_PAGE)
+            remedy = _WRONG_PAGE
+            if answer.status == 403:
+                remedy = _FORBIDDEN
+            elif answer.status >= 500:
+                remedy = _FAILED
+            beginning = ""
+            if answer.body:
+                beginning = f" {excerpt(answer.body.decode('utf-8', 'replace'))}"
+            raise self._error(f"answered {status}{self._quotation(beginning)}", remedy)
         if not answer.whole:
             raise self._error("is longer than 1 MiB, so it is not used", _TOO_LONG)
 

@@ -3,39 +3,91 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_count, format_duration, format_many, format_share
-
-
-@finding(
-    "live_unknown",
-    "info",
-    "ask for collections (--plateaus 5 --collect auto), or hold more connections, which fill the "
-    "heap more often: a line needs four collections, some of them while connections are opened",
+from asyncli.model.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_many,
+    format_share,
 )
-def live_unknown(collections: int, rising: int) -> str:
+
+# How each runtime is asked for collections: a program of Go collects only by a page of its own
+# (net/http/pprof).
+_ASKED_BY = {
+    "go": "--collect 'http://HOST:PORT/debug/pprof/heap?gc=1'",
+    "node": "--collect auto",
+    "jvm": "--collect auto",
+}
+# Of any runtime whose page of metrics is read.
+_BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
+_CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
+
+
+def collect_flags(kind: str) -> str:
+    """The flags that ask a runtime (``go``, ``node``, ...) for collections that show its cost; ""
+    of one that cannot be asked.
+    """
+    asked_by = _ASKED_BY.get(kind)
+    if asked_by is None:
+        return ""
+    return f"--plateaus 5 {asked_by}"
+
+
+@finding("live_unknown", "info")
+def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Words:
     """What is alive in a collected heap is known only right after a collection, and too few came.
 
-    ``collections``: those that the page of metrics showed; ``rising``: of these, while connections
-    were opened.
+    ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
+    ``rising``: of these, while connections were opened; ``kind``: the server's runtime.
     """
-    cannot = "what the connections keep alive in the server's heap cannot be told"
+    if forced:
+        return Words(
+            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
+            f"for, {format_count(rising)} of them before all connections were open",
+            "let the ramp rest, so that more come between: --plateaus 5",
+        )
+    remedy = (
+        "hold more connections, which fill the heap more often: a line needs four collections, "
+        "some of them while connections are opened"
+    )
+    asking = collect_flags(kind) or _BY_COMMAND
+    remedy = f"ask for collections ({asking}), or {remedy}"
     if not collections:
-        return f"{cannot}: its page of metrics showed no collection"
-    return (
-        f"{cannot} by {format_many(collections, 'collection')}, {format_count(rising)} of them "
-        "while connections were opened"
+        return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)
+    if collections == 1:
+        when = "while connections were opened" if rising else "after all were opened"
+        return Words(f"{_CANNOT_BE_TOLD} by one collection, {when}", remedy)
+    return Words(
+        f"{_CANNOT_BE_TOLD} by {format_count(collections)} collections, {format_count(rising)} of "
+        "them while connections were opened",
+        remedy,
     )
 
 
 @finding("heap_of_a_part", "warning")
-def heap_of_a_part(share: float | None, processes: int | None) -> Words:
+def heap_of_a_part(
+    share: float | None,
+    processes: int | None,
+    resident_bytes: float | None,
+    goal_bytes: float | None,
+) -> Words:
     """What is alive is known of one process. It is divided by the connections only if that process
     holds them all: its descriptors rise by one for each.
 
     ``share``: the descriptors, or connections by its own count, that the process of the page of
     metrics opened for each connection held; null: the page does not say. ``processes``: of a
-    server whose heap was asked for directly.
+    server whose heap was asked for directly. ``resident_bytes``: the least that a connection took
+    of the server's processes, where that is more than ``goal_bytes``, the most by the page when the
+    heap has filled: then the server has memory that the page does not count, of C libraries or of
+    mapped files, and the cost at its goal is unknown.
     """
+    if resident_bytes is not None and goal_bytes is not None:
+        return Words(
+            f"a connection took at least {format_bytes(resident_bytes)} of the server, and by its "
+            f"page of metrics at most {format_bytes(goal_bytes)} with its heap at the goal: the "
+            "page does not count all of the server's memory, so the cost at the goal is unknown",
+            "plan with the server's resident memory after a long hold with all connections",
+        )
     not_divided = "so what it keeps alive is not divided by them"
     if share is not None:
         return Words(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.collected import collect_flags
 from asyncli.model.units import (
     format_bytes,
     format_count,
@@ -356,22 +357,24 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
     return Words(evidence, severity="info" if is_of_host_alone else None)
 
 
-@finding(
-    "heap_collected",
-    "info",
-    "name the server's own metrics (--server-metrics URL), which count its live memory, or ask for "
-    "collections (--plateaus 5 --collect auto)",
-)
-def heap_collected(server: str, runtime: str) -> str:
+@finding("heap_collected", "info")
+def heap_collected(server: str, runtime: str, kind: str, asked: bool) -> Words:
     """The server's memory was read of its processes, and its runtime frees memory by a tracing
     collector: what is resident has garbage in it, and free room that the heap fills before the next
-    collection. Its own metrics tell what is live. ``runtime``: its name and version.
+    collection. Its own metrics tell what is live. ``runtime``: its name and version; ``kind``:
+    go, node, jvm or another; ``asked``: collections were asked for, in vain.
     """
-    return (
-        f"the cost of {server} is resident memory of a collected heap ({runtime}) while it filled: "
-        "it may come to rest higher, as a heap grows to the goal of its collector, or have garbage "
-        "in it; how much of it is live was not read"
+    # Go does not give memory back before its heap has reached its goal.
+    than_this = "more than this" if kind == "go" else "more or less than this"
+    evidence = (
+        f"{runtime} collects the heap of {server} now and then: at rest it may take {than_this}, "
+        "and less is alive; neither was read"
     )
+    remedy = "name its page of metrics (--server-metrics URL)"
+    asking = collect_flags(kind)
+    if asking and not asked:
+        remedy += f", or ask for collections ({asking}), which show what is alive"
+    return Words(evidence, remedy)
 
 
 @finding("plateau_unsettled", "warning")

@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from asyncli.model import metrics
 from asyncli.model.units import shown
 from asyncli.model.values import parse_text
 
-#: What a metric may be named for.
-MEANINGS = ("active", "accepts", "requests", "live", "heap")
+#: What a metric may be named for, and the metric of asyncli's that it becomes.
+MAPPED = {
+    "active": metrics.STATUS_ACTIVE,
+    "accepts": metrics.STATUS_ACCEPTS,
+    "requests": metrics.STATUS_REQUESTS,
+    "live": metrics.RUNTIME_LIVE_BYTES,
+    "heap": metrics.RUNTIME_HEAP_BYTES,
+}
 # A name of Prometheus, or a dotted one of JSON.
 _MAPPED = re.compile(
     r"(?P<meaning>[a-z]++)=(?P<name>[^\s{}\"=,]{1,200}+)(?:\{(?P<labels>[^\n]{0,1000})\})?"
@@ -19,7 +26,7 @@ _EXAMPLE = 'write active=NAME or active=NAME{label="x"}'
 
 
 class MappedMetric(NamedTuple):
-    """``meaning``: one of :data:`MEANINGS`; ``labels``: those that a row must have."""
+    """``meaning``: a key of :data:`MAPPED`; ``labels``: those that a row must have."""
 
     meaning: str
     name: str
@@ -31,9 +38,9 @@ def mapped_metric(text: str) -> MappedMetric:
     match = _MAPPED.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} names no metric; {_EXAMPLE}")
-    if match["meaning"] not in MEANINGS:
+    if match["meaning"] not in MAPPED:
         raise ValueError(
-            f"{shown(match['meaning'])} is not known; write one of {', '.join(MEANINGS)}"
+            f"{shown(match['meaning'])} is not known; write one of {', '.join(MAPPED)}"
         )
     return MappedMetric(match["meaning"], match["name"], _labels(match["labels"] or ""))
 

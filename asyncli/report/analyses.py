@@ -10,6 +10,7 @@ from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
+from asyncli.analysis.page_gaps import page_gaps
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.model.records import Finding
@@ -17,7 +18,7 @@ from asyncli.model.run import Run
 
 
 class Analyses(msgspec.Struct):
-    """The results of analysis/. ``findings``: those of forecast and drift. ``forecast``: the
+    """The results of analysis/. ``findings``: those of forecast, drift and pages. ``forecast``: the
     ``prediction``, or empty if a bottleneck was measured. ``prediction``: empty if timers ended the
     connections, whatever their number.
     """
@@ -45,12 +46,12 @@ def analyse(run: Run) -> Analyses:
         prediction=prediction,
         drifts=drift,
         diagnoses=diagnoses,
-        findings=[*forecast_findings, *drift_findings],
+        findings=[*forecast_findings, *drift_findings, *page_gaps(run)],
     )
     if bottleneck is None:
         return analyses
     analyses.forecast = Forecast()
-    analyses.findings = [bottleneck, *drift_findings]
+    analyses.findings = [bottleneck, *drift_findings, *page_gaps(run)]
     if bottleneck.fields["what"] in TIMERS:
         analyses.prediction = Forecast()
     return analyses

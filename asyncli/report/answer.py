@@ -111,13 +111,30 @@ def _cost_in_one_line(summary: Summary) -> str:
     # Two levels of the whole host include other programs.
     if total is not None and not is_hidden(total):
         where = f"on {sides(summary.environment).host}"
+        if is_heap_filling(summary):
+            where += f" while the heap of {server_name(summary)} was filling"
         return f"one more connection{streams} costs {with_error(total)} {where}"
     if server is None or server.ci95[0] <= 0:
         return ""
     where = f"in {server_name(summary)}"
+    if is_heap_filling(summary):
+        where += " while its heap was filling"
     if server.of_levels:
         return f"a connection{streams}, first use included, costs {with_error(server)} {where}"
     return f"one more connection{streams} costs {with_error(server)} {where}"
+
+
+def is_heap_filling(summary: Summary) -> bool:
+    """Whether the server's memory was that of a collected heap on its way to its goal, which is
+    unknown: then no cost with it in it is a size to plan with.
+    """
+    return heap_is_collected(summary) and not summary.cost.at_goal
+
+
+def heap_is_collected(summary: Summary) -> bool:
+    """Whether the server runs on a runtime that frees its heap by collections."""
+    runtime = summary.server.runtime
+    return not isinstance(runtime, UnsetType) and runtime.collected
 
 
 def is_hidden(total: Cost) -> bool:
@@ -231,6 +248,8 @@ def _memory_for(summary: Summary) -> str:
     far = summary.finding(forecast_far.code)
     if far is not None:
         clauses[0] += f" ({far.fields['times']:,.0f} times the measured count)"
+    if is_heap_filling(summary):
+        clauses[-1] += f", as filled as the heap of {server_name(summary)} was: plan with fewer"
     sentence = f"{', or '.join(clauses)}."
     if growth(summary) is None:
         return sentence

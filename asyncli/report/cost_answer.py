@@ -12,7 +12,7 @@ from asyncli.analysis.slope import Cost
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.answer import drift_of_server, is_hidden, server_name
+from asyncli.report.answer import drift_of_server, is_heap_filling, is_hidden, server_name
 from asyncli.report.format import (
     bytes_each,
     capitalised,
@@ -34,10 +34,12 @@ class _Part(NamedTuple):
     cost: Cost
     place: str
     times_in_total: int
+    #: What the number is of, in parentheses behind it; "" where the place says all.
+    note: str = ""
 
     @property
     def amount(self) -> str:
-        return f"{with_error(self.cost, self.times_in_total)} {self.place}"
+        return f"{with_error(self.cost, self.times_in_total)} {self.place}{self.note}"
 
     @property
     def unknown_amount(self) -> str:
@@ -117,15 +119,23 @@ def _of_unmeasurable_server(summary: Summary) -> str:
 def _of_the_host(summary: Summary) -> str:
     """The total of the host, if it is measured, and its parts."""
     total = summary.cost.host_total
-    # The total was read while the heap was filling.
-    if total is None or is_hidden(total) or summary.cost.at_goal:
+    if total is None or not _total_leads(summary):
         return ""
     whole = f"{_opening(summary)} {with_error(total)} on {sides(summary.environment).host}"
+    if is_heap_filling(summary):
+        whole += f" while the heap of {server_name(summary)} was filling (no size to plan with)"
     add_up = _parts_add_up(summary)
     amounts = [part.amount for part in _parts(summary) if add_up or not is_unknown(part.cost)]
     if not amounts:
         return f"{whole}."
     return f"{whole}: {', '.join(amounts)}."
+
+
+def _total_leads(summary: Summary) -> bool:
+    """Whether the answer begins with the total of the host."""
+    total = summary.cost.host_total
+    # The total was read while the heap was filling.
+    return total is not None and not is_hidden(total) and not summary.cost.at_goal
 
 
 def _of_parts(summary: Summary) -> str:
@@ -233,22 +243,34 @@ def _parts(summary: Summary) -> list[_Part]:
     add_up = _parts_add_up(summary)
     programs = " and ".join(cost.behind_programs or [])
     in_server = (cost.server_user, f"in {server_name(summary)}{_growth_included(summary)}")
+    note_of_server = _of_filling_heap(summary)
     if cost.at_goal:
         # It comes to rest there.
         in_server = (cost.at_goal, f"in {server_name(summary)} when its heap has filled")
     places = (
-        in_server,
-        (cost.behind or None, f"in {programs} behind it"),
-        (cost.kernel, f"in the kernel {_ends_of(summary)}"),
-        (cost.generator_user, "in asyncli"),
-        (residual, _left_over(residual)),
+        (*in_server, note_of_server),
+        (cost.behind or None, f"in {programs} behind it", ""),
+        (cost.kernel, f"in the kernel {_ends_of(summary)}", ""),
+        (cost.generator_user, "in asyncli", ""),
+        (residual, _left_over(residual), ""),
     )
     parts = []
-    for part, place in places:
+    for part, place, note in places:
         if part is not None:
             times = _times_in_total(cost, part) if add_up else 0
-            parts.append(_Part(part, place, times))
+            parts.append(_Part(part, place, times, note))
     return parts
+
+
+def _of_filling_heap(summary: Summary) -> str:
+    """A note on the server's cost where it is the slope of a heap that was filling; "" where it is
+    not, or the total before it says so.
+    """
+    if not is_heap_filling(summary) or _total_leads(summary):
+        return ""
+    if summary.finding("collections_forced") is not None:
+        return " (resident memory between forced collections, not a size to plan with)"
+    return " (resident memory while its heap was filling, not a size to plan with)"
 
 
 def _growth_included(summary: Summary) -> str:

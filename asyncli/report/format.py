@@ -137,9 +137,15 @@ def memory_labels(server: str, host: str, kernel: str = "kernel") -> dict[Metric
 _OF_HEAP = {"live": "live heap", "stacks": "stacks", "at_goal": "at its goal"}
 
 
-def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
-    """The lines of the cost table, unknown costs included."""
+def cost_rows(
+    costs: Costs | CostPart, server: str, where: Sides, *, heap_fills: bool = False
+) -> list[CostRow]:
+    """The lines of the cost table, unknown costs included. ``heap_fills``: the server's heap is
+    collected, and fills between collections.
+    """
     labels = {"server_user": f"{server}, user memory"}
+    if heap_fills:
+        labels["server_user"] = f"{server}, heap filling"
     for name in known_of_heap(costs):
         labels[name] = f"{server}, {_OF_HEAP[name]}"
     if costs.behind_programs:

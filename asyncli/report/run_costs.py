@@ -18,7 +18,7 @@ from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, memory_name, server_name
+from asyncli.report.answer import headroom, heap_is_collected, memory_name, server_name
 from asyncli.report.format import (
     CostRow,
     about,
@@ -37,10 +37,18 @@ from asyncli.report.summary import CostPart, Summary
 
 
 def cost_table(
-    costs: Costs | CostPart, server: str, where: Sides, held: int, level: float | None = None
+    costs: Costs | CostPart,
+    server: str,
+    where: Sides,
+    held: int,
+    level: float | None = None,
+    *,
+    heap_fills: bool = False,
 ) -> doc.DataTable:
-    """``level``: the server's memory with ``held`` connections, as read; None where it was not."""
-    rows = cost_rows(costs, server, where)
+    """``level``: the server's memory with ``held`` connections, as read; None where it was not.
+    ``heap_fills``: the server's heap is collected.
+    """
+    rows = cost_rows(costs, server, where, heap_fills=heap_fills)
     lines = []
     for row in rows:
         at_held = row.at(held)
@@ -73,15 +81,17 @@ def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
 def cost_section(summary: Summary) -> doc.Section:
     where = sides(summary.environment)
     server = memory_name(summary)
+    fills = heap_is_collected(summary)
     methods = []
-    for row in cost_rows(summary.cost, server, where):
+    for row in cost_rows(summary.cost, server, where, heap_fills=fills):
         if row.cost is not None:
             points = format_many(row.cost.points, "point")
             methods.append((row.label, f"{row.cost.method}; {points}."))
     blocks: list[doc.Block] = []
     if methods:
         held = summary.connections.held_or_peak or 0
-        blocks.append(cost_table(summary.cost, server, where, held, server_level(summary)))
+        level = server_level(summary)
+        blocks.append(cost_table(summary.cost, server, where, held, level, heap_fills=fills))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
     if is_of_one_ramp(summary):
         blocks.append(doc.Paragraph(ONE_RAMP, view=doc.FULL))

@@ -14,7 +14,7 @@ from asyncli.model.topology import sides
 from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report import jsonout
-from asyncli.report.answer import server_name
+from asyncli.report.answer import is_heap_filling, server_name
 from asyncli.report.format import ceiling, or_bytes
 from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
@@ -138,6 +138,14 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
             f"This is {format_count(sizing.factor)} times the {measured} connections of the run, "
             "and is right only if memory goes on rising as it did in the run. A soak of "
             f"{format_count(math.ceil(sizing.connections / _FAR))} would show it."
+        )
+    if is_known and is_heap_filling(summary):
+        server = server_name(summary)
+        sentences.append(
+            f"The memory in {server} is that of its heap while it was filling, which is no size to "
+            "plan with: a collected heap may come to rest higher. A soak with --server-metrics "
+            "shows where, if the runtime's page says its goal, as Go's does; else hold for long "
+            "with all connections."
         )
     if sizing.at_least_bytes is not None:
         sentences.append(

@@ -84,19 +84,27 @@ class BeforeAfter(msgspec.Struct):
 
 class RuntimePart(msgspec.Struct):
     """What the server's programs run on. ``kind``: go, node, deno, bun, jvm, dotnet, python, ruby,
-    beam or php. ``gogc``: of Go, in percent, -1: off. ``heap_limit_bytes``: the limit that it was
+    beam or php. ``collected``: a collector frees its heap now and then, so resident memory has
+    garbage in it. ``gogc``: of Go, in percent, -1: off. ``heap_limit_bytes``: the limit that it was
     started with (GOMEMLIMIT, -Xmx, --max-old-space-size); null: none, or unknown.
     """
 
     kind: str
     version: str | None
+    collected: bool
     gogc: int | None
     heap_limit_bytes: int | None
 
     @classmethod
     def of(cls, runtime: Runtime) -> RuntimePart:
         """The runtime as it stands in the JSON."""
-        return cls(runtime.kind, runtime.version or None, runtime.gogc, runtime.heap_limit_bytes)
+        return cls(
+            runtime.kind,
+            runtime.version or None,
+            runtime.collected,
+            runtime.gogc,
+            runtime.heap_limit_bytes,
+        )
 
 
 class Server(msgspec.Struct):

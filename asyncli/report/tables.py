@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost_parts import Costs
+from asyncli.analysis.collected import HEAP_COSTS
+from asyncli.analysis.cost_parts import Costs, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
@@ -81,8 +82,10 @@ class CostView(TableView):
         where: Sides,
         held: int,
         level: float | None = None,
+        heap_fills: bool = False,
     ) -> None:
-        super().__init__(cost_table(costs, server, where, held, level), answer)
+        table = cost_table(costs, server, where, held, level, heap_fills=heap_fills)
+        super().__init__(table, answer)
         self.server_user = costs.server_user
         self.behind = costs.behind
         self.kernel = costs.kernel
@@ -90,24 +93,29 @@ class CostView(TableView):
         self.generator_user = costs.generator_user
         self.residual = costs.residual
         self.host_total = costs.host_total
+        self.live = costs.heap.live
+        self.stacks = costs.heap.stacks
+        self.at_goal = costs.heap.at_goal
         self.fits = costs.fits
         self.residue = costs.residue
         self.answer = answer
-        self._by_name: dict[str, Cost | None] = msgspec.structs.asdict(costs)
+        self._by_name = {name: costs.cost_of(name) for name in (*COSTS, *HEAP_COSTS)}
+        self._of_heap = known_of_heap(costs)
 
     def __getitem__(self, name: str) -> Cost | None:
         """The cost called ``name``. Raises KeyError."""
-        if name not in COSTS:
-            raise KeyError(f"{name!r} is not a cost; they are {', '.join(COSTS)}")
+        if name not in self._by_name:
+            raise KeyError(f"{name!r} is not a cost; they are {', '.join(self._by_name)}")
         return self._by_name[name]
 
     @property
     def frame(self) -> DataFrame:
         """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes``
-        (the kernel's per socket end), ``r2``, ``points``, ``method``.
+        (the kernel's per socket end), ``r2``, ``points``, ``method``. Costs of a collected heap
+        have a row where they are known.
         """
         rows: list[tuple[object, ...]] = []
-        for name in COSTS:
+        for name in (*COSTS, *self._of_heap):
             cost = self[name]
             if cost is None:
                 rows.append((name, None, None, None, None, None, 0, ""))

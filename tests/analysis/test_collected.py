@@ -7,10 +7,13 @@ from collected_runs import FIXED, LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised
 
 from asyncli.analysis.collected import HeapCosts
-from asyncli.analysis.cost import costs
+from asyncli.analysis.cost import costs, known_costs
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.forecast import forecast
 from asyncli.analysis.sizing import size
+from asyncli.analysis.totals import fold
+from asyncli.findings.collected import live_unknown
+from asyncli.findings.cost import heap_collected
 from asyncli.model import metrics
 from asyncli.model.run import Run
 
@@ -54,6 +57,46 @@ def test_too_few_collections_are_no_line() -> None:
     assert heap.stacks is not None
     [unknown] = heap.findings
     assert (unknown.code, unknown.fields["collections"]) == ("live_unknown", 0)
+
+
+def test_asked_collections_need_rests_in_the_ramp() -> None:
+    """Those before the ramp and at the hold's end are two points."""
+    run = of_go(soak())
+    hold = run.phase("hold")
+    assert hold is not None
+    assert hold.end_s is not None
+    for place, live in ((run.first_connect_s - 1, 1e6), (hold.end_s - 1, 9e6)):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: live, metrics.RUNTIME_FORCED_S: 0.1}
+    heap = heap_of(run)
+    assert heap.live is None
+    asked, unknown = heap.findings
+    assert asked.code == "collections_forced"
+    assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True})
+    assert unknown.remedy.endswith("--plateaus 5")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flag"),
+    [("go", "pprof/heap?gc=1"), ("node", "--collect auto"), ("jvm", "--collect auto"), ("", "COMMAND"), ("dotnet", "COMMAND")],
+)
+def test_the_way_to_collections_is_one_that_the_runtime_has(kind: str, flag: str) -> None:
+    assert flag in live_unknown(0, 0, kind, forced=False).remedy
+    assert (flag in heap_collected("app", "X 1", kind, asked=False).remedy) == (flag != "COMMAND")
+
+
+def test_memory_beyond_the_page_leaves_no_goal() -> None:
+    """A program of Go with a library in C: its page knows nothing of what that takes."""
+    run = of_go(soak())
+    held = run.held
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + 60_000.0 * (held.at(sample.t_s) or 0.0)
+    known = known_costs(run, fold(run), {})
+    assert known.heap.live is not None
+    assert known.heap.at_goal is None
+    [beyond] = [finding for finding in known.findings if finding.code == "heap_of_a_part"]
+    assert beyond.fields["goal_bytes"] < beyond.fields["resident_bytes"] < 60_000
+    assert known.with_heap_at_goal().server_user == known.server_user
 
 
 def test_collections_of_the_hold_alone_are_one_level() -> None:

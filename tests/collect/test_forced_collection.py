@@ -1,10 +1,21 @@
-"""What runtimes print after a collection."""
+"""What runtimes print after a collection, and what happens where one cannot be asked."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from asyncli.collect.forced_collection import by_runtime, heap_of_go, heap_of_jvm
+import pytest
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
+
+from asyncli.collect import forced_collection
+from asyncli.collect.forced_collection import by_command, by_runtime, collection, heap_of_go, heap_of_jvm
 from asyncli.model.errors import PeerError
 
 HISTOGRAM = b"""4711:
@@ -32,3 +43,160 @@ def test_the_heap_of_go() -> None:
 def test_what_cannot_be_asked_says_how(kind: str, says: str) -> None:
     with pytest.raises(PeerError, match=says):
         by_runtime(kind, 1)
+
+
+def test_a_process_of_another_user_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its program cannot be read, so neither can its runtime."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(PeerError, match="another user"):
+        by_runtime("", os.getpid())
+
+
+# Commands.
+
+
+async def refused(command: str) -> str:
+    with pytest.raises(PeerError) as caught:
+        await collection(by_command(command, 1))
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 400
+    return message
+
+
+async def test_a_command_that_leaves_a_program_running_has_ended() -> None:
+    """The program it left keeps the output open, and is left alone."""
+    done = await collection(by_command("sh -c 'sleep 3 & echo $!'", None))
+    assert done.live_bytes is None
+    assert done.took_s < 2
+
+
+@pytest.mark.parametrize("at", ["a file", "a directory", "no program"])
+async def test_a_command_that_cannot_be_started_is_told(tmp_path: Path, at: str) -> None:
+    path = tmp_path / "command"
+    if at == "a directory":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\x00\x01")
+    if at == "no program":
+        path.chmod(0o700)
+    assert "be started" in await refused(str(path))
+
+
+async def test_a_command_that_hangs_is_ended_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(forced_collection, "LONGEST_S", 0.5)
+    seen = tmp_path / "pids"
+    message = await refused(f"sh -c 'sleep 60 & echo $! $$ > {seen}; wait'")
+    assert "collection ended" in message
+    for pid in seen.read_text().split():
+        assert is_gone(int(pid))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, within a second."""
+    deadline_s = time.monotonic() + 1
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+async def test_of_a_flood_only_the_end_is_kept() -> None:
+    message = await refused("sh -c 'head -c 200000000 /dev/zero; exit 3'")
+    assert "status 3" in message
+
+
+async def test_a_trace_of_java_is_left_out() -> None:
+    message = await refused("sh -c 'printf \"no attach\\n\\tat a.B.c(B.java:1)\\n\"; exit 1'")
+    assert "no attach" in message
+    assert "B.java" not in message
+
+
+# Node's inspector.
+
+
+@contextmanager
+def a_process(*, handles: bool) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that handles SIGUSR1, or would end by it."""
+    ready = "print(flush=True); time.sleep(60)"
+    handler = "signal.signal(signal.SIGUSR1, lambda *_: None);" if handles else ""
+    process = subprocess.Popen([sys.executable, "-c", f"import signal, time; {handler} {ready}"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+async def test_a_process_that_the_signal_would_end_is_not_signalled() -> None:
+    """As Node with --disable-sigusr1."""
+    with a_process(handles=False) as process:
+        with pytest.raises(PeerError, match="SIGUSR1"):
+            await collection(by_runtime("node", process.pid))
+        time.sleep(0.2)
+        assert process.poll() is None
+
+
+async def refused_by(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Sequence[str]) -> str:
+    """What is said of a listener at the inspector's port that answers so."""
+
+    async def pages(_: web.Request) -> web.Response:
+        return web.Response(text=listing.replace("PORT", str(server.port)))
+
+    async def link(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        for answer in answers:
+            message = await socket.receive()
+            if message.type is not WSMsgType.TEXT:
+                break
+            await socket.send_str(answer.replace("PID", str(process.pid)))
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/json/list", pages)
+    app.router.add_get("/link", link)
+    async with TestServer(app, host="127.0.0.1") as server:
+        monkeypatch.setattr(forced_collection, "_INSPECTOR", f"http://127.0.0.1:{server.port}")
+        monkeypatch.setattr(forced_collection, "_INSPECTOR_LINK", f"ws://127.0.0.1:{server.port}/")
+        monkeypatch.setattr(forced_collection, "_INSPECTOR_OPENS_S", 0.3)
+        with a_process(handles=True) as process:
+            with pytest.raises(PeerError) as caught:
+                await collection(by_runtime("node", process.pid))
+            assert process.poll() is None
+    return str(caught.value)
+
+
+LIST = '[{"webSocketDebuggerUrl": "ws://127.0.0.1:PORT/link"}]'
+IS_PID = '{"id": 1, "result": {"result": {"value": PID}}}'
+DONE = '{"id": 2, "result": {}}'
+
+
+@pytest.mark.parametrize(
+    ("listing", "answers", "says"),
+    [
+        ("<html>", (), "opened no inspector"),
+        ("5", (), "opened no inspector"),
+        ("{}", (), "opened no inspector"),
+        ('[{"webSocketDebuggerUrl": "ws://192.0.2.1:80/link"}]', (), "opened no inspector"),
+        (LIST.replace("/link", "/nothing"), (), "ended"),
+        (LIST, (), "ended at Runtime.evaluate"),
+        (LIST, ("no JSON",), "no inspector"),
+        (LIST, ('{"id": 1, "result": {"result": 5}}',), "no inspector"),
+        (LIST, ('{"id": 1, "result": {"result": {"value": 1}}}',), "another program"),
+        (LIST, (IS_PID, '{"id": 2, "error": {}}'), "refused HeapProfiler.collectGarbage"),
+        (LIST, (IS_PID, DONE), "ended at Runtime.getHeapUsage"),
+        (LIST, (IS_PID, DONE, '{"id": 3, "result": {}}', '{"id": 4, "result": {}}'), "no inspector"),
+    ],
+    ids=range(12),
+)
+async def test_what_is_no_inspector_is_told(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Sequence[str], says: str) -> None:
+    assert says in await refused_by(monkeypatch, listing, answers)

@@ -131,6 +131,23 @@ def test_a_sum_that_lacks_a_part_is_no_value() -> None:
     assert joined(parse_metrics(b"a 1\nb 2\n"), reading) == 3
 
 
+def test_a_row_that_a_page_has_twice_counts_once() -> None:
+    """A sum of both would divide a wrong number."""
+    _, once = values_of(metrics_pages.HAPROXY)
+    _, twice = values_of(metrics_pages.HAPROXY + metrics_pages.HAPROXY)
+    assert once == twice
+    reading = Reading("runtime.own_bytes", ("b",))
+    rows = b'b{id="x"} 1\nb{id="y"} 2\nb{id="x"} 1\n'
+    assert joined(parse_metrics(rows), reading) == 3
+
+
+def test_a_row_with_two_values_has_none() -> None:
+    reading = Reading("runtime.own_bytes", ("b",))
+    for second in ("7", "NaN"):
+        rows = f'b{{id="x"}} 1\nb{{id="y"}} 2\nb{{id="x"}} {second}\nb{{id="x"}} 1\n'
+        assert joined(parse_metrics(rows.encode()), reading) is None
+
+
 def test_a_metric_keeps_the_reading_of_its_first_value() -> None:
     """Another counter would be a wrong number."""
     pages = PageValues()

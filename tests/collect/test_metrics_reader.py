@@ -63,11 +63,15 @@ async def test_pages_share_one_connection_and_are_counted() -> None:
         (page("no such page", "404 Not Found"), "answered 404 Not Found"),
         (page("", "401 Unauthorized"), "--status-header"),
         (page("", "302 Found", "Location: http://h/other?token=1\r\n"), 'is redirected (302 Found) to "http://h/other?***"; write the URL of the page itself'),
+        (page("", "304 Not Modified"), "answered 304 Not Modified; aim"),
+        (page("", "204 No Content"), "answered 204 No Content; aim"),
+        (page("no", "403 Forbidden"), 'answered 403 Forbidden "no"; let this host and this login read the page'),
+        (page("oops", "500 Internal Server Error"), 'answered 500 Internal Server Error "oops"; see the server\'s log'),
         (page("a 1\n" * 300_000), "is longer than 1 MiB"),
         (page("a 1\n"), "has no metric that asyncli knows; name one"),
         (page("# TYPE ws_connections gauge\nws_connections 1\n# TYPE b gauge\nb 2\n"), "--metrics-map active=NAME: ws_connections"),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 async def test_a_page_that_cannot_be_used_says_why(answer: bytes, said: str) -> None:
     with serving(answer=answer) as server:
@@ -90,6 +94,39 @@ async def test_memory_of_another_instant_is_refused(text: str, said: str) -> Non
         refused = await refusal(server.url)
     assert said in refused
     assert "own process" in refused
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (page(GO)[:-20], "cannot be read (its answer was cut off or damaged)"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "cannot be read (what it answers is not valid HTTP)"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 200_000 + b"\r\n\r\n", "cannot be read (what it answers is not valid HTTP)"),
+    ],
+    ids=["cut off", "no HTTP", "a head without an end"],
+)
+async def test_what_is_no_answer_of_http_is_told_without_its_bytes(answer: bytes, said: str) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    with speaking(speak) as at:
+        assert said in await refusal(f"http://{at}/metrics")
+
+
+@pytest.mark.parametrize("later", ["other 5\n", "envoy_http_downstream_cx_active NaN\n"], ids=["another page", "no value"])
+async def test_a_page_that_loses_all_that_it_had_is_an_outage(later: str) -> None:
+    with serving(answer=lambda number: page(ENVOY.format(number, number) if number == 1 else later)) as server:
+        reader = MetricsReader(server.url)
+        try:
+            await reader.read()
+            for _ in range(2):
+                with pytest.raises(PeerError, match="usable value"):
+                    await reader.read()
+        finally:
+            await reader.close()
 
 
 async def test_a_page_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -18,7 +20,12 @@ from programs import here, recorded
 from programs import serving as listening
 
 from asyncli.analysis.cost import costs
+from asyncli.app.forced_collections import ForcedCollections
+from asyncli.app.progress import Progress
+from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import Sample
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 
@@ -256,6 +263,29 @@ def test_a_command_that_fails_is_told(tmp_path: Path, nginx: Any, command: str, 
     # A command may have a secret in it, and a plan of a stranger must not run one.
     assert run.plan.collect is None
     assert costs(run).heap.live is None
+
+
+async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) -> None:
+    """A command that hangs is ended at once, and nothing is told of it."""
+    seen = tmp_path / "pid"
+    progress = Progress(Plan(urls=("http://127.0.0.1:1/",), plateaus=4), tmp_path / "run.db")
+    told: list[object] = []
+
+    async def nothing() -> Sample:
+        return Sample(0.0, {})
+
+    collections = ForcedCollections(
+        progress.plan, f"sh -c 'echo $$ > {seen}; exec sleep 60'", ServerFacts(), progress,
+        read_all=nothing, on_sample=told.append, on_finding=told.append,
+    )  # fmt: skip
+    taking = asyncio.create_task(collections.take())
+    while not seen.exists() or not seen.read_text().strip():
+        await asyncio.sleep(0.02)
+    progress.stopped.set()
+    await asyncio.wait_for(taking, 5)
+    assert told == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(seen.read_text()), 0)
 
 
 @pytest.mark.parametrize(

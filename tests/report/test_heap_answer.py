@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
+from synthetic_run import without
 
+from asyncli.analysis.sizing import size
 from asyncli.model import metrics
-from asyncli.report.answer import one_line
+from asyncli.model.run import Run
+from asyncli.model.runtimes import Runtime
+from asyncli.model.topology import Place
+from asyncli.report.analyses import analyse
+from asyncli.report.answer import headroom, one_line
 from asyncli.report.cost_answer import answer, heap_answer
+from asyncli.report.format import cost_rows
+from asyncli.report.size_report import doubts
 from asyncli.report.summary import Summary, summarise
 
 
@@ -34,3 +43,65 @@ def test_what_is_unknown_of_a_heap_is_said_with_its_remedy() -> None:
     assert not summary.cost.at_goal
     assert "--collect" in heap_answer(summary)
     assert "heap" not in answer(summary)
+
+
+NO_PLAN = "to plan"
+
+
+def on_go(run: Run) -> Run:
+    runtime = Runtime("go", "1.26.8", collected=True, gogc=100)
+    run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    return run
+
+
+@pytest.mark.parametrize("has_total", [True, False], ids=["the total leads", "the server's part leads"])
+def test_a_number_of_a_heap_that_was_filling_says_so_beside_it(has_total: bool) -> None:
+    """No interval of such a number holds what the server takes at rest: nobody may plan with it unawares."""
+    run = on_go(soak())
+    if not has_total:
+        run = without(run, "host.")
+    summary = summarise(run)
+    first, *parts = answer(summary).split(", ")
+    assert NO_PLAN in (first if has_total else f"{first}, {parts[0]}")
+    assert answer(summary).count(NO_PLAN) == 1
+    assert "was filling" in one_line(summary)
+    limit = headroom(summary)
+    if "memory for" in limit:
+        assert "with fewer" in limit
+    assert has_total == ("memory for" in limit)
+    assert summary.cost.server_user is not None
+    assert "collected heap" in summary.cost.server_user.method
+
+
+def test_a_server_without_a_collector_has_no_such_words() -> None:
+    summary = summarise(soak())
+    told = f"{answer(summary)} {one_line(summary)} {headroom(summary)}"
+    assert "heap" not in told
+    assert NO_PLAN not in told
+
+
+def test_a_heap_at_its_goal_has_no_such_words() -> None:
+    run = on_go(of_go(soak()))
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + sample.values[metrics.RUNTIME_HEAP_BYTES] + sample.values[metrics.RUNTIME_STACKS_BYTES]
+    summary = summarise(run)
+    assert summary.cost.at_goal
+    told = f"{answer(summary)} {one_line(summary)} {headroom(summary)}"
+    assert NO_PLAN not in told
+    assert "with fewer" not in told
+
+
+def test_the_size_of_a_fleet_by_a_filling_heap_is_doubted() -> None:
+    run = on_go(soak())
+    summary = summarise(run)
+    analyses = analyse(run)
+    asked = {"connections": 100_000, "measured": 2_000, "host_bytes": 64e9}
+    sizing = size(analyses.costs, analyses.forecast, **asked)
+    assert any("plan with" in doubt for doubt in doubts(sizing, summary))
+    native = summarise(soak())
+    assert not any("plan with" in doubt for doubt in doubts(sizing, native))
+
+
+def test_the_table_names_the_memory_of_a_filling_heap() -> None:
+    labels = {row.name: row.label for row in cost_rows(analyse(soak()).costs, "app", Place(local=True).sides, heap_fills=True)}
+    assert labels["server_user"].endswith("heap filling")
