@@ -140,10 +140,7 @@ def _compare(
         _set_deltas(result, pages)
     restarts = _restarts(pages)
     why = _why_unknown(run, pages, active, totals.open)
-    if why == "page_of_a_part":
-        result.divergences = [kept for kept in result.divergences if kept.pair == "asked"]
-    if why == "page_of_new_processes":
-        result.divergences = _begun_before(result.divergences, pages.restarted_s[0])
+    result.divergences = _known_divergences(result.divergences, why, pages)
     if why is not None or active is None:
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
         return [unknown, *restarts]
@@ -151,6 +148,17 @@ def _compare(
     at_end = _counts_at_end(pairs, client, totals, active, stop_s)
     at_end_findings = _findings_at_end(run, at_end, result, context, restarted=bool(restarts))
     return [*at_end_findings, *restarts]
+
+
+def _known_divergences(
+    divergences: list[Divergence], why: Unknown | None, pages: Pages
+) -> list[Divergence]:
+    """Those of the pages that still hold where the counts at the end are unknown (``why``)."""
+    if why == "page_of_a_part":
+        return [kept for kept in divergences if kept.pair == "asked"]
+    if why == "page_of_new_processes":
+        return _begun_before(divergences, pages.restarted_s[0])
+    return divergences
 
 
 def _begun_before(divergences: Sequence[Divergence], before_s: float) -> list[Divergence]:

@@ -276,6 +276,7 @@ async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) ->
 
     collections = ForcedCollections(
         progress.plan, f"sh -c 'echo $$ > {seen}; exec sleep 60'", ServerFacts(), progress,
+        by_agent=None,
         read_all=nothing, on_sample=told.append, on_finding=told.append,
     )  # fmt: skip
     taking = asyncio.create_task(collections.take())
