@@ -2,12 +2,15 @@
 rounds, with one plan on one machine.
 
 python bench/atlas_doc.py experiment-atlas-*/record.json
+
+With --heaps first, only the table of collected heaps is made anew, from records of those cells.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from experiments_doc import table
 
@@ -64,7 +67,13 @@ Each is one command, `asyncli experiment atlas --only NAME`.
 """
 
 
+HEAPS = "A heap that is collected"
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--heaps"]:
+        replace_heaps(Path(sys.argv[2]))
+        return
     record, *others = (record_of(Path(path).read_bytes()) for path in sys.argv[1:])
     for other in others:
         for one in other.rounds:
@@ -111,6 +120,36 @@ def main() -> None:
         (DOCS / f"{name}.svg").write_text(
             file_svg(draw(chart), name, chart.title), encoding="utf-8"
         )
+
+
+def replace_heaps(path: Path) -> None:
+    """Put the table of collected heaps of a record into the page, in place of the one there."""
+    record = record_of(path.read_bytes())
+    experiment = load(record.experiment)
+    plan: Any = plan_of(experiment, record.quick, record.plan)
+    found = concluded(experiment, plan, record.rounds)
+    (heaps,) = [table for table in found.tables if table.title == HEAPS]
+    page = DOCS / "atlas.md"
+    before, _, after = page.read_text(encoding="utf-8").partition("\n## Limits of these figures")
+    kept = before.partition(f"\n**{HEAPS}**")[0].rstrip("\n")
+    cells = sorted({one["step"] for one in record.rounds})
+    only = " ".join(f"--only {name}" for name in cells)
+    size = f"--rounds {plan.rounds} --connections {plan.connections}"
+    command = f"asyncli experiment atlas {size} {only}"
+    lines = [
+        "",
+        f"**{HEAPS}**",
+        "",
+        f"{server_labels(record)}; {plan.rounds} rounds of {plan.connections:,} connections.",
+        "",
+        f"    {command}",
+        "",
+        *table(heaps),
+        "",
+        heaps.caption,
+    ]
+    text = kept + "\n" + "\n".join(lines) + "\n\n## Limits of these figures" + after
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,15 +34,6 @@ from asyncli.model.plan import Layer, build_plan
 from asyncli.model.run import Run
 from asyncli.store.reader import read_run
 
-# How each server is asked for a collection.
-FORCED = {
-    "go-http": "{base}/debug/pprof/heap?gc=1",
-    "gorilla": "{base}/debug/pprof/heap?gc=1",
-    "caddy": "{base}/debug/pprof/heap?gc=1",
-    "node-http": "auto",
-    "node-ws": "auto",
-    "jvm": "auto",
-}
 LAST_S = 15.0
 
 
@@ -173,10 +164,8 @@ async def run_of(name: str, setup: Setup, out: Path) -> Run:
             if setup.reads_page:
                 values["server_metrics"] = [server.metrics_url]
             if setup.plateaus:
-                assert server.metrics_url is not None
-                base = server.metrics_url.rpartition("/")[0]
                 values |= {"plateaus": setup.plateaus, "plateau_rest": setup.plateau_rest}
-                values |= {"collect": FORCED[name].format(base=base)}
+                values |= {"collect": server.collect}
             await soak(build_plan([Layer("--{key}", values)]), out)
         settle()
     return read_run(out)

@@ -5,8 +5,11 @@ a connect and a heartbeat.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncli.analysis.slope import Cost
+from asyncli.app.results import Results
 from asyncli.experiments import Count, Experiment
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.record import (
@@ -26,6 +29,7 @@ from asyncli.experiments.soak_ladder import (
     run_ladder,
 )
 from asyncli.lab import choose
+from asyncli.lab.base import LabServer
 from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.run import Run
 from asyncli.model.units import parse_duration
@@ -115,6 +119,8 @@ CELLS = {
     "node-wss": Cell("node-ws", "WebSocket over TLS", True),
     "node-ws-deflate": Cell("node-ws", "WebSocket, compressed messages", **_DEFLATE),
     "node-http": Cell("node-ws", "HTTP", scheme="http"),
+    "go-http": Cell("go-http", "HTTP"),
+    "jvm-http": Cell("jvm", "HTTP"),
     "gorilla-ws": Cell("gorilla", "WebSocket"),
     "gorilla-wss": Cell("gorilla", "WebSocket over TLS", True),
     "gobwas-ws": Cell("gobwas", "WebSocket"),
@@ -136,6 +142,19 @@ _COLUMNS = [
     Column("beat_us", "CPU per later heartbeat", "us"),
 ]
 _STREAM_COLUMNS = _COLUMNS[:2]
+_HEAP_COLUMNS = [
+    Column("live", "alive in its heap", "B"),
+    Column("live_half", "±", "B"),
+    Column("stacks", "stacks", "B"),
+    Column("at_goal", "when its heap has filled", "B"),
+    Column("at_goal_half", "±", "B"),
+]
+_HEAP_CAPTION = (
+    "Servers whose memory is collected. Their slope above is of a heap that was filling. "
+    "Alive: what one more connection keeps, by collections that asyncli asked for at each plateau "
+    "of a second ladder, on a new server. Stacks and the filled heap are by the server's own page "
+    "of metrics in the first ladder; Node and Java have neither."
+)
 # Fewer and more streams: the cost of the first one, and of the connection's buffers, is in both and
 # cancels.
 _PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
@@ -174,23 +193,18 @@ async def _measure(context: Context, name: str, number: int) -> None:
     # As many streams as the others have connections.
     streams_each = max(1, cell.streams)
     connections = max(plan.plateaus, plan.connections // streams_each)
-    server = choose(
-        cell.server,
-        connections=connections,
-        keepalive_s=parse_duration(plan.keepalive),
-        tls=cell.tls,
-        scheme=cell.scheme,
-        **cell.options,
-    )
+    connects_per_s = plan.tls_rate if cell.tls else plan.rate
+    rate = connects_per_s // streams_each
+    server = _server_of(cell, plan, connections)
     async with measured_in_cgroup(context, server) as charges:
-        keys = {**server.plan_keys, **cell.keys}
-        if server.authority is not None:
-            keys["ca"] = str(server.authority)
-        connects_per_s = plan.tls_rate if cell.tls else plan.rate
-        rate = connects_per_s // streams_each
+        keys = _keys_of(cell, server)
+        if server.collect is not None and server.metrics_url is not None:
+            keys["server_metrics"] = [server.metrics_url]
         run = await run_ladder(server, ladder_soak(server, plan, connections, rate, **keys))
-        figures = {**figures_of(run, charges, server.ends), **cpu_of(run)}
+        figures = {**figures_of(run, charges, server.ends), **cpu_of(run), **_filled_heap(run)}
         context.record_server(server)
+    if server.collect is not None:
+        figures |= await _live_heap(cell, plan, connections, rate)
     failure = None
     if figures["held"] != figures["asked"]:
         failure = f"{figures['held']:,} of {figures['asked']:,} were held"
@@ -199,6 +213,54 @@ async def _measure(context: Context, name: str, number: int) -> None:
     if figures["user"] is not None:
         cost = f"{figures['user']:,.0f} B ± {figures['user_half']:,.0f} in {server.label}"
     context.report(number, name, cost)
+
+
+def _server_of(cell: Cell, plan: AtlasPlan, connections: int) -> LabServer:
+    return choose(
+        cell.server,
+        connections=connections,
+        keepalive_s=parse_duration(plan.keepalive),
+        tls=cell.tls,
+        scheme=cell.scheme,
+        **cell.options,
+    )
+
+
+def _keys_of(cell: Cell, server: LabServer) -> dict[str, Any]:
+    """Keys of the soak's plan for a server that runs."""
+    keys = {**server.plan_keys, **cell.keys}
+    if server.authority is not None:
+        keys["ca"] = str(server.authority)
+    return keys
+
+
+def _filled_heap(run: Run) -> dict[str, float | None]:
+    """Of a heap that is collected, by its own page of metrics: stacks, and what it takes when it
+    has filled (bytes). Nothing for a server without such a page.
+    """
+    if not run.plan.server_metrics:
+        return {}
+    heap = Results(Path(), run).analyses.costs.heap
+    return {**_cost("stacks", heap.stacks), **_cost("at_goal", heap.at_goal)}
+
+
+async def _live_heap(
+    cell: Cell, plan: AtlasPlan, connections: int, rate: int
+) -> dict[str, float | None]:
+    """What is alive in the heap for one more connection (bytes), by collections that are asked for:
+    of a new server, as they keep a heap from its goal.
+    """
+    server = _server_of(cell, plan, connections)
+    async with server:
+        keys = {**_keys_of(cell, server), "collect": server.collect}
+        run = await run_ladder(server, ladder_soak(server, plan, connections, rate, **keys))
+    return _cost("live", Results(Path(), run).analyses.costs.heap.live)
+
+
+def _cost(name: str, cost: Cost | None) -> dict[str, float | None]:
+    if cost is None:
+        return {name: None, f"{name}_half": None}
+    return {name: cost.bytes_per_connection, f"{name}_half": cost.half_width}
 
 
 def cpu_of(run: Run) -> dict[str, float | None]:
@@ -244,6 +306,9 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         tables.append(
             FigureTable("One more held stream", _STREAM_COLUMNS, streams, _STREAM_CAPTION)
         )
+    heaps = _heap_rows(rounds, labels)
+    if heaps:
+        tables.append(FigureTable("A heap that is collected", _HEAP_COLUMNS, heaps, _HEAP_CAPTION))
     costs = _known_costs(rounds)
     charts = []
     for tls, title in ((False, "in the clear"), (True, "over TLS")):
@@ -270,6 +335,17 @@ def _stream_rows(rounds: Rounds) -> list[FigureRow]:
         values = stream_cost(rounds, *pair)
         if values["user"]:
             rows.append(FigureRow(f"{server}, HTTP/2", values))
+    return rows
+
+
+def _heap_rows(rounds: Rounds, labels: Mapping[str, str]) -> list[FigureRow]:
+    rows = []
+    for name in CELLS:
+        values = {}
+        for column in _HEAP_COLUMNS:
+            values[column.key] = list(rounds.by_round(name, column.key).values())
+        if any(values.values()):
+            rows.append(FigureRow(labels[name], values))
     return rows
 
 

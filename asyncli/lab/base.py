@@ -53,6 +53,9 @@ class LabServer(ABC):
     #: The path of its page of metrics in Prometheus's text format, at the status page's port; "":
     #: none.
     metrics_path: str = ""
+    #: How its runtime is asked for a collection (--collect): "auto", or a path at that port; "": it
+    #: has none.
+    collects_by: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
     speaks_http2: ClassVar[bool] = False
     speaks_proxy_protocol: ClassVar[bool] = False
@@ -147,6 +150,13 @@ class LabServer(ABC):
         if not self.metrics_path:
             return None
         return f"http://127.0.0.1:{self.status_port}{self.metrics_path}"
+
+    @property
+    def collect(self) -> str | None:
+        """How a soak asks its runtime for a collection (--collect); None: it has none."""
+        if not self.collects_by.startswith("/"):
+            return self.collects_by or None
+        return f"http://127.0.0.1:{self.status_port}{self.collects_by}"
 
     @property
     def pid(self) -> int:

@@ -133,6 +133,8 @@ class LabUvicorn(_LabPython):
 class _LabNode(_LabLibrary):
     """Runs a program of ours with the host's Node."""
 
+    collects_by = "auto"
+
     def _node(self) -> _Node:
         """The host's Node. Raises :class:`HostError` without one."""
         for path, version_text in programs("--version", "node", "nodejs"):
@@ -192,6 +194,7 @@ class _LabGo(_LabLibrary):
     """
 
     metrics_path = "/metrics"
+    collects_by = "/debug/pprof/heap?gc=1"
     #: The library that holds the connections, as in go.mod.
     module: ClassVar[str]
 
@@ -242,6 +245,7 @@ class LabJvm(_LabLibrary):
     name = "jvm"
     scheme = "http"
     metrics_path = "/metrics"
+    collects_by = "auto"
     limits_heap = True
 
     def __init__(self, *common: Any, heap_bytes: int = _JAVA_HEAP_BYTES, **more: Any) -> None:

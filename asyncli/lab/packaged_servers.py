@@ -208,6 +208,7 @@ class LabCaddy(OneProcess):
     install = "apt-get install caddy"
     template = "caddy.json"
     metrics_path = "/metrics"
+    collects_by = "/debug/pprof/heap?gc=1"
     speaks_tls = speaks_http2 = True
     version_pattern = re.compile(r"^v?(\d\S*)", re.MULTILINE)
     # Its configuration names protocols since 2.6.
