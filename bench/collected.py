@@ -5,8 +5,10 @@
 
 The truth of *live* is a line through collections that asyncli forces at eight plateaus, in a run of
 its own. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
-seconds, less that after such a hold with half of the connections, by the connections: a heap has a
-least size, which no connection brings. Each repeat is a new server and a
+seconds, with all connections and with half of them. It is compared with the line of a repeat at so
+many connections, and what its processes had beside the heap before the first connect: a slope of
+two such holds would be worse known than what it is the truth for, as each collection sets another
+goal. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
 *Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
@@ -19,13 +21,14 @@ import argparse
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from common import command, machine, settle
 
 from asyncli.analysis.cost import costs
+from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.slope import Cost
 from asyncli.api import soak
 from asyncli.lab import choose
@@ -35,13 +38,17 @@ from asyncli.model.run import Run
 from asyncli.store.reader import read_run
 
 LAST_S = 15.0
-
-
-class Truth(NamedTuple):
-    """Bytes of a connection, and half of the interval; None where it was not measured."""
-
-    live: Cost | None
-    at_rest: float | None
+NEAR = 0.05
+LINES: dict[str, Callable[[Costs], Cost | None]] = {
+    "at goal": lambda cost: cost.heap.at_goal,
+    "resident": lambda cost: cost.server_user,
+}
+BESIDE = {
+    metrics.SERVER_PSS_BYTES: 1,
+    metrics.RUNTIME_HEAP_BYTES: -1,
+    metrics.RUNTIME_STACKS_BYTES: -1,
+    metrics.RUNTIME_OWN_BYTES: -1,
+}
 
 
 class Setup(NamedTuple):
@@ -85,24 +92,23 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
     forced = await run_of(name, at_eight, folder / f"{name}-forced.db")
     at_rest = await run_of(name, for_long, folder / f"{name}-rest.db")
     half_at_rest = await run_of(name, with_half, folder / f"{name}-rest-half.db")
-    truth = Truth(costs(forced).heap.live, memory_between(half_at_rest, at_rest))
-    print(f"\n{name}: live {shown(truth.live)}, at rest {truth.at_rest or 0:,.0f} B", flush=True)
-    known = [
-        costs(await run_of(name, by_page, folder / f"{name}-{number:02}.db"))
+    live = costs(forced).heap.live
+    print(f"\n{name}: live {shown(live)}", flush=True)
+    repeats = [
+        await run_of(name, by_page, folder / f"{name}-{number:02}.db")
         for number in range(options.repeats)
     ]
+    known = [costs(run) for run in repeats]
     collected = [
         costs(await run_of(name, COLLECTED, folder / f"{name}-collected-{number:02}.db"))
         for number in range(options.collected)
     ]
     print(f"{name}:")
-    if truth.live is not None:
-        report("live", [cost.heap.live for cost in known], truth.live.bytes_per_connection)
+    if live is not None:
+        report("live", [cost.heap.live for cost in known], live.bytes_per_connection)
         of_450 = [cost.heap.live for cost in collected]
-        report("collected", of_450, truth.live.bytes_per_connection)
-    if truth.at_rest is not None:
-        report("at goal", [cost.heap.at_goal for cost in known], truth.at_rest)
-        report("resident", [cost.server_user for cost in known], truth.at_rest)
+        report("collected", of_450, live.bytes_per_connection)
+    report_at_rest(repeats, known, [half_at_rest, at_rest])
 
 
 def shown(cost: Cost | None) -> str:
@@ -126,15 +132,43 @@ def report(label: str, known: Sequence[Cost | None], truth: float) -> None:
     )
 
 
-def memory_between(fewer: Run, more: Run) -> float | None:
-    """The PSS of a connection at the hold's end, of the connections that only one of them has."""
-    little = memory_at_rest(fewer)
-    much = memory_at_rest(more)
-    if little is None or much is None:
-        return None
-    few, little_bytes = little
-    many, much_bytes = much
-    return (much_bytes - little_bytes) / (many - few)
+def report_at_rest(repeats: Sequence[Run], known: Sequence[Costs], held: Sequence[Run]) -> None:
+    """How far the memory at rest is from what a line said for so many connections: that of the heap
+    when it has filled, and that of resident memory.
+    """
+    for run in held:
+        level = memory_at_rest(run)
+        if level is None:
+            continue
+        connections, at_rest = level
+        print(f"  at rest with {connections:,.0f}: {at_rest / 1e6:.1f} MB")
+        for label, of in LINES.items():
+            deviations = []
+            for repeat, cost in zip(repeats, known, strict=True):
+                line = of(cost)
+                if line is None:
+                    continue
+                beside = memory_beside_heap(repeat) if label == "at goal" else 0.0
+                said = line.fixed_bytes + line.bytes_per_connection * connections + beside
+                deviations.append(said / at_rest - 1)
+            within = sum(abs(deviation) <= NEAR for deviation in deviations)
+            middle = statistics.median(deviations) if deviations else 0.0
+            print(
+                f"    {label:9} told by {len(deviations)} of {len(known)}, {within} within "
+                f"{NEAR:.0%}: median {middle:+.1%}, {min(deviations, default=0):+.1%} to "
+                f"{max(deviations, default=0):+.1%}"
+            )
+
+
+def memory_beside_heap(run: Run) -> float:
+    """What the server's processes had before the first connect beside heap and stacks: programs and
+    libraries.
+    """
+    before = 0.0
+    for name, sign in BESIDE.items():
+        read = run.series(name).between(0.0, run.first_connect_s).values
+        before += sign * (statistics.median(read) if read else 0.0)
+    return before
 
 
 def memory_at_rest(run: Run) -> tuple[float, float] | None:
