@@ -140,10 +140,7 @@ def _compare(
         _set_deltas(result, pages)
     restarts = _restarts(pages)
     why = _why_unknown(run, pages, active, totals.open)
-    if why == "page_of_a_part":
-        result.divergences = [kept for kept in result.divergences if kept.pair == "asked"]
-    if why == "page_of_new_processes":
-        result.divergences = _begun_before(result.divergences, pages.restarted_s[0])
+    result.divergences = _of_page_of_all(result.divergences, why, pages)
     if why is not None or active is None:
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
         return [unknown, *restarts]
@@ -151,6 +148,18 @@ def _compare(
     at_end = _counts_at_end(pairs, client, totals, active, stop_s)
     at_end_findings = _findings_at_end(run, at_end, result, context, restarted=bool(restarts))
     return [*at_end_findings, *restarts]
+
+
+def _of_page_of_all(
+    divergences: list[Divergence], why: Unknown | None, pages: Pages
+) -> list[Divergence]:
+    """Without those of pages that count a part of the connections."""
+    if why == "page_of_new_processes":
+        return _begun_before(divergences, pages.restarted_s[0])
+    if why == "page_of_a_part":
+        # What asyncli has fallen behind is by no page.
+        return [divergence for divergence in divergences if divergence.pair == "asked"]
+    return divergences
 
 
 def _begun_before(divergences: Sequence[Divergence], before_s: float) -> list[Divergence]:
