@@ -290,11 +290,14 @@ def _why_unknown(run: Run, pages: Pages, active: float | None, held: int) -> Unk
 
 
 def _page_of_a_part(run: Run, active: float, held: int) -> bool:
-    """Whether a page of metrics counts the connections of one process of several: fewer than the
-    ``held`` ones, all of which programs on the server's host have accepted.
+    """Whether a page of metrics counts the connections of one process of several, or of several
+    pages one of another server: fewer than the ``held`` ones, all of which programs on the server's
+    host have accepted.
     """
     processes = max(run.series(SERVER_PROCESSES).values, default=0.0)
-    if run.place.count_source is None or processes < 2 or run.hold is None:
+    if processes < 2 and len(run.place.metrics_urls) < 2:
+        return False
+    if run.place.count_source is None or run.hold is None:
         return False
     accepted = run.series(SERVER_SOCKETS).between(run.hold.start_s, run.stop_s).values
     if not accepted or abs(accepted[-1] - held) > WORTH_TELLING * held:
