@@ -140,7 +140,7 @@ def _compare(
         _set_deltas(result, pages)
     restarts = _restarts(pages)
     why = _why_unknown(run, pages, active, totals.open)
-    result.divergences = _known_divergences(result.divergences, why, pages)
+    result.divergences = _of_page_of_all(result.divergences, why, pages)
     if why is not None or active is None:
         unknown = counts.reconciliation_unknown(why or "page_silent", [], context.server)
         return [unknown, *restarts]
@@ -150,14 +150,15 @@ def _compare(
     return [*at_end_findings, *restarts]
 
 
-def _known_divergences(
+def _of_page_of_all(
     divergences: list[Divergence], why: Unknown | None, pages: Pages
 ) -> list[Divergence]:
-    """Those of the pages that still hold where the counts at the end are unknown (``why``)."""
-    if why == "page_of_a_part":
-        return [kept for kept in divergences if kept.pair == "asked"]
+    """Without those of pages that count a part of the connections."""
     if why == "page_of_new_processes":
         return _begun_before(divergences, pages.restarted_s[0])
+    if why == "page_of_a_part":
+        # What asyncli has fallen behind is by no page.
+        return [divergence for divergence in divergences if divergence.pair == "asked"]
     return divergences
 
 
@@ -289,11 +290,14 @@ def _why_unknown(run: Run, pages: Pages, active: float | None, held: int) -> Unk
 
 
 def _page_of_a_part(run: Run, active: float, held: int) -> bool:
-    """Whether a page of metrics counts the connections of one process of several: fewer than the
-    ``held`` ones, all of which programs on the server's host have accepted.
+    """Whether a page of metrics counts the connections of one process of several, or of several
+    pages one of another server: fewer than the ``held`` ones, all of which programs on the server's
+    host have accepted.
     """
     processes = max(run.series(SERVER_PROCESSES).values, default=0.0)
-    if run.place.count_source is None or processes < 2 or run.hold is None:
+    if processes < 2 and len(run.place.metrics_urls) < 2:
+        return False
+    if run.place.count_source is None or run.hold is None:
         return False
     accepted = run.series(SERVER_SOCKETS).between(run.hold.start_s, run.stop_s).values
     if not accepted or abs(accepted[-1] - held) > WORTH_TELLING * held:

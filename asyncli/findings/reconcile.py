@@ -400,9 +400,9 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
         ),
         "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
         "page_of_a_part": (
-            "the page of metrics counts those of one of the server's processes, and by the "
-            "kernel's sockets the server holds all of them",
-            "let one process serve, or name a page that counts for all",
+            "by the kernel's sockets the server holds all connections, and the page of metrics "
+            "counts fewer: it is of one of its processes, or of another server",
+            "let one process serve, or name the page that counts for all first",
         ),
         "page_of_new_processes": (
             "after its reload the status page is of the new processes, while earlier ones hold "

@@ -22,8 +22,10 @@ from programs import serving as listening
 from asyncli.analysis.cost import costs
 from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.progress import Progress
+from asyncli.collect.forced_collection import by_runtime
 from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
+from asyncli.model.errors import PeerError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Sample
 from asyncli.model.run import Run
@@ -220,6 +222,22 @@ def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
     assert 15_000 < live["bytes_per_connection"] < 40_000
     assert findings(summary)["collections_forced"]["fields"]["collections"] == 9
     assert "live" in summary["residue"]
+
+
+@pytest.mark.namespaces
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
+async def test_a_node_of_another_network_is_not_asked() -> None:
+    """Its inspector would open there, where nobody closes it again."""
+    with subprocess.Popen(["unshare", "-n", "node", "-e", "console.log(1); setInterval(() => 0, 9999)"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        node.stdout.readline()
+        try:
+            with pytest.raises(PeerError, match="another network namespace"):
+                await by_runtime("node", node.pid)()
+        finally:
+            node.kill()
+        _, said = node.communicate()
+    assert b"Debugger" not in said
 
 
 def test_an_agent_says_what_it_cannot_ask(tmp_path: Path, nginx: Any) -> None:
