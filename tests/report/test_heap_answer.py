@@ -14,6 +14,7 @@ from asyncli.model.topology import Place
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import headroom, one_line
 from asyncli.report.cost_answer import answer, heap_answer
+from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
 from asyncli.report.size_report import doubts
 from asyncli.report.summary import Summary, summarise
@@ -105,3 +106,10 @@ def test_the_size_of_a_fleet_by_a_filling_heap_is_doubted() -> None:
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:
     labels = {row.name: row.label for row in cost_rows(analyse(soak()).costs, "app", Place(local=True).sides, heap_fills=True)}
     assert labels["server_user"].endswith("heap filling")
+
+
+def test_the_bar_of_a_connection_says_of_which_heap_it_is() -> None:
+    for run, told in ((on_go(soak()), True), (soak(), False)):
+        summary = summarise(run)
+        bar = pictures(run, summary, analyse(run))[0]
+        assert ("was filling" in bar.caption) == told

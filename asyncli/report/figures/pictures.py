@@ -11,7 +11,7 @@ from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report.analyses import Analyses
-from asyncli.report.answer import memory_name
+from asyncli.report.answer import heap_is_collected, memory_name
 from asyncli.report.document import Picture
 from asyncli.report.figures.costs import (
     Slope,
@@ -31,8 +31,10 @@ from asyncli.report.run_events import when_counted
 from asyncli.report.summary import Summary
 
 
-def _parts_caption(costs: Costs, server: str) -> str:
+def _parts_caption(costs: Costs, server: str, *, heap_fills: bool) -> str:
     caption = "Memory in bytes"
+    if heap_fills and costs.server_user is not None:
+        caption += f"; that of {server} while its heap was filling"
     if known_total(costs):
         caption += "; the bar over it is the total's 95 % interval"
     left_out = shares_left_out(costs, server=server)
@@ -59,7 +61,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "parts",
             f"What one connection{streams} is made of",
-            _parts_caption(costs, server),
+            _parts_caption(costs, server, heap_fills=heap_is_collected(summary)),
             lambda style: cost_parts(costs, server=server, style=style),
             lambda: _parts_alt(analyses, server),
             section="cost",
