@@ -19,7 +19,7 @@ DRIFT = {
     "level_bytes", "bytes_per_request", "metric", "bound_bytes_per_hour",
 }  # fmt: skip
 #: The keys of ``server.runtime``, which is absent where no runtime is known, as of nginx.
-RUNTIME = {"kind", "version", "gogc", "heap_limit_bytes"}
+RUNTIME = {"kind", "version", "collected", "gogc", "heap_limit_bytes"}
 #: The keys of a soak's JSON.
 SOAK: dict[str, Any] = {
     "schema": None,
