@@ -163,9 +163,10 @@ def time_waits(seen: Readings, known: Costs) -> Costs:
 # Memory that the line does not show.
 
 
-def bends(_: Readings, known: Costs) -> Costs:
+def bends(seen: Readings, known: Costs) -> Costs:
     """Widen the costs of programs to what the last connections cost, where that is not the line's
-    slope, and the host's as much; the values are halfway.
+    slope, and the host's as much; the values are halfway. A heap that is collected bends as it
+    fills, which says nothing of what further connections cost.
     """
     for name in ("server_user", "behind"):
         fit = known.fits.get(name)
@@ -178,9 +179,14 @@ def bends(_: Readings, known: Costs) -> Costs:
         higher = max(0.0, highest - high)
         method = f"{fit.cost.method}; the line is bent: the interval reaches to its end's slope"
         known = known.widened(name, lower, higher).widened("host_total", lower, higher)
+        known = known.revised(name, method=method)
+        if name == "server_user" and seen.run.place.server_runtime.collected:
+            as_straight = msgspec.structs.replace(fit, bends=[])
+            known = msgspec.structs.replace(known, fits={**known.fits, name: as_straight})
+            continue
         bend = fit.bends[0]
         bent = findings.cost_bent(name, bend.mean, bend.last_ones, bend.half, max(fit.n))
-        known = known.revised(name, method=method).noting(bent)
+        known = known.noting(bent)
     return known
 
 

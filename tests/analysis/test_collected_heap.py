@@ -83,6 +83,22 @@ def test_what_a_short_hold_leaves_open_does_not_lower_it() -> None:
     assert collected.ci95 == native.ci95
 
 
+def test_a_heap_that_fills_with_garbage_is_no_rising_cost_of_connections() -> None:
+    run = a_run(20_000, hold_s=60.0)
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        for name in MEMORY:
+            sample.values[name] = sample.values.get(name, 0.0) + 2.0 * held * held / 20_000 * 4096
+    native = analyse(on(PYTHON, run))
+    collected = analyse(on(GO, run))
+    assert "cost_bent" in {finding.code for finding in native.costs.findings}
+    assert "cost_bent" not in {finding.code for finding in collected.costs.findings}
+    assert native.costs.rising("server_user")
+    assert not collected.costs.rising("server_user")
+    # What the last ones took is in the interval all the same.
+    assert collected.costs.cost_of("server_user").ci95[1] >= native.costs.cost_of("server_user").ci95[1]
+
+
 def test_a_steady_server_has_the_same_interval_on_any_runtime() -> None:
     run = a_run(20_000)
     assert of_server(on(GO, run)).ci95 == of_server(on(PYTHON, run)).ci95 == of_server(run).ci95
