@@ -33,8 +33,8 @@ def heap_of_a_part(share: float | None, processes: int | None) -> Words:
     holds them all: its descriptors rise by one for each.
 
     ``share``: the descriptors, or connections by its own count, that the process of the page of
-    metrics opened for each connection held; null: the page does not say. ``processes``: of a
-    server whose heap was asked for directly.
+    metrics opened for each connection held; null: the page does not say. ``processes``: those of
+    the server then.
     """
     not_divided = "so what it keeps alive is not divided by them"
     if share is not None:
@@ -42,13 +42,13 @@ def heap_of_a_part(share: float | None, processes: int | None) -> Words:
             "the page of metrics is of a process that opened descriptors or connections for "
             f"{format_share(share)} of those that were opened: it does not hold them all, or holds "
             f"others too, {not_divided}",
-            "name the page of each worker (--server-metrics more than once), or let one worker "
-            "serve",
+            "let one worker serve, or name a page that adds up all workers (--server-metrics)",
         )
     return Words(
-        f"the server has {format_count(processes or 0)} processes, and a collection was asked of "
-        f"one: others hold connections too, {not_divided}",
-        "start the server with one process, or read its page of metrics (--server-metrics)",
+        f"the server has {format_count(processes or 0)} processes, and what is alive is known of "
+        f"one that does not tell its descriptors: others may hold connections too, {not_divided}",
+        "start the server with one process, or name a page that tells its descriptors "
+        "(--server-metrics)",
     )
 
 
