@@ -100,10 +100,9 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
     if not forced and not allocated and not heap:
         return HeapCosts()
-    # One of two workers opens the half, and an exporter's process none.
-    share = _share_of_connections(run, fitter.held)
-    if share is not None and abs(share - 1.0) > 2 * WORTH_TELLING:
-        return HeapCosts(findings=(findings.heap_of_a_part(share, None, None, None),))
+    refused = _of_a_part(run, fitter.held, is_forced=bool(forced))
+    if refused is not None:
+        return HeapCosts(findings=(refused,))
     if forced:
         return _of_forced(run, fitter, forced)
     if not heap:
@@ -144,10 +143,10 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
     """
     longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
     asked_for = findings.collections_forced(len(forced), longest_s)
-    processes = run.series(metrics.SERVER_PROCESSES).values
+    processes = _most_processes(run)
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
-    if processes and max(processes) > 1 and not says_descriptors:
-        refused = findings.heap_of_a_part(None, round(max(processes)), None, None)
+    if processes > 1 and not says_descriptors:
+        refused = findings.heap_of_a_part(None, processes, None, None)
         return HeapCosts(findings=(asked_for, refused))
     _, hold_end_s = _ends_of_ramp_and_hold(run)
     readings = []
@@ -204,11 +203,50 @@ def _by_points(
     )
 
 
+def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
+    """A finding if what is known of a heap is, or may be, of a process that does not hold all
+    connections: one of two workers opens the half, and an exporter's process none.
+    """
+    share = _share_of_connections(run, held)
+    if share is not None:
+        return None if _is_whole(share) else findings.heap_of_a_part(share, None, None, None)
+    # Of forced collections see _of_forced.
+    if is_forced or _holds_in_one_process(run, held):
+        return None
+    return findings.heap_of_a_part(None, _most_processes(run), None, None)
+
+
+def _most_processes(run: Run) -> int:
+    """How many processes the server had at most; 0 where they are not known."""
+    return round(max(run.series(metrics.SERVER_PROCESSES).values, default=0.0))
+
+
 def _share_of_connections(run: Run, held: Series) -> float | None:
     """How many descriptors of the page's process, or connections by its own count, came with each
     connection; None if the page says neither.
     """
     opened = run.series(metrics.RUNTIME_DESCRIPTORS) or run.series(metrics.RUNTIME_CONNECTIONS)
+    return _risen_for_each(run, opened, held)
+
+
+def _holds_in_one_process(run: Run, held: Series) -> bool:
+    """Whether one process of the server holds all of the connections, as far as is known: it has
+    one, or the descriptors of its fullest one rise by one for each.
+    """
+    if _most_processes(run) <= 1:
+        return True
+    share = _risen_for_each(run, run.series(metrics.SERVER_DESCRIPTORS), held)
+    return share is not None and _is_whole(share)
+
+
+def _is_whole(share: float) -> bool:
+    return abs(share - 1.0) <= 2 * WORTH_TELLING
+
+
+def _risen_for_each(run: Run, opened: Series, held: Series) -> float | None:
+    """By how much a count rose for each connection; None if it was not read before the first
+    connect and in the hold's first seconds.
+    """
     before = opened.between(-math.inf, run.first_connect_s).values
     hold = run.phase("hold")
     if not before or hold is None:

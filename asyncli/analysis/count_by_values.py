@@ -17,6 +17,10 @@ Nothing else may pass, so the run must show it: 50 connections or more, five pag
 five of the ramp on which so few were just being opened that they tell (at most a quarter of all),
 from fewer than half of the connections on. A gauge of requests in flight does not stay with the
 connections, and a random walk passes none of the three. Anything less is unknown.
+
+Where no row does, the descriptors of the page's process may: each connection takes one. They must
+pass the same, but the process may open and close other files meanwhile. By how much is known: after
+the drain, what is more or less than before the first connect is no connection.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, HALF, MISSED_S, PART, WORTH_TELLING
-from asyncli.analysis.counts import Client, CountPair, Pages, compared_held
-from asyncli.model.metrics import PAGE, STATUS_ACTIVE
+from asyncli.analysis.counts import Client, CountPair, OtherCount, Pages, compared_held
+from asyncli.model.metrics import PAGE, RUNTIME_DESCRIPTORS, STATUS_ACTIVE
 from asyncli.model.page_rows import place_among_names
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -45,13 +49,15 @@ _IN_FLIGHT = HALF * HALF
 
 
 class CountByValues(msgspec.Struct, frozen=True):
-    """``source``: the page and the row, as --metrics-map names it; ``active``: the connections by
-    it, without the ``before`` that it counted beside ours.
+    """``source``: the page and the row, as --metrics-map names it; ``count``: the connections by
+    it, without the ``before`` that it counted beside ours. ``of_descriptors``: it counts those of
+    the page's process, so that more of them are no sign of connections.
     """
 
     source: CountSource
-    active: Series
+    count: OtherCount
     before: float
+    of_descriptors: bool = False
 
 
 class _RowLevels(NamedTuple):
@@ -68,8 +74,8 @@ class _RowLevels(NamedTuple):
 
 
 def count_by_values(run: Run, client: Client) -> CountByValues | None:
-    """The row that counts the server's active connections; None if a rule or a page of another kind
-    has the count, or if none follows the connections.
+    """The row that counts the server's active connections, else the descriptors of its process.
+    None if a rule or a page of another kind has the count, or if none follows the connections.
     """
     has_count = run.place.count_source is not None or bool(run.series(STATUS_ACTIVE))
     if has_count or run.gaps or not math.isfinite(run.first_connect_s):
@@ -79,11 +85,13 @@ def count_by_values(run: Run, client: Client) -> CountByValues | None:
         if not metric.startswith(PAGE):
             continue
         source = _source(run, metric)
-        count = _count(run, client, metric, source)
+        count = _count_by_row(run, client, metric, source)
         if count is not None:
             counting.append(count)
-    # Several may say the same: by what they are called.
-    return min(counting, key=_by_name, default=None)
+    if counting:
+        # Several may say the same: by what they are called.
+        return min(counting, key=_by_name)
+    return _count_by_descriptors(run, client)
 
 
 def _by_name(count: CountByValues) -> tuple[int, str, str]:
@@ -101,21 +109,54 @@ def _source(run: Run, metric: str) -> CountSource:
     return CountSource(url, printable(row))
 
 
-def _count(run: Run, client: Client, metric: str, source: CountSource) -> CountByValues | None:
+def _count_by_row(
+    run: Run, client: Client, metric: str, source: CountSource
+) -> CountByValues | None:
     """The count by a row; None if it does not follow the connections."""
     row = run.series(metric)
     levels = _levels(run, row)
     if levels is None:
         return None
     before = levels.after if levels.before is None else levels.before
-    if not _rises_and_falls(run, client, levels, before):
+    count = OtherCount(_above(row, before))
+    if not _follows_connections(run, client, levels, before, count):
         return None
-    active = Series(row.t_s, [value - before for value in row.values])
-    pages = Pages(run, active)
+    return CountByValues(source, count, before)
+
+
+def _count_by_descriptors(run: Run, client: Client) -> CountByValues | None:
+    """The count by the descriptors of the page's process; None if they do not follow the
+    connections: it does not hold them all, or opens many other files.
+    """
+    source = run.place.descriptors_source
+    descriptors = run.series(RUNTIME_DESCRIPTORS)
+    levels = _levels(run, descriptors)
+    if source is None or levels is None or levels.before is None:
+        return None
+    opened = levels.after - levels.before
+    count = OtherCount(
+        _above(descriptors, levels.before),
+        files_closed=max(0.0, -opened),
+        files_opened=max(0.0, opened),
+    )
+    if not _follows_connections(run, client, levels, levels.before, count):
+        return None
+    return CountByValues(source, count, levels.before, of_descriptors=True)
+
+
+def _above(row: Series, before: float) -> Series:
+    return Series(row.t_s, [value - before for value in row.values])
+
+
+def _follows_connections(
+    run: Run, client: Client, levels: _RowLevels, before: float, count: OtherCount
+) -> bool:
+    """Whether a count rises and falls with the connections, and stays with them in between."""
+    if not _rises_and_falls(run, client, levels, before, count):
+        return False
+    pages = Pages(run, count)
     pair = compared_held(client, pages, run.first_connect_s, run.stop_s)
-    if not _follows(run, pair):
-        return None
-    return CountByValues(source, active, before)
+    return _stays_with(run, pair)
 
 
 def _levels(run: Run, row: Series) -> _RowLevels | None:
@@ -134,7 +175,9 @@ def _levels(run: Run, row: Series) -> _RowLevels | None:
     return _RowLevels(before, statistics.median(in_hold), in_hold[-1], after, above_after)
 
 
-def _rises_and_falls(run: Run, client: Client, levels: _RowLevels, before: float) -> bool:
+def _rises_and_falls(
+    run: Run, client: Client, levels: _RowLevels, before: float, count: OtherCount
+) -> bool:
     """Whether a row rises by one for each connection held in the hold, and falls by one for each
     that is closed.
     """
@@ -149,12 +192,16 @@ def _rises_and_falls(run: Run, client: Client, levels: _RowLevels, before: float
         return False
     if levels.above_after > _TOLERANCE * held_at_drain:
         return False
-    rise = (levels.in_hold - before) / median_held
+    risen = levels.in_hold - before
+    least_rise = (risen - count.files_opened) / median_held
+    greatest_rise = (risen + count.files_closed) / median_held
+    if least_rise > 1.0 + _TOLERANCE or greatest_rise < 1.0 - _TOLERANCE:
+        return False
     fall = (levels.at_drain - levels.after) / held_at_drain
-    return abs(rise - 1.0) <= _TOLERANCE and abs(fall - 1.0) <= _TOLERANCE
+    return abs(fall - 1.0) <= _TOLERANCE
 
 
-def _follows(run: Run, pair: CountPair) -> bool:
+def _stays_with(run: Run, pair: CountPair) -> bool:
     """Whether a row is the connections held, on each page of the ramp and the hold."""
     import numpy as np
 

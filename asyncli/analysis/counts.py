@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -216,17 +216,35 @@ def _unreported(ticks: Sequence[Tick], counts: Sequence[int]) -> list[int]:
     return unreported
 
 
+class OtherCount(NamedTuple):
+    """A count of the server's active connections that is no rule's (``active``), without what it
+    counted beside them before. ``files_closed``, ``files_opened``: by how much that may have
+    changed meanwhile, where it counts files too.
+    """
+
+    active: Series
+    files_closed: float = 0.0
+    files_opened: float = 0.0
+
+
 class Pages:
     """Counts of the status pages since the first (arrays, NaN if missing), without our poller's;
     restarts are added up.
 
-    ``active``: the server's active connections by another count than the pages', without what it
-    counted beside our connections.
+    ``other``: where the pages have no count of active connections.
     """
 
-    def __init__(self, run: Run, active: Series | None = None) -> None:
+    def __init__(self, run: Run, other: OtherCount | None = None) -> None:
         import numpy as np
 
+        #: By how much the count of active connections may have fallen or risen by files.
+        self.files_closed = 0.0
+        self.files_opened = 0.0
+        active = None
+        if other is not None:
+            active = other.active
+            self.files_closed = other.files_closed
+            self.files_opened = other.files_opened
         names = ("active", "accepts", "handled", "requests", "polls")
         columns = {name: run.series(f"status.{name}") for name in names}
         instants = _common_instants(columns)
@@ -431,8 +449,8 @@ def compared_held(client: Client, pages: Pages, start: float, stop: float) -> Co
         t_s,
         first=client.held(t_s, stop),
         second=pages.active[before_drain],
-        least=-churn,
-        greatest=churn + pages.unanswered[before_drain] + upgrading,
+        least=-churn - pages.files_closed,
+        greatest=churn + pages.files_opened + pages.unanswered[before_drain] + upgrading,
     )
 
 

@@ -106,6 +106,11 @@ def without_counters(run: Run) -> Run:
     """The run without the server's counters, if it has a gap."""
     if not run.gaps:
         return run
+    return drop_counters(run)
+
+
+def drop_counters(run: Run) -> Run:
+    """The run without the server's counters."""
     samples = []
     for sample in run.samples:
         values = {name: value for name, value in sample.values.items() if name not in _COUNTERS}

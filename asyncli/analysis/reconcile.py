@@ -8,10 +8,11 @@ from typing import get_args
 
 import msgspec
 
+from asyncli.analysis.begun_counters import with_begun_counters
 from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.count_by_values import CountByValues, count_by_values
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
-from asyncli.analysis.gaps import without_counters
+from asyncli.analysis.gaps import drop_counters, without_counters
 from asyncli.analysis.generations import generations
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.server_count import other_clients_of
@@ -57,7 +58,8 @@ class Reconciliation(msgspec.Struct):
     #: them.
     client_held: int | None = None
     #: Active connections of the server, less our poller's, on the last page of the hold; by a row
-    #: of its metrics that was found by its values, less what that counted beside ours.
+    #: of its metrics that was found by its values, or by its process's descriptors, less what these
+    #: counted beside ours.
     server_active: int | None = None
     accepts_delta: int | None = None
     handled_delta: int | None = None
@@ -84,8 +86,11 @@ def reconcile(
         return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
     client = Client(run)
     context.by_values = count_by_values(run, client)
-    active = None if context.by_values is None else context.by_values.active
-    pages = Pages(without_counters(run), active)
+    other = None if context.by_values is None else context.by_values.count
+    pages = Pages(with_begun_counters(without_counters(run)), other)
+    if other is not None and not _has_pages(run, pages):
+        # Its counters are of no use, and those that are open need no first page.
+        pages = Pages(drop_counters(run), other)
     result.divergences = client.behind_asked(run.first_connect_s, run.stop_s)
     if _has_pages(run, pages):
         findings = _compare(run, totals, client, pages, result, context)
@@ -133,7 +138,7 @@ def _compare(
     result.source = _source(run, context)
     pairs = compared(client, pages, start_s, stop_s)
     for pair in pairs:
-        result.divergences += pair.divergences()
+        result.divergences += _telling(pair.divergences(), context)
     result.divergences.sort(key=lambda divergence: divergence.from_s)
     active = _active_at_end(run, pages)
     if active is not None or pages.t_s[-1] >= stop_s:
@@ -160,6 +165,16 @@ def _of_page_of_all(
         # What asyncli has fallen behind is by no page.
         return [divergence for divergence in divergences if divergence.pair == "asked"]
     return divergences
+
+
+def _telling(divergences: Sequence[Divergence], context: _Context) -> list[Divergence]:
+    """Those that are of connections: where a process has more descriptors, it has opened files."""
+    telling = []
+    for divergence in divergences:
+        may_be_files = context.counts_descriptors and divergence.pair == "held"
+        if not may_be_files or divergence.most < 0:
+            telling.append(divergence)
+    return telling
 
 
 def _begun_before(divergences: Sequence[Divergence], before_s: float) -> list[Divergence]:
@@ -214,9 +229,19 @@ def _findings_at_end(
             findings.append(_counted_by_values(count, context.by_values))
         elif not count.agrees:
             findings.append(_disagreement(count, open_since.get(count.pair), context))
-    result.agrees = all(count.agrees for count in at_end)
-    findings += _agreement_findings(at_end, context, restarted=restarted, ended=_has_ended(run))
+    judged = [count for count in at_end if not _may_be_files(count, context)]
+    if judged:
+        result.agrees = all(count.agrees for count in judged)
+    findings += _agreement_findings(judged, context, restarted=restarted, ended=_has_ended(run))
     return findings
+
+
+def _may_be_files(count: _AtEnd, context: _Context) -> bool:
+    """Whether the server's count tells nothing of the connections: its process has more
+    descriptors than these.
+    """
+    counts_files = context.counts_descriptors and count.pair == "held"
+    return counts_files and count.by > count.greatest
 
 
 def _has_ended(run: Run) -> bool:
@@ -350,10 +375,14 @@ def _at_end(
 
 
 def _counted_by_values(count: _AtEnd, by_values: CountByValues) -> Finding:
+    since = None
+    if by_values.of_descriptors:
+        since = round(by_values.count.files_opened - by_values.count.files_closed)
     return counts.counted_by_values(
         by_values.source.metric,
         by_values.source.url,
         round(by_values.before),
+        since,
         count.first,
         count.second,
         count.agrees,
@@ -401,8 +430,13 @@ class _Context(msgspec.Struct):
     already: int = 0
     #: The server's name; "": unknown.
     server: str = ""
-    #: The row that counts the server's connections, where no rule names one.
+    #: What counts the server's connections, where no rule names it.
     by_values: CountByValues | None = None
+
+    @property
+    def counts_descriptors(self) -> bool:
+        """Whether the server's active count is that of its descriptors."""
+        return self.by_values is not None and self.by_values.of_descriptors
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain
@@ -461,6 +495,9 @@ def _agreement_findings(
     findings = []
     for count in at_end:
         if not count.by or not count.agrees:
+            continue
+        if count.pair == "held" and context.counts_descriptors:
+            # Its own finding says by how much, and why.
             continue
         # What the server holds beyond ours.
         beyond = 0

@@ -3,9 +3,9 @@ Pure.
 
 Their values are recorded, and analysis/count_by_values.py tells by them which row follows the
 connections, once these are closed. To read a whole page is dear (2.4 ms for 64 kB), so that is done
-now and then: on the first pages, until a row has risen as connections do, and then whenever the
-time since the first page has doubled, or each minute. In between only the names are read that are
-watched.
+now and then: on the first pages, until a row whose name speaks of connections has risen, and then
+whenever the time since the first page has doubled, or each minute. In between only the names are
+read that are watched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ _RISEN = 20.0
 _LONGEST_REST_S = 60.0
 # After a whole page the search rests for so many times its CPU time: 0.2 % of a core.
 _RESTS = 500.0
+# A busy moment may lengthen one reading (to 40 ms, after which a whole ramp was missed), which says
+# nothing of the next: of so many the shortest is taken, and the first ones have a short rest.
+_RECENT = 3
+_LONGEST_FIRST_REST_S = 2.0
 
 # OpenMetrics writes "unknown" for what has no type.
 _KINDS = frozenset({"gauge", "unknown", UNTYPED})
@@ -75,6 +80,7 @@ class CountSearch:
         #: Until when the search rests, and when its time has doubled, or a minute is over.
         self._rests_until_s = -math.inf
         self._doubled_s = 0.0
+        self._took_s: deque[float] = deque(maxlen=_RECENT)
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,7 +97,11 @@ class CountSearch:
 
     def rest(self, now_s: float, took_s: float) -> None:
         """Note that the whole page was read, in ``took_s`` of CPU time."""
-        self._rests_until_s = now_s + _RESTS * took_s
+        self._took_s.append(took_s)
+        rest_s = _RESTS * min(self._took_s)
+        if len(self._took_s) < _RECENT:
+            rest_s = min(rest_s, _LONGEST_FIRST_REST_S)
+        self._rests_until_s = now_s + rest_s
 
     def take(self, page: MetricsPage, now_s: float) -> None:
         """Choose which rows of a whole page are watched."""
@@ -119,7 +129,11 @@ class CountSearch:
 
     @property
     def _has_risen(self) -> bool:
-        return any(candidate.rise >= _RISEN for candidate in self._watched.values())
+        """Whether a row has risen that may well be the one: memory and the like rise too."""
+        for candidate in self._watched.values():
+            if candidate.rise >= _RISEN and _speaks_of_connections(candidate.name):
+                return True
+        return False
 
     def _keep_first(self, page: MetricsPage) -> None:
         self._first = {}
@@ -174,8 +188,12 @@ def _order(candidate: _Candidate) -> tuple[bool, bool, float]:
     """First those that have changed, of these those whose names speak of connections, and of these
     those that have risen most.
     """
-    is_silent = place_among_names(candidate.name) == len(SPOKEN_OF)
+    is_silent = not _speaks_of_connections(candidate.name)
     return not candidate.has_changed, is_silent, -candidate.rise
+
+
+def _speaks_of_connections(name: str) -> bool:
+    return place_among_names(name) < len(SPOKEN_OF)
 
 
 def _rows(page: MetricsPage) -> Iterator[tuple[str, str, dict[str, str], float]]:

@@ -65,12 +65,14 @@ class Found(msgspec.Struct, frozen=True):
 
 class MetricsSource(msgspec.Struct, frozen=True):
     """A page of the server's metrics. ``url``: without its login and query; ``products``: what it
-    was recognised as; ``active_by``: its metric of active connections, if that is used.
+    was recognised as; ``active_by``, ``descriptors_by``: its metrics of active connections, and of
+    its process's descriptors, if those are used.
     """
 
     url: str
     products: tuple[str, ...] = ()
     active_by: str | None = None
+    descriptors_by: str | None = None
     interval_s: float = 1.0
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from asyncli.collect.metrics_page import MetricsPage, Row, WantedNames
 from asyncli.collect.risen_row import Labels, RisenRow, Scrapes
 from asyncli.model.metrics import (
     RUNTIME_COLLECTED_AT_S,
+    RUNTIME_DESCRIPTORS,
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
@@ -64,7 +65,11 @@ class PageValues:
     @property
     def source(self) -> str:
         """The page's name of the metric that counts active connections; "": none does."""
-        reading = self._reading_of.get(STATUS_ACTIVE)
+        return self._name_of(STATUS_ACTIVE)
+
+    def _name_of(self, metric: str) -> str:
+        """The page's name of a metric of ours; "": it has none."""
+        reading = self._reading_of.get(metric)
         if reading is None:
             return ""
         return reading.names[0]
@@ -75,6 +80,7 @@ class PageValues:
             url=url,
             products=tuple(self.products),
             active_by=self.source or None,
+            descriptors_by=self._name_of(RUNTIME_DESCRIPTORS) or None,
             interval_s=round(interval_s, 1),
         )
 

@@ -75,11 +75,11 @@ def heap_of_a_part(
     holds them all: its descriptors rise by one for each.
 
     ``share``: the descriptors, or connections by its own count, that the process of the page of
-    metrics opened for each connection held; null: the page does not say. ``processes``: of a
-    server whose heap was asked for directly. ``resident_bytes``: the least that a connection took
-    of the server's processes, where that is more than ``goal_bytes``, the most by the page when the
-    heap has filled: then the server has memory that the page does not count, of C libraries or of
-    mapped files, and the cost at its goal is unknown.
+    metrics opened for each connection held; null: the page does not say. ``processes``: those of
+    the server then. ``resident_bytes``: the least that a connection took of the server's processes,
+    where that is more than ``goal_bytes``, the most by the page when the heap has filled: then the
+    server has memory that the page does not count, of C libraries or of mapped files, and the cost
+    at its goal is unknown.
     """
     if resident_bytes is not None and goal_bytes is not None:
         return Words(
@@ -94,12 +94,13 @@ def heap_of_a_part(
             "the page of metrics is of a process that opened descriptors or connections for "
             f"{format_share(share)} of those that were opened: it does not hold them all, or holds "
             f"others too, {not_divided}",
-            "let one worker serve, or name the page of the process that holds them all",
+            "let one worker serve, or name a page that adds up all workers (--server-metrics)",
         )
     return Words(
-        f"the server has {format_count(processes or 0)} processes, and a collection was asked of "
-        f"one: others hold connections too, {not_divided}",
-        "start the server with one process, or read its page of metrics (--server-metrics)",
+        f"the server has {format_count(processes or 0)} processes, and what is alive is known of "
+        f"one that does not tell its descriptors: others may hold connections too, {not_divided}",
+        "start the server with one process, or name a page that tells its descriptors "
+        "(--server-metrics)",
     )
 
 

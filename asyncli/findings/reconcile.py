@@ -214,24 +214,32 @@ def reconcile_held(
     return Words(evidence, *_behind(addresses, "error", remedy))
 
 
-def found_by_values(row: str) -> str:
+def found_by_values(row: str, of_descriptors: bool) -> str:
     """Where the server's active count is from, as a sentence."""
+    if of_descriptors:
+        return f"The server's active count is of its process's descriptors ({row}), not of a gauge."
     return f"The server's active count is {row}: found by its values, not by a rule."
 
 
 @finding("counted_by_values", "info")
 def counted_by_values(
-    row: str, url: str, before: int, held: int, active: int, agrees: bool
+    row: str, url: str, before: int, since: int | None, held: int, active: int, agrees: bool
 ) -> Words:
     """No rule names what counts connections on the server's pages of metrics, and one row counts
     them by its values: it rose by one for each connection, stayed with them, and fell when they
-    were closed. It is compared with asyncli's count; no cost is divided by it, and it is no
-    evidence of a loss. A warning if the two differ at the hold's end.
+    were closed. Where none does, the descriptors of the page's process may count them. The count is
+    compared with asyncli's; no cost is divided by it, and it is no evidence of a loss. A warning if
+    the two differ at the hold's end. Of descriptors only if there are fewer of them than
+    connections: more may be files, and whether the counts agree is unknown then.
 
     ``row``: its name and labels; ``url``: the page; ``before``: what it counted beside asyncli's
-    connections, which is taken off; ``held``, ``active``: asyncli's count and the row's at the
-    hold's end; ``agrees``: whether they differ by no more than was in flight.
+    connections, which is taken off; ``since``: of descriptors, how many more there are after the
+    drain than before the first connect, which may be in the count (below 0: how many fewer; null:
+    no descriptors); ``held``, ``active``: asyncli's count and the row's at the hold's end;
+    ``agrees``: whether they differ by no more than was in flight, and ``since``.
     """
+    if since is not None:
+        return _counted_by_descriptors(row, url, before, since, held, active)
     evidence = (
         f"{row} of {url} counts the server's active connections by its values: no rule names it, "
         "and it rose with the connections held, stayed with them, and fell when they were closed"
@@ -250,6 +258,34 @@ def counted_by_values(
     )
     remedy = f"see whether it counts all connections; if so, {remedy}"
     return Words(evidence, remedy, "warning")
+
+
+def _counted_by_descriptors(
+    row: str, url: str, before: int, since: int, held: int, active: int
+) -> Words:
+    evidence = (
+        f"{row} of {url} counts the server's connections: no gauge there does, and these "
+        "descriptors rose with the connections held, stayed with them, and fell when they were "
+        f"closed; those before the first connect ({format_count(before)}) are taken off"
+    )
+    if active != held:
+        evidence += (
+            f"; at the hold's end it is {format_count(active)}, and asyncli holds "
+            f"{format_count(held)}"
+        )
+    if since > 0 and active > held:
+        evidence += f"; {format_count(since)} more are open after the drain, and no connections"
+    if active + max(0, -since) < held:
+        remedy = (
+            "see whether another process holds some of the connections, and the server's error "
+            "log for 'too many open files'"
+        )
+        return Words(evidence, remedy, "warning")
+    remedy = (
+        "none needed; a gauge of connections, if there is one, is more exact "
+        "(--metrics-map active=NAME)"
+    )
+    return Words(evidence, remedy)
 
 
 @finding("reconcile_accepts", "error")

@@ -48,6 +48,8 @@ class Place(msgspec.Struct, frozen=True):
     server_changed_s: float | None = None
     #: None: the server's counts are those of a status page, or unknown.
     count_source: CountSource | None = None
+    #: Where the descriptors of the server's process are from; None: its pages do not say them.
+    descriptors_source: CountSource | None = None
     #: The URLs of the server's pages of metrics, in the order of --server-metrics.
     metrics_urls: tuple[str, ...] = ()
     #: The agent's host; None without an agent.
@@ -113,7 +115,8 @@ def place_of(environment: Environment) -> Place:
         server_found=bool(server.get("pid")),
         server_runtime=Runtime.of(server.get("runtime")),
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
-        count_source=_count_source(server.get("metrics")),
+        count_source=_count_source(server.get("metrics"), "active_by"),
+        descriptors_source=_count_source(server.get("metrics"), "descriptors_by"),
         metrics_urls=_metrics_urls(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
@@ -130,13 +133,13 @@ def _facts(environment: Environment, name: str) -> Mapping[str, Any]:
     return facts
 
 
-def _count_source(pages: object) -> CountSource | None:
-    """The first of the pages of metrics whose count of connections is used."""
+def _count_source(pages: object, key: str) -> CountSource | None:
+    """The first of the pages of metrics that names under ``key`` what is used of it."""
     if not isinstance(pages, list):
         return None
     for page in pages:
-        if isinstance(page, dict) and page.get("active_by"):
-            return CountSource(str(page.get("url")), str(page["active_by"]))
+        if isinstance(page, dict) and page.get(key):
+            return CountSource(str(page.get("url")), str(page[key]))
     return None
 
 

@@ -54,9 +54,11 @@ def counts_section(summary: Summary) -> doc.Section:
         blocks += _counts_table(summary)
     if counts.agrees:
         blocks.append(_counts_line(summary))
-    row = _row_by_values(summary)
-    if row:
-        blocks.append(doc.Paragraph(found_by_values(row)))
+    counted = summary.finding(counted_by_values.code)
+    if counted is not None:
+        source = str(counted.fields["row"])
+        of_descriptors = counted.fields.get("since") is not None
+        blocks.append(doc.Paragraph(found_by_values(source, of_descriptors)))
     if counts.divergences:
         divergences = [divergence_in_words(divergence) for divergence in counts.divergences]
         blocks.append(doc.Bullets(divergences, view=doc.View.PAGE))
@@ -65,14 +67,6 @@ def counts_section(summary: Summary) -> doc.Section:
         if unknown is not None:
             blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=doc.View.PAGE))
     return doc.Section("counts", "Counts compared", blocks, tight=True)
-
-
-def _row_by_values(summary: Summary) -> str:
-    """The row of the server's metrics that counts its connections by its values; "": none."""
-    counted = summary.finding(counted_by_values.code)
-    if counted is None:
-        return ""
-    return str(counted.fields["row"])
 
 
 def _counts_table(summary: Summary) -> list[doc.Block]:

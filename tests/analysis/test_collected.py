@@ -123,11 +123,22 @@ def test_a_page_of_one_worker_of_two_is_refused() -> None:
     assert refused.fields["share"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_page_that_does_not_name_its_descriptors_is_believed() -> None:
+@pytest.mark.parametrize(("processes", "share", "is_believed"), [(1, None, True), (2, None, False), (2, 0.5, False), (2, 1.0, True)])
+def test_a_page_that_does_not_name_its_descriptors(processes: int, share: float | None, is_believed: bool) -> None:
+    """As expvar's. It is believed where one process holds all connections: the server's only one, or its fullest."""
     run = of_go(soak())
     for sample in run.samples:
         del sample.values[metrics.RUNTIME_DESCRIPTORS]
-    assert heap_of(run).live is not None
+        sample.values["server.processes"] = float(processes)
+        if share is not None:
+            sample.values["server.descriptors"] = 9 + share * (run.held.at(sample.t_s) or 0.0)
+    heap = heap_of(run)
+    if is_believed:
+        assert heap.live is not None
+        return
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    [refused] = heap.findings
+    assert (refused.code, refused.fields) == ("heap_of_a_part", {"share": None, "processes": processes})
 
 
 def test_a_page_that_counts_other_connections_is_refused_by_its_count() -> None:
@@ -155,6 +166,7 @@ def test_an_allocator_needs_no_collections() -> None:
     run = soak()
     for sample in run.samples:
         sample.values[metrics.RUNTIME_ALLOCATED_BYTES] = 5e6 + 2_447 * (run.held.at(sample.t_s) or 0.0)
+        sample.values["server.processes"] = 1.0
     heap = heap_of(run)
     assert heap.live is not None
     assert heap.live.bytes_per_connection == pytest.approx(2_447, rel=0.01)

@@ -65,7 +65,7 @@ def test_the_gauge_is_found_beside_others() -> None:
     count = count_by_values(run, Client(run))
     assert count is not None
     assert count.source == CountSource(PAGE, 'ws_open{pool="a"}')
-    assert (count.before, max(count.active.values)) == (3, 1000)
+    assert (count.before, max(count.count.active.values)) == (3, 1000)
 
 
 def test_of_several_that_say_the_same_the_name_decides() -> None:
@@ -185,6 +185,66 @@ def test_without_one_the_counts_are_unknown() -> None:
     result, findings = reconcile(run, fold(run))
     assert (result.agrees, result.server_active) == (None, None)
     assert [finding.code for finding in findings] == ["reconciliation_unknown"]
+
+
+def of_descriptors(row: Row, rows: dict[str, Row] | None = None, **options: Any) -> Run:
+    """A run whose page has a process's descriptors, and ``rows``."""
+    run = a_run({"descriptors": row, **(rows or {})}, **options)
+    for sample in run.samples:
+        if "page.1.descriptors" in sample.values:
+            sample.values["runtime.descriptors"] = sample.values.pop("page.1.descriptors")
+    run.environment["server"]["metrics"][0]["descriptors_by"] = "process_open_fds"
+    return run
+
+
+def counts_of(run: Run) -> tuple[bool | None, int | None]:
+    result, _ = reconcile(run, fold(run))
+    return result.agrees, result.server_active
+
+
+def test_descriptors_count_where_no_row_does() -> None:
+    run = of_descriptors(lambda _, held: held + 9)
+    result, [counted] = reconcile(run, fold(run))
+    assert (result.agrees, result.client_held, result.server_active) == (True, 1000, 1000)
+    assert result.source == CountSource(PAGE, "process_open_fds")
+    assert (counted.code, counted.severity, counted.fields["before"], counted.fields["since"]) == ("counted_by_values", "info", 9, 0)
+    assert found_in(of_descriptors(gauge, {"ws_open": gauge})) == "ws_open"
+
+
+def test_files_that_stay_open_after_the_drain_are_no_connections() -> None:
+    """As of a pool of a database that is opened by the first request, which is 2.5 % of the connections here."""
+    run = of_descriptors(lambda t_s, held: held + (9 if t_s < 7.0 else 34))
+    result, [counted] = reconcile(run, fold(run))
+    assert (result.agrees, result.server_active, counted.fields["since"], counted.severity) == (True, 1025, 25, "info")
+    assert result.divergences == []
+    # And files that were closed meanwhile.
+    assert counts_of(of_descriptors(lambda t_s, held: held + (34 if t_s < 7.0 else 9))) == (True, 975)
+
+
+def test_other_files_are_no_disagreement_and_missing_descriptors_are() -> None:
+    """More may be files; a connection without a descriptor there is none."""
+    run = of_descriptors(lambda t_s, held: held + 9 + (7 if 12.0 < t_s < 36.0 else 0))
+    result, [counted] = reconcile(run, fold(run))
+    assert (result.agrees, result.server_active, counted.severity, result.divergences) == (None, 1007, "info", [])
+    run = of_descriptors(lambda t_s, held: held + 9 - (7 if 25.0 < t_s < 36.0 else 0))
+    result, findings = reconcile(run, fold(run))
+    assert (result.agrees, result.server_active) == (False, 993)
+    assert ("counted_by_values", "warning") in [(finding.code, finding.severity) for finding in findings]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda _, held: 0.5 * held,
+        lambda _, held: 2 * held,
+        lambda _, held: min(held, 950),
+        # Not closed after the drain.
+        lambda t_s, held: held if t_s < 36.0 else held + 50,
+    ],
+    ids=range(4),
+)
+def test_descriptors_that_do_not_follow_the_connections_count_nothing(row: Row) -> None:
+    assert counts_of(of_descriptors(row)) == (None, None)
 
 
 def test_names_of_a_run_file_that_is_not_ours_are_harmless() -> None:

@@ -553,3 +553,60 @@ def test_sockets_of_other_clients_are_no_connections_of_an_earlier_run() -> None
         sample.values["server.sockets"] = sample.values.get("status.active", 501.0) - 1.0
     why = next(one.fields["beyond"] for one in look(run)[1] if one.code == "reconcile_held")
     assert (why["before"], why["others"]) == (0, True)
+
+
+def of_a_new_caddy(requests_before: float = 0.0) -> Run:
+    """Its page has no row of requests before the first one."""
+    run = a_run(1000, hold_s=20.0, batch=10, interval_s=0.1)
+    without(run, "status.active", "status.accepts", "status.handled")
+    run.plan = msgspec.structs.replace(run.plan, status_url=None, server_metrics=("http://127.0.0.1:2019/metrics",))
+    for sample in run.samples:
+        sample.values["probe.metrics"] = 0.002
+        if "status.requests" in sample.values:
+            sample.values["status.requests"] += requests_before - 5000.0
+    if not requests_before:
+        without(run, "status.", until_s=run.first_connect_s + 1.0)
+    return run
+
+
+def test_a_counter_without_a_row_before_the_first_connect_was_zero() -> None:
+    for run in (of_a_new_caddy(), of_a_new_caddy(requests_before=700.0)):
+        totals = fold(run)
+        result, findings = reconcile(run, totals)
+        assert result.agrees is True, findings
+        assert result.requests_delta is not None
+        assert result.requests_delta >= totals.whole.answered
+
+
+def test_one_whose_page_was_not_read_before_is_unknown() -> None:
+    run = without(of_a_new_caddy(), "probe.metrics", until_s=7.0)
+    result, [unknown] = reconcile(run, fold(run))
+    assert (result.agrees, unknown.code) == (None, "reconciliation_unknown")
+
+
+def test_one_that_comes_with_more_than_ours_had_no_value_before_for_another_reason() -> None:
+    """It may have been NaN."""
+    run = of_a_new_caddy(requests_before=5_000.0)
+    without(run, "status.", until_s=run.first_connect_s + 1.0)
+    result, [unknown] = reconcile(run, fold(run))
+    assert (result.agrees, unknown.code) == (None, "reconciliation_unknown")
+
+
+def test_what_is_open_is_compared_where_the_counters_are_of_no_use() -> None:
+    run = of_a_new_caddy(requests_before=5_000.0)
+    without(run, "status.", until_s=run.first_connect_s + 1.0)
+    run.environment["server"]["metrics"] = [{"url": "http://127.0.0.1:2019/metrics", "descriptors_by": "process_open_fds"}]
+    for sample in run.samples:
+        held = 0.0 if sample.t_s >= run.stop_s else run.held.at(sample.t_s) or 0.0
+        sample.values["runtime.descriptors"] = 10.0 + held
+    result, [counted] = reconcile(run, fold(run))
+    assert (result.agrees, result.server_active, result.requests_delta) == (True, 1000, None)
+    assert counted.code == "counted_by_values"
+
+
+def test_a_counter_that_has_missed_requests_since_its_first_row_disagrees() -> None:
+    run = of_a_new_caddy()
+    raised(run, -50.0, "status.requests")
+    result, findings = reconcile(run, fold(run))
+    assert result.agrees is False
+    assert "reconcile_requests" in [finding.code for finding in findings]

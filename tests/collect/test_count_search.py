@@ -59,6 +59,32 @@ def test_a_row_that_has_fallen_again_is_still_watched() -> None:
     assert watched_on(*map("".join, zip(risen, others, strict=True))) == {GAUGE: 0, "queue": 31}
 
 
+def test_memory_that_rises_does_not_end_the_search() -> None:
+    """Envoy's memory_allocated has no unit in its name, and rises before the first connect."""
+    pages = [gauge(GAUGE, 0) + gauge("memory_allocated", 6_000_000 + 4096 * second) for second in range(5)]
+    search = CountSearch()
+    for second, text in enumerate(pages):
+        search.take(parse_metrics(text.encode()), float(second))
+        search.rest(float(second), 0.001)
+        assert GAUGE in search.values(parse_metrics(text.encode()))
+    assert search.is_due(5.0)
+
+
+def test_one_slow_reading_is_no_long_rest() -> None:
+    search = CountSearch()
+    page = parse_metrics(gauge(GAUGE, 0).encode())
+    now_s = 0.0
+    for took_s in (0.04, 0.002, 0.002, 0.04, 0.002):
+        assert search.is_due(now_s)
+        search.take(page, now_s)
+        search.rest(now_s, took_s)
+        now_s += 2.0
+    for _ in range(3):
+        search.rest(now_s, 0.04)
+    assert not search.is_due(now_s + 19.0)
+    assert search.is_due(now_s + 20.0)
+
+
 @pytest.mark.parametrize(
     "text",
     [

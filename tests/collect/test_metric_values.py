@@ -90,6 +90,24 @@ def test_the_runtime_of_an_exporter_is_not_the_servers() -> None:
     assert not any(name.startswith("runtime.") for name in values)
 
 
+@pytest.mark.parametrize(
+    ("text", "active_by", "descriptors_by"),
+    [
+        (metrics_pages.NODE, "nodejs_active_resources", "process_open_fds"),
+        (metrics_pages.CADDY, None, "process_open_fds"),
+        (metrics_pages.EXPVAR, None, None),
+        # Its own descriptors are not the server's.
+        (metrics_pages.NGINX_EXPORTER + metrics_pages.GO, "nginx_connections_active", None),
+    ],
+    ids=["node", "caddy", "expvar", "exporter"],
+)
+def test_what_counts_connections_and_descriptors_is_named(text: str, active_by: str | None, descriptors_by: str | None) -> None:
+    pages = PageValues()
+    read(pages, text)
+    source = pages.source_at("http://127.0.0.1/", 1.0)
+    assert (source.active_by, source.descriptors_by) == (active_by, descriptors_by)
+
+
 def test_every_rule_names_a_metric_of_ours_and_one_count_once() -> None:
     for product in PRODUCTS:
         counts = [reading.metric for reading in product.readings if reading.metric in COUNTS]
