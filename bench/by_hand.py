@@ -71,7 +71,8 @@ async def soak(connections: int, per_second: int, settle_s: float, folder: Path)
             f"{out}.db",
             "--json",
             f"{out}.json",
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
 
         def see() -> None:
@@ -79,8 +80,8 @@ async def soak(connections: int, per_second: int, settle_s: float, folder: Path)
             frees.append(free())
 
         async def phase(name: str) -> None:
-            assert process.stdout is not None
-            async for line in process.stdout:
+            assert process.stderr is not None
+            async for line in process.stderr:
                 if re.match(rf"\d+:\d\d:\d\d  {name}\b".encode(), line):
                     return
             raise RuntimeError(f"asyncli ended before its {name}")

@@ -27,9 +27,11 @@ read -r -d '' -a urls <<< "$URLS" || true
 token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "::stop-commands::$token"
 status=0
-"$ASYNCLI" soak "${words[@]}" --out="$RESULTS/run.db" --json="$RESULTS/run.json" --html="$RESULTS/report.html" --junit="$RESULTS/junit.xml" \
-    -- "${urls[@]}" 2> "$RESULTS/errors.txt" | tee "$RESULTS/report.txt" || status=$?
-cat "$RESULTS/errors.txt" >&2
+# The log shows the progress as it comes, and the files get it apart from the report.
+{
+    "$ASYNCLI" soak "${words[@]}" --out="$RESULTS/run.db" --json="$RESULTS/run.json" --html="$RESULTS/report.html" \
+        --junit="$RESULTS/junit.xml" -- "${urls[@]}" 2>&1 >&3 3>&- | tee "$RESULTS/errors.txt" >&2 3>&-
+} 3>&1 | tee "$RESULTS/report.txt" || status=$?
 echo "::$token::"
 {
     printf '## asyncli soak\n\n'

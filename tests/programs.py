@@ -67,12 +67,23 @@ def serving_by(script: str | Path, *arguments: str | int | Path) -> Iterator[str
             process.stdin.close()
 
 
+#: A line of the log of a run, or one before its first: all of standard error that is no complaint.
+_LOG = re.compile(r"\d+:\d\d:\d\d  |defaults: |from the environment: |.* listens at \S+ with ")
+
+
 class Done(NamedTuple):
-    """A program that has ended."""
+    """A program that has ended. ``err``: the complaints of its standard error; ``log``: all of it."""
 
     status: int
     out: str
     err: str
+    log: str
+
+
+def done_of(status: int, out: str, log: str) -> Done:
+    """A program that has ended; ``log``: its standard error."""
+    complaints = [line for line in log.splitlines(keepends=True) if not _LOG.match(line)]
+    return Done(status, out, "".join(complaints), log)
 
 
 class Program:
@@ -123,7 +134,7 @@ class Program:
             status = self._popen.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end; it said {self.out!r} and {self.err!r}") from None
-        return Done(status, self.out, self.err)
+        return done_of(status, self.out, self.err)
 
     def until(self, happened: Callable[[], T], what: str) -> T:
         """Like :func:`until`, but fail at once if the program has ended."""
@@ -137,8 +148,8 @@ class Program:
         return until(look, what)
 
     def until_phase(self, name: str) -> None:
-        """Wait until its standard output logs that the phase has begun."""
-        self.until(lambda: re.search(rf"^\d+:\d\d:\d\d  {name}\b", self.out, re.MULTILINE), f"the {name} begins")
+        """Wait until its standard error logs that the phase has begun."""
+        self.until(lambda: re.search(rf"^\d+:\d\d:\d\d  {name}\b", self.err, re.MULTILINE), f"the {name} begins")
 
     def signal(self, number: int = signal.SIGINT) -> None:
         self._popen.send_signal(number)
@@ -188,7 +199,7 @@ def here(folder: Path, *arguments: object) -> Done:
         os.environ.pop("COLUMNS")
         if before is not None:
             os.environ["COLUMNS"] = before
-    return Done(status, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
+    return done_of(status, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
 
 
 def complaint(done: Done) -> str:

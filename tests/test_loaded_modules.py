@@ -14,6 +14,8 @@ import pytest
         # It is forked for each worker, up to sixty times, with everything that it loads.
         ("import asyncli.engine.host, asyncli.engine.worker", "numpy scipy aiohttp click rich psutil sqlite3 crossplane matplotlib"),
         ("import asyncli.cli.soak_terminal, asyncli.cli.soak, asyncli.api, asyncli.app.soak", "dask distributed"),
+        # --help takes less than a tenth of a second.
+        ("import asyncli.cli.main", "asyncio msgspec rich numpy importlib.metadata difflib email tomllib asyncli.cli.soak asyncli.model.plan"),
         ("import asyncli", "asyncio msgspec asyncli.api asyncli.model asyncli.version"),
     ],
 )

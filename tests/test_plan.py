@@ -94,6 +94,10 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["tcp://a:1/#b"]}, "tcp://127.0.0.1:6379"),
         ({"urls": ["https://a/", "http://a/"]}, "http and https in one run"),
         ({"connect_to": "10.0.0.7"}, "--connect-to: '10.0.0.7' is not a host and a port; write for example 10.0.0.7:443"),
+        ({"connect_to": ":::"}, "--connect-to: ':::' names no other host or port; "),
+        ({"connect_to": "a:1:b:99999"}, "--connect-to: 'http://b:99999': port '99999' is not a port"),
+        ({"connect_to": "a:1:b/c:2"}, "--connect-to: 'a:1:b/c:2' is not HOST1:PORT1:HOST2:PORT2; "),
+        ({"urls": ["http://a/"], "connect_to": "b:80:c:80"}, "--connect-to: no URL has the host and port before the second colon of 'b:80:c:80'; "),
         ({"connect_to": "a:0"}, "--connect-to: 'http://a:0': port '0' is not a port"),
         ({"connect_to": "unix:a.sock"}, "--connect-to: 'unix:a.sock' has no absolute path; write for example unix:/run/app.sock"),
         ({"connect_to": "unix:/" + "x" * 107}, "its path has 108 bytes, at most 107 work"),
@@ -216,6 +220,22 @@ def test_a_ramp_may_be_a_rate_in_flags_and_in_a_file(tmp_path: Path) -> None:
     # A flag is stronger than a file, whichever way either says it.
     stronger = build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file), Layer("--{key}", {"ramp": "10/1s"})])
     assert (stronger.batch, stronger.interval_s) == (10, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "second"),
+    [
+        ("Shop.example:80:10.0.0.7:8080", ("10.0.0.7", 8080), ("other.example", 81)),
+        ("::[::1]:", ("::1", 80), ("::1", 81)),
+        (":81::8081", ("shop.example", 80), ("other.example", 8081)),
+        ("other.example:::9", ("shop.example", 80), ("other.example", 9)),
+    ],
+)
+def test_four_parts_of_connect_to_are_curls(place: str, first: tuple[str, int], second: tuple[str, int]) -> None:
+    targets = plan(urls=["http://shop.example/", "http://other.example:81/"], connect_to=place).targets
+    assert [(target.host, target.port) for target in targets] == [first, second]
+    # The requests are those of the URLs.
+    assert [target.authority for target in targets] == ["shop.example", "other.example:81"]
 
 
 def test_a_server_may_be_elsewhere_than_its_url_says() -> None:

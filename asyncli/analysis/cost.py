@@ -33,6 +33,7 @@ from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Fit
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
 from asyncli.model import metrics
+from asyncli.model.installed import can_compute
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
@@ -47,6 +48,9 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or
     other programs make unknown.
     """
+    if not can_compute():
+        not_installed = findings.cost_not_sampled([], run.sides.host)
+        return Costs().noting(not_installed).without(not_installed, *findings.COST_NAMES)
     known = costs(run)
     none = Costs(
         residue=known.residue, streams=known.streams, ends=known.ends, holders=known.holders

@@ -25,6 +25,7 @@ from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
+from asyncli.model.installed import can_compute
 from asyncli.model.metrics import SERVER_DESCRIPTORS
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
@@ -109,14 +110,14 @@ def least_hold_s(keepalive_s: float) -> float:
 
 def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     """The drift of each metric that was sampled in the hold, and findings; both empty without a
-    hold.
+    hold, and where NumPy is not installed.
 
     If the number of connections changed in the hold, growth must show both in memory as read and in
     memory less the connections' cost; the kernel's always follows the connections. Minutes with
     10 % more or fewer connections than the median are left out.
     """
     run = for_drift(run)
-    if run.hold is None:
+    if run.hold is None or not can_compute():
         return {}, []
     settling_s = min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s)
     start = run.hold.start_s + settling_s

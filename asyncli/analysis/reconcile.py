@@ -19,6 +19,7 @@ from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
+from asyncli.model.installed import can_compute
 from asyncli.model.metrics import SERVER_PROCESSES, SERVER_SOCKETS
 from asyncli.model.records import Finding, PhaseName
 from asyncli.model.run import Run
@@ -84,6 +85,8 @@ def reconcile(
     context = _context_of(run, totals, diagnoses)
     if not math.isfinite(run.first_connect_s):
         return result, [counts.reconciliation_unknown("nothing_connected", [], context.server)]
+    if not can_compute():
+        return result, [counts.reconciliation_unknown("not_installed", [], context.server)]
     client = Client(run)
     context.by_values = count_by_values(run, client)
     other = None if context.by_values is None else context.by_values.count

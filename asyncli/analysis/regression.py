@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from asyncli.model.installed import can_compute
+
 CONFIDENCE = 0.95
 # Two parameters, and one degree of freedom for the interval.
 FEWEST_POINTS = 3
@@ -126,18 +128,18 @@ class _UnitScale(NamedTuple):
 
 def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine | None:
     """The line through ``points`` with its interval; None for fewer than three points, or all at
-    one N.
+    one N, and where NumPy is not installed.
 
     ``ahead``: a later point, which the line does not use, to be predicted. Under each kind of noise
     it has Student's t about the line and what the noise of the points says of its own (the best
     linear unbiased prediction, Goldberger 1962, J. Am. Stat. Assoc. 57): a walk goes on from where
     it was, white noise does not.
     """
+    m = len(points)
+    if m < FEWEST_POINTS or not _are_finite(points) or not can_compute():
+        return None
     import numpy as np
 
-    m = len(points)
-    if m < FEWEST_POINTS or not _are_finite(points):
-        return None
     points = _baseline_last(points)
     n = np.array([point.n for point in points])
     value = np.array([point.value for point in points])

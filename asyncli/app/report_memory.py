@@ -15,11 +15,13 @@ import sys
 
 from asyncli.model.blas import leave_environment, use_one_thread
 from asyncli.model.errors import HostError
+from asyncli.model.installed import can_compute
 from asyncli.model.secret_variables import for_child
 from asyncli.model.units import format_bytes
 
-# The first two with what they import: most of asyncli.
-_MODULES = ("asyncli.app.soak", "asyncli.app.results", "asyncli.analysis.special")
+# With what they import: most of asyncli.
+_MODULES = ("asyncli.app.soak", "asyncli.app.results")
+_OF_COSTS = ("asyncli.analysis.special",)
 _OF_A_PAGE = ("asyncli.report.figures.pictures", "matplotlib.backends.backend_svg")
 # What the run and its report take beyond the imports: threads' stacks, records, figures. Measured:
 # 90 MB.
@@ -63,9 +65,12 @@ def import_report(*, page: bool = False) -> None:
 
 
 def _modules(page: bool) -> tuple[str, ...]:
+    modules: tuple[str, ...] = _MODULES
+    if can_compute():
+        modules += _OF_COSTS
     if page:
-        return _MODULES + _OF_A_PAGE
-    return _MODULES
+        modules += _OF_A_PAGE
+    return modules
 
 
 def _try_in_a_child(limit: int, modules: tuple[str, ...]) -> None:

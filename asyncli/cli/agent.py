@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli import __version__
+from asyncli.cli.command import Command
 from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import OUTPUT_GONE
 from asyncli.cli.signals import Signals, stop_signals
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 
-@click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.command(
+    name="agent", cls=Command, no_args_is_help=True, context_settings={"max_content_width": 110}
+)
 @server_options
 @trust_options
 @click.option(

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from asyncli.cli import options
+from asyncli.cli.command import Command, environment_lines
 from asyncli.model.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.masks import masked_url
 from asyncli.model.plan import HEADER_FILE, Layer
 
 
-@click.command(name="bench", context_settings={"max_content_width": 110})
+@click.command(name="bench", cls=Command, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-c", "--connections", metavar="N", help="Concurrent connections.  [default: 64]")
 @click.option("-n", "--requests", metavar="N", help="Total number of requests: 10000, 100k, 1M.")
@@ -98,24 +99,18 @@ def command(
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     keys = (*KEYS, *HEADER_FILE)
-    flags = {}
-    for key, value in values.items():
-        if key in keys and value is not None and value != ():
-            flags[key] = value
     layers = []
     if plan_file is not None:
         layers.append(options.plan_layer(plan_file, keys, ("bench",)))
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    layers.append(Layer("--{key}", flags))
+    layers += options.option_layers(values, keys)
     plan = options.with_environment_headers(build_bench_plan(layers))
     import asyncio
 
-    from rich.console import Console
-
     from asyncli.app.bench import Bench, bench_results, require_limits
     from asyncli.cli.outputs import deliver, file_writers, printing, require_files
-    from asyncli.cli.screen import speaker
+    from asyncli.cli.screen import is_screen, message_console, report_console, speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.bench_report import bench_document, one_line, tick_line, to_json
     from asyncli.report.junit import LIMITS, suite
@@ -124,13 +119,15 @@ def command(
     require_limits(plan, options.limits_in(layers))
     files = {"--json": json_file, "--junit": junit_file}
     require_files(files)
-    console = Console(stderr="-" in files.values(), highlight=False)
-    show = speaker(console, quiet or not console.is_terminal, "dim")
+    messages = message_console()
+    console = report_console(to_stderr="-" in files.values())
+    show = speaker(messages, quiet or not is_screen(messages), "dim")
+    say = speaker(messages, quiet, "dim")
     bench = Bench(
         plan,
         on_tick=lambda t_s, tick: show(tick_line(t_s, tick)),
         wait_for_server_s=wait_s,
-        say=speaker(console, quiet, "dim"),
+        say=say,
     )
     run: BenchRun | None = None
 
@@ -138,6 +135,8 @@ def command(
         nonlocal run
         run = await bench.run()
 
+    for line in environment_lines():
+        say(line)
     asyncio.run(until_stopped(work(), bench.stop))
     if run is None:
         print("asyncli: interrupted; there is nothing to report", file=sys.stderr)

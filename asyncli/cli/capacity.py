@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from asyncli.app.report_memory import import_report, require_memory
+from asyncli.cli.command import Command, environment_lines
 from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import INTERRUPTED, exit_status
@@ -37,7 +38,7 @@ _LEFT_OUT = (
 )
 
 
-@click.command(name="capacity", context_settings={"max_content_width": 110})
+@click.command(name="capacity", cls=Command, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option(
     "--start",
@@ -166,30 +167,28 @@ def _run(
     """
     import asyncio
 
-    from rich.console import Console
-
     from asyncli.app.capacity import CapacitySearch
     from asyncli.app.results import free_name
     from asyncli.app.search_range import in_words, make_search
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
-    from asyncli.cli.screen import Screen, speaker
+    from asyncli.cli.screen import Screen, is_screen, message_console, report_console, speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.capacity_report import capacity_document, one_line
-    from asyncli.report.html import page
     from asyncli.report.jsonout import to_json
     from asyncli.report.terminal import print_document
 
     require_files(files)
     import_report(page=files["--html"] is not None)
     folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
-    console = Console(stderr="-" in files.values(), highlight=False)
-    say = speaker(console, quiet)
+    messages = message_console()
+    console = report_console(to_stderr="-" in files.values())
+    say = speaker(messages, quiet)
     search: CapacitySearch | None = None
 
     async def work() -> None:
         nonlocal search
         search_range = await make_search(plan, start, most, within)
-        preface = [in_words(search_range, start)]
+        preface = [*environment_lines(), in_words(search_range, start)]
         if hint:
             preface.append(f"warning: {hint}")
 
@@ -205,7 +204,7 @@ def _run(
                 search_range,
                 folder,
                 # A log gets one line per step.
-                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal),
+                make_observer=lambda of: Screen(of, messages, quiet or not is_screen(messages)),
                 say=say_after_preface,
             )
             await search.run()
@@ -230,13 +229,15 @@ def _run(
             if quiet:
                 print(one_line(result), file=console.file)
             else:
-                console.print()
+                say("")
                 print_document(capacity_document(result), console)
 
     def json() -> str:
         return to_json(result) + "\n"
 
     def html() -> str:
+        from asyncli.report.html import page
+
         return page(capacity_document(result))
 
     deliver(tell, *file_writers(files, {"--json": json, "--html": html}))

@@ -7,12 +7,13 @@ from typing import Any
 import click
 import msgspec
 
+from asyncli.cli.command import Command, environment_lines
 from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
 from asyncli.model.exit_status import REFUSED, exit_status
 from asyncli.model.records import NOTHING_LISTENS
 
 
-@click.command(name="check", context_settings={"max_content_width": 110})
+@click.command(name="check", cls=Command, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @cluster_options
@@ -43,6 +44,8 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def say(line: str) -> None:
         click.echo(f"asyncli: {line}", err=True)
 
+    for line in environment_lines():
+        say(line)
     cluster = cluster_of(values)
     examined = asyncio.run(check(plan, cluster, say, connects=probe, beats=probe))
     findings = [*examined.findings, *too_short(plan)]

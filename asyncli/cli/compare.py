@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files, same_file
 from asyncli.model.errors import PlanError
 
 
-@click.command(name="compare")
+@click.command(name="compare", cls=Command)
 @click.argument("runs", nargs=-1, metavar="A.db B.db [C.db]...")
 @click.option(
     "--json",

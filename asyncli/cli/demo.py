@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from asyncli.app.report_memory import require_memory
+from asyncli.cli.command import Command, environment_lines
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
 from asyncli.model.plan import Layer, Plan
 
@@ -24,7 +25,7 @@ def keepalive_s(plan: Plan) -> float:
     return min(60.0, max(2.0, plan.hold_s or 60.0, 4 * plan.connections / _MOST_BEATS_PER_S - 2))
 
 
-@click.command(name="demo", context_settings={"max_content_width": 110})
+@click.command(name="demo", cls=Command, context_settings={"max_content_width": 110})
 @plan_options(CONNECTIONS)
 @click.option(
     "--server",
@@ -70,4 +71,4 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
         scheme=scheme,
         **proxied,
     )
-    return run_soak(plan, to, lab=lab_server)
+    return run_soak(plan, to, lab=lab_server, preface=environment_lines())

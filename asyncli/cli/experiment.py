@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.options import parsed
 from asyncli.experiments import ABOUT
 from asyncli.model.errors import PlanError, StoreError
@@ -27,6 +28,7 @@ def _names() -> str:
 
 @click.command(
     name="experiment",
+    cls=Command,
     no_args_is_help=True,
     context_settings={"max_content_width": 110},
     epilog=_names(),
@@ -109,7 +111,7 @@ def command(
     require_files(files)
     from rich.console import Console
 
-    from asyncli.cli.screen import speaker
+    from asyncli.cli.screen import message_console, speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.experiments.context import run
     from asyncli.report.experiment_report import experiment_document
@@ -121,7 +123,7 @@ def command(
 
     async def work() -> None:
         nonlocal done
-        say = speaker(console, quiet, "dim")
+        say = speaker(message_console(), quiet, "dim")
         record = await run(experiment, plan, quick=quick, say=say, folder=folder)
         # Before anything is printed, and where a second Ctrl-C cannot interrupt it.
         done = (record, _write(record, folder))

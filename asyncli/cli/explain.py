@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from asyncli.cli.command import Command, main_flag
 from asyncli.cli.outputs import printing
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import LISTED
@@ -21,7 +22,7 @@ _INDENT = 2
 _GAP = 2
 
 
-@click.command(name="explain")
+@click.command(name="explain", cls=Command)
 @click.argument("words", nargs=-1, metavar="[TERM]")
 def command(words: Sequence[str]) -> int:
     """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the
@@ -152,7 +153,7 @@ def _of_key(term: str) -> list[str]:
     for option in soak.params:
         if isinstance(option, click.Option) and option.name == name:
             help_text = " ".join((option.help or "").split())
-            texts.append(f"{option.opts[-1]} {option.metavar or ''}: {help_text}")
+            texts.append(f"{main_flag(option)} {option.metavar or ''}: {help_text}")
     return texts
 
 

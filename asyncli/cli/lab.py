@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.options import parsed, seconds_of
 from asyncli.lab import NAMES
 from asyncli.model.errors import PlanError
@@ -30,7 +31,7 @@ go-http, gorilla, gobwas, jvm; node-ws with prom-client), the URL of that page i
 """
 
 
-@click.command(name="lab", no_args_is_help=True, help=_HELP)
+@click.command(name="lab", cls=Command, no_args_is_help=True, help=_HELP)
 @click.argument("name", metavar="NAME")
 @click.option(
     "-c",

@@ -5,9 +5,7 @@ A command is imported when it is called, so that ``--help`` is fast.
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, 
 from asyncli.model.blas import use_one_thread
 from asyncli.model.errors import AsyncliError, HostError, PlanError, StoreError
 from asyncli.model.exit_status import INTERRUPTED, LISTED, REFUSED
+from asyncli.model.installed import how_to_install, missing, needed_by
 from asyncli.model.masks import without_queries
 from asyncli.model.secret_variables import keep_secrets
 from asyncli.model.text import printable
@@ -78,10 +77,10 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name not in ("agent", "completion") and importlib.util.find_spec("numpy") is None:
+        lacks = missing(needed_by(cmd_name))
+        if lacks:
             raise HostError(
-                f"{cmd_name}: only asyncli-agent is here; "
-                "pip uninstall asyncli-agent, then pip install asyncli"
+                f"{cmd_name}: {', '.join(lacks)} not installed; {how_to_install(lacks)}"
             )
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
@@ -119,11 +118,15 @@ def _soak_forever(words: list[str]) -> list[str]:
     """The original usage as arguments of ``soak``."""
     first = words[0]
     if "/" not in first and not first.startswith("-"):
+        import difflib
+
         near = difflib.get_close_matches(first, COMMANDS, n=1)
         if near:
             raise click.UsageError(f"no command {first!r}; did you mean {near[0]!r}?")
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         # The plan of a resumed run has its hold.
+        return ["soak", *words]
+    if os.environ.get("ASYNCLI_SOAK_HOLD"):
         return ["soak", *words]
     return ["soak", "--hold", "forever", *words]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.model.errors import PlanError
 from asyncli.model.text import oneline
 from asyncli.model.units import format_clock
@@ -16,7 +17,7 @@ from asyncli.model.units import format_clock
 _MOST_CHARACTERS = 200
 
 
-@click.command(name="mark")
+@click.command(name="mark", cls=Command)
 @click.argument("run", metavar="RUN.db")
 @click.argument("words", nargs=-1, required=True, metavar="TEXT")
 def command(run: str, words: Sequence[str]) -> int:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from asyncli.cli.command import is_of_variable, variables_of_command
 from asyncli.cli.outputs import Outputs
 from asyncli.model.consistency import require_alike, require_fields, require_headers
 from asyncli.model.errors import HostError, PlanError
+from asyncli.model.installed import can_compute, how_to_install
 from asyncli.model.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
 from asyncli.model.plan_file import SOAKS, read_plan_file
 from asyncli.model.products import STATUS_PAGES
@@ -100,7 +102,10 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--connect-to",
         metavar="HOST:PORT",
-        help="Connect here, or to unix:/path; requests keep the URL's host.",
+        help=(
+            "Connect here, or to unix:/path; requests keep the URL's host. Also as in curl: "
+            "HOST1:PORT1:HOST2:PORT2."
+        ),
     ),
     click.option(
         "--resolve",
@@ -123,16 +128,19 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
 _TRUST_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--ca",
+        "--cacert",
         metavar="FILE",
         help="CA certificates to verify the server with (PEM).  [default: the system's]",
     ),
     click.option(
         "--client-cert",
+        "--cert",
         metavar="FILE",
         help="Client certificate (PEM), for a server that asks for one.",
     ),
     click.option(
         "--client-key",
+        "--key",
         metavar="FILE",
         help="Key of the client certificate.  [default: in the same file]",
     ),
@@ -173,6 +181,7 @@ _TLS_OPTIONS: tuple[Option, ...] = (
 # Every user of a host can read its command lines; a file can be private.
 _HEADER_OPTIONS: tuple[Option, ...] = (
     click.option(
+        "-H",
         "--header",
         metavar="'NAME: VALUE'",
         multiple=True,
@@ -527,22 +536,19 @@ def cluster_of(values: dict[str, Any]) -> Cluster | None:
 def plan_from(
     values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None
 ) -> Plan:
-    """The plan of the flags. Flags override the plan file, which overrides ``defaults``.
+    """The plan of the flags. Flags override the environment, which overrides the plan file, which
+    overrides ``defaults``.
 
     Raises :class:`PlanError`.
     """
-    keys = {*KEYS, *SECRET_FILES, "ramp"}
+    keys = (*KEYS, *SECRET_FILES, "ramp")
     layers = []
     if defaults is not None:
         layers.append(defaults)
     plan_file = values.get("plan_file")
     if plan_file is not None:
         layers.append(plan_layer(str(plan_file), keys, SOAKS))
-    flags = {}
-    for key, value in values.items():
-        if key in keys and value is not None and value != ():
-            flags[key] = value
-    layers.append(Layer("--{key}", flags))
+    layers += option_layers(values, keys)
     of_urls = []
     if urls:
         # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
@@ -552,7 +558,57 @@ def plan_from(
         from asyncli.report.live_thresholds import require_limits
 
         require_limits(plan, limits_in(layers))
+        _require_computed(plan, limits_in(layers))
     return plan
+
+
+# The parts of a run's JSON that asyncli-light does not compute.
+_COMPUTED = ("cost", "drift", "forecast", "reconciliation", "residue")
+
+
+def _require_computed(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` for a limit on a number that cannot be computed here: it would be
+    crossed at the end of every run.
+    """
+    if can_compute():
+        return
+    from asyncli.report.summary import Summary
+    from asyncli.report.thresholds import parse
+
+    for text in plan.fail_if:
+        if parse(text, Summary).key.partition(".")[0] in _COMPUTED:
+            raise PlanError(
+                f"{where}: {text!r} needs NumPy and SciPy, which are not installed here; "
+                f"{how_to_install()}"
+            )
+
+
+def option_layers(values: dict[str, Any], keys: Iterable[str]) -> list[Layer]:
+    """The plan keys among a command's options: those of the environment, then those of flags."""
+    of_environment: dict[str, Any] = {}
+    of_flags: dict[str, Any] = {}
+    for key in keys:
+        value = values.get(key)
+        if value is None or value == ():
+            continue
+        if is_of_variable(key):
+            of_environment[key] = value
+        else:
+            of_flags[key] = value
+    return [Layer(variables_of_command(), of_environment), Layer("--{key}", of_flags)]
+
+
+def keys_not_given(values: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    """Those of ``keys`` that no option and no plan file gives: "ramp" is also batch and
+    interval.
+    """
+    given = {key for key, value in values.items() if value is not None}
+    if values.get("plan_file") is not None:
+        known = (*KEYS, *SECRET_FILES, "ramp")
+        given.update(plan_layer(str(values["plan_file"]), known, SOAKS).values)
+    if given & {"batch", "interval"}:
+        given.add("ramp")
+    return [key for key in keys if key not in given]
 
 
 def limits_in(layers: Sequence[Layer]) -> str:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from asyncli.cli.stdio import outlet_of
-from asyncli.model.errors import PlanError
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.installed import DRAWING, how_to_install, missing
 
 if TYPE_CHECKING:
     from asyncli.app.results import Results
@@ -102,6 +103,8 @@ def require_files(files: Mapping[str, str | None], run_file: Path | None = None)
     written, before the run.
     """
     named = {flag: file for flag, file in files.items() if file is not None}
+    if "--html" in named:
+        _require_drawing("--html")
     for flag, file in named.items():
         if file != "-":
             _require_file(flag, file, run_file)
@@ -112,6 +115,15 @@ def require_files(files: Mapping[str, str | None], run_file: Path | None = None)
             both = "go to standard output" if file == "-" else f"name {file}"
             raise PlanError(f"{flags[place]} and {flag}: both {both}; name two files")
         flags[place] = flag
+
+
+def _require_drawing(flag: str) -> None:
+    """Raise :class:`HostError` unless figures can be drawn here."""
+    lacks = missing(DRAWING)
+    if lacks:
+        raise HostError(
+            f"{flag}: {', '.join(lacks)} not installed, which figures need; {how_to_install()}"
+        )
 
 
 def _require_file(flag: str, file: str, run_file: Path | None) -> None:
@@ -139,6 +151,8 @@ def require_folder(flag: str, folder: str) -> None:
     """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written
     to.
     """
+    if flag == "--plots":
+        _require_drawing(flag)
     path = Path(folder)
     if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from asyncli.cli.command import Command
+
 if TYPE_CHECKING:
     from asyncli.app.results import Results
 
 
-@click.command(name="report")
+@click.command(name="report", cls=Command)
 @click.argument("run", metavar="RUN.db")
 @click.option(
     "--json",

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.model.errors import PlanError, StoreError
 
 
-@click.command(name="runs")
+@click.command(name="runs", cls=Command)
 @click.argument("folder", default=".", metavar="[FOLDER]")
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
 @click.option(

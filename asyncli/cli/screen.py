@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from rich.console import Console
@@ -16,17 +17,29 @@ from asyncli.report.livestate import LiveObserver
 
 
 class Screen(LiveObserver):
-    """Folds the records of a run into a state and shows it."""
+    """Folds the records of a run into a state and shows it.
 
-    def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool = False) -> None:
+    ``preface``: lines to print before the first state, so that a run that the preflight refuses
+    prints nothing but that. With ``log_json`` they go to standard error.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        quiet: bool,
+        log_json: bool = False,
+        preface: Sequence[str] = (),
+    ) -> None:
         super().__init__(plan)
         self._console = console
+        self._preface = [] if quiet else list(preface)
         self.shows_cost = not quiet
         if quiet:
             self._view = NullView()
         elif log_json:
             self._view = JsonView(plan, console)
-        elif console.is_terminal:
+        elif is_screen(console):
             self._view = LiveView(plan, console)
         else:
             self._view = PlainView(plan, console)
@@ -51,9 +64,36 @@ class Screen(LiveObserver):
     def show(self, at_once: bool) -> None:
         """Update the view. A terminal that is gone ends the view, not the soak."""
         try:
+            self._print_preface()
             self._view.update(self.fold.state())
         except OUTPUT_GONE:
             self._view = NullView()
+
+    def _print_preface(self) -> None:
+        lines = self._preface
+        self._preface = []
+        for line in lines:
+            if isinstance(self._view, JsonView):
+                print(line, file=sys.stderr)
+            else:
+                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def is_screen(console: Console) -> bool:
+    """Whether it can be redrawn: a terminal. FORCE_COLOR colours the output of a pipe, where
+    nothing can be redrawn.
+    """
+    return console.is_interactive and console.file.isatty()
+
+
+def message_console() -> Console:
+    """Standard error, for progress and messages."""
+    return Console(stderr=True, highlight=False)
+
+
+def report_console(*, to_stderr: bool) -> Console:
+    """Standard output, for a report; standard error if a file or a JSON log goes there."""
+    return Console(stderr=to_stderr, highlight=False)
 
 
 def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.options import parsed
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.model.errors import PlanError
 from asyncli.model.units import parse_count, parse_memory
 
 
-@click.command(name="size")
+@click.command(name="size", cls=Command)
 @click.argument("run", metavar="RUN.db")
 @click.option(
     "-c", "--connections", metavar="N", required=True, help="Connections to size for: 1M, 250k."

@@ -9,11 +9,13 @@ import msgspec
 
 from asyncli.app.report_memory import require_memory
 from asyncli.cli import options
+from asyncli.cli.command import Command, environment_lines, main_flag
 from asyncli.cli.web_options import metrics_options, take_web_place, web_options
 from asyncli.model.consistency import flag_of, require_collect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, load_plan, plan_document
 from asyncli.model.secret_variables import HEADERS_VARIABLE, TOKEN_VARIABLE, secret
+from asyncli.model.units import format_count, format_duration
 from asyncli.model.values import headers_in, is_page
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from asyncli.store.resume import Interrupted
 
 
-@click.command(name="soak", context_settings={"max_content_width": 110})
+@click.command(name="soak", cls=Command, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @options.plan_options()
 @options.output_options
@@ -54,9 +56,11 @@ def command(
     require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
     before = None
+    preface = environment_lines()
     command_of_collect = take_collect_command(values)
     if resume is None:
         plan = options.plan_from(values, urls)
+        preface += _default_lines(plan, values)
     else:
         plan, before = _resume_plan(resume, urls, values, to.out)
         _require_same_hosts(before, hosts["cluster"])
@@ -69,12 +73,30 @@ def command(
     return run_soak(
         plan,
         to,
+        preface=preface,
         resume=before,
         cluster=cluster,
         wait_for_server_s=wait_s,
         collect_by=command_of_collect,
         page_at=place,
     )
+
+
+def _default_lines(plan: Plan, values: dict[str, Any]) -> list[str]:
+    """The line that says which load asyncli chose, for a soak that does not say how many
+    connections.
+    """
+    chosen = options.keys_not_given(values, ("connections", "ramp", "hold", "keepalive"))
+    if "connections" not in chosen:
+        return []
+    settings = [f"{format_count(plan.connections)} connections (-c)"]
+    if "ramp" in chosen:
+        settings.append(f"a ramp of {format_count(plan.asked_per_s)}/s (--ramp)")
+    if "hold" in chosen and plan.hold_s is not None:
+        settings.append(f"a hold of {format_duration(plan.hold_s)} (--hold)")
+    if "keepalive" in chosen and not plan.listens:
+        settings.append(f"a keepalive of {format_duration(plan.keepalive_s)} (-k)")
+    return [f"defaults: {', '.join(settings)}"]
 
 
 def take_collect_command(values: dict[str, Any]) -> str:
@@ -150,7 +172,7 @@ def _require_resumable(
     run: str, urls: tuple[str, ...], named: dict[str, Any], out: str | None
 ) -> None:
     """Raise :class:`PlanError` for flags that the plan of the run already has."""
-    flags = {param.name: max(param.opts, key=len) for param in command.params}
+    flags = {param.name: main_flag(param) for param in command.params}
     refused = [flags[key] for key in named if key not in _RESUMABLE]
     if out is not None:
         refused.append("--out")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from asyncli.app.report_memory import import_report
 from asyncli.app.results import Results, free_name, read_results
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
-from asyncli.cli.screen import Screen, speaker
+from asyncli.cli.screen import Screen, message_console, report_console, speaker
 from asyncli.cli.signals import until_stopped
 from asyncli.lab.base import LabServer
 from asyncli.model.exit_status import INTERRUPTED, exit_status
@@ -46,10 +47,12 @@ def run_soak(
     *,
     lab: LabServer | None = None,
     page_at: ServedAt | None = None,
+    preface: Sequence[str] = (),
     **options: Any,
 ) -> int:
     """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
     the plan at. ``page_at``: where the run is shown to browsers and to Prometheus meanwhile.
+    ``preface``: lines to print before the first state of the run.
 
     ``options``: ``resume``, ``cluster``, ``wait_for_server_s`` and ``collect_by`` of
     :class:`~asyncli.app.soak.Soak`.
@@ -58,20 +61,23 @@ def run_soak(
     if options.get("resume") is None:
         require_free(path)
     require_files(to.files, path)
-    # With a file on standard output, everything else goes to standard error; with a JSON log there,
-    # only the text does.
-    log = Console(stderr=to.piped, highlight=False)
-    console = Console(stderr=to.piped or to.log_json, highlight=False)
+    # Standard output is for the report, and with --log-json for that log; a file that goes there
+    # (--json -) takes it from both.
+    messages = message_console()
+    log = messages
+    if to.log_json:
+        log = report_console(to_stderr=to.piped)
+    console = report_console(to_stderr=to.piped or to.log_json)
     unwatched_limits = unwatched(plan)
     if unwatched_limits and not to.quiet:
         limits = " and ".join(unwatched_limits)
         print(f"asyncli: --abort: {limits} can be checked only at the end", file=sys.stderr)
     import_report(page=to.html_file is not None)
-    page = _page_beside(path, page_at, console, to)
+    page = _page_beside(path, page_at, messages, to)
     if page is not None:
         options["helper_pids"] = lambda: page.pids
     try:
-        status, results = asyncio.run(_soak(plan, path, to, log, console, lab, options))
+        status, results = asyncio.run(_soak(plan, path, to, log, messages, lab, preface, options))
         if results is not None:
             _report(results, status, path, to, log, console)
     finally:
@@ -81,7 +87,7 @@ def run_soak(
 
 
 def _page_beside(
-    path: Path, place: ServedAt | None, console: Console, to: Outputs
+    path: Path, place: ServedAt | None, messages: Console, to: Outputs
 ) -> PageBeside | None:
     """The page's process, which listens; None without a place."""
     if place is None:
@@ -91,7 +97,7 @@ def _page_beside(
 
     page = PageBeside(path, place)
     page.start()
-    say = speaker(console, to.quiet)
+    say = speaker(messages, to.quiet)
     for line in web_lines(place, page.port):
         say(line)
     return page
@@ -123,8 +129,9 @@ async def _soak(
     path: Path,
     to: Outputs,
     log: Console,
-    console: Console,
+    messages: Console,
     lab: LabServer | None,
+    preface: Sequence[str],
     options: dict[str, Any],
 ) -> tuple[int, Results | None]:
     soak: Soak | None = None
@@ -137,9 +144,9 @@ async def _soak(
                 await stack.enter_async_context(lab)
                 plan = _aimed_at(plan, lab)
                 target = KnownServer(lab.label, lab.pid)
-                say = speaker(console, to.quiet)
+                say = speaker(messages, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-            with Screen(plan, log, to.quiet, to.log_json) as screen:
+            with Screen(plan, log, to.quiet, to.log_json, preface) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.print_status)
                 soak = Soak.shown_by(screen, plan, path, target=target, **options)
                 await soak.run()

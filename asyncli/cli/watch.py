@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asyncli.cli.command import Command
 from asyncli.cli.web_options import web_lines, web_options, web_place
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import NOT_GOING_ON
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 30.0
 
 
-@click.command(name="watch")
+@click.command(name="watch", cls=Command)
 @click.argument("run", metavar="RUN.db")
 @click.option("--once", is_flag=True, help="Print one status line and exit.")
 @click.option("--log-json", is_flag=True, help="Print each event as a line of JSON.")
@@ -125,8 +126,8 @@ def _show_once(path: Path, log_json: bool) -> int:
 def _follow(path: Path, log_json: bool) -> int:
     from asyncli.store.follow import Follower
 
-    # With --log-json standard output is for a machine, so notes go to standard error.
-    note = partial(_say, on_stderr=log_json)
+    # Standard output is for the view and the verdict, or with --log-json for a machine.
+    note = partial(_say, on_stderr=True)
     follower = Follower(path)
     try:
         news = _first_news(follower, path)
@@ -137,7 +138,7 @@ def _follow(path: Path, log_json: bool) -> int:
         line, machine_line = _end(path, news)
         if log_json:
             _say(machine_line)
-        note(line)
+        _say(line, on_stderr=log_json)
     if not follower.is_there:
         note(why_ended)
     elif news.complete:
@@ -187,13 +188,14 @@ def _fold_cost(fold: LiveFold, meter: CostMeter) -> None:
 def _view(news: News, *, log_json: bool) -> JsonView | LiveView | PlainView:
     from rich.console import Console
 
+    from asyncli.cli.screen import is_screen
     from asyncli.report.live import JsonView, PlainView
     from asyncli.report.livescreen import LiveView
 
     console = Console(highlight=False)
     if log_json:
         return JsonView(news.plan, console, news.began_s)
-    if console.is_terminal:
+    if is_screen(console):
         return LiveView(news.plan, console)
     return PlainView(news.plan, console)
 

@@ -11,7 +11,8 @@ from asyncli import __version__
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network, spread_over
 from asyncli.model.certificates import client_context
-from asyncli.model.errors import AsyncliError
+from asyncli.model.errors import AsyncliError, HostError
+from asyncli.model.installed import is_installed
 from asyncli.model.plan import load_plan
 from asyncli.preflight.host_limits import Limits, read_limits
 
@@ -37,6 +38,15 @@ class _Version(msgspec.Struct, frozen=True):
     """The field of every version's probe."""
 
     asyncli: str = "?"
+
+
+def _require_tls() -> None:
+    """Raise :class:`HostError` if a client host has no library for TLS."""
+    if not is_installed("cryptography"):
+        raise HostError(
+            "TLS needs cryptography, which is not installed there; "
+            "pip install 'asyncli-light[host,tls]'"
+        )
 
 
 def read_probe(packed: bytes) -> HostProbe | str:
@@ -73,6 +83,7 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
             )
         spread = await spread_over(limits, asked)
         if asked.tls is not None:
+            _require_tls()
             client_context(asked.tls)  # its files are on this host
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))

@@ -179,9 +179,17 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
 _WORTH_LOADING, _WORTH_NUMPY, _AT_ONCE = 200_000, 1_000, 250_000
 
 
+def _has_numpy() -> bool:
+    # Here, because workers import this module.
+    from importlib.util import find_spec
+
+    return find_spec("numpy") is not None
+
+
 def _add(whole: dict[int, int], parts: Sequence[dict[int, int]]) -> None:
     buckets = sum(map(len, parts))
-    if buckets < (_WORTH_NUMPY if "numpy" in sys.modules else _WORTH_LOADING):
+    enough = _WORTH_NUMPY if "numpy" in sys.modules else _WORTH_LOADING
+    if buckets < enough or not _has_numpy():
         for part in parts:
             for key, count in part.items():
                 whole[key] = whole.get(key, 0) + count

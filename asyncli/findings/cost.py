@@ -156,10 +156,18 @@ def reclaimable_rises(bytes_per_connection: float, half_width: float) -> str:
 
 
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
-def cost_not_sampled(costs: Sequence[str], host: str) -> str:
-    """The sources of these costs were not read in the ramp."""
+def cost_not_sampled(costs: Sequence[str], host: str) -> Words:
+    """The sources of these costs were not read in the ramp. asyncli-light computes no cost and no
+    drift, because NumPy and SciPy are not installed; the run file has all that they need.
+    ``costs``: which; none for asyncli-light.
+    """
+    if not costs:
+        return Words(
+            "cost per connection and drift not computed: NumPy and SciPy are not installed here",
+            "run 'asyncli report RUN.db' on a host with all of asyncli (pip install asyncli)",
+        )
     sources = ", ".join(_SOURCES[name].format(host=host) for name in costs)
-    return f"cost unknown of what was not sampled in the ramp: {sources}"
+    return Words(f"cost unknown of what was not sampled in the ramp: {sources}")
 
 
 @finding("cost_sockets_closed", "info", "run again while no other program closes connections there")

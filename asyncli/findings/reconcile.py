@@ -14,6 +14,7 @@ from asyncli.model.units import format_clock, format_count, format_many
 
 Unknown = Literal[
     "nothing_connected",
+    "not_installed",
     "no_page",
     "page_tells_nothing",
     "page_silent",
@@ -428,6 +429,10 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
     missing = ", and ".join(ways[name] for name in lacks)
     reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
+        "not_installed": (
+            "NumPy is not installed here",
+            "run 'asyncli report RUN.db' on a host with all of asyncli (pip install asyncli)",
+        ),
         "no_page": ("no status page from before the ramp", missing or _SEE_OTHERS),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncli.model.errors import PlanError
 from asyncli.model.metrics_map import mapped_metric
-from asyncli.model.places import UNIX, resolved
+from asyncli.model.places import UNIX, is_redirected, resolved
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS
 from asyncli.model.tcp_values import asks_for_nonce
 from asyncli.model.template import FIELDS, NONCE, OpenTemplate, Template, unknown_fields
@@ -139,6 +139,11 @@ def _require_one_destination(fields: Mapping[str, Any], located: Mapping[str, st
         )
     targets = [parse_target(url) for url in fields["urls"]]
     hosts_and_ports = {(target.host, target.port) for target in targets}
+    if place and not any(is_redirected(target, place) for target in targets):
+        raise PlanError(
+            f"{located['connect_to']}: no URL has the host and port before the second colon of "
+            f"{shown(place)}; write those of one, or leave them empty"
+        )
     for host, port in resolved(names or ()).keys() - hosts_and_ports:
         raise PlanError(
             f"{located['resolve']}: no URL has {shown(f'{host}:{port}')}; "

@@ -19,11 +19,19 @@ from asyncli.model.values import Target, is_address, parse_text, parse_url
 UNIX = "unix:"
 # sockaddr_un has 108 bytes, with the NUL after a path or before an abstract name (unix(7)).
 _LONGEST_PATH = 107
+# curl's --connect-to: each of the four may be empty, "any" for the first two and "as before" for
+# the last two.
+_HOST = r"\[[^\[\]]+\]|[^:\[\]]*"
+_REDIRECTED = re.compile(
+    f"(?P<host>{_HOST}):(?P<port>[0-9]*):(?P<new_host>{_HOST}):(?P<new_port>[0-9]*)"
+)
 _RESOLVED = re.compile(r"(?P<place>(?:\[[^\[\]]+\]|[^:\[\]]+):[0-9]+):(?P<addresses>.+)")
 
 
 def parse_place(value: object) -> str:
-    """Check ``HOST:PORT``, or ``unix:/path`` or ``unix:@name`` for a Unix socket."""
+    """Check ``HOST:PORT``, ``unix:/path`` or ``unix:@name`` for a Unix socket, or curl's
+    ``HOST1:PORT1:HOST2:PORT2``: to the second place instead of the first.
+    """
     text = parse_text(value)
     if text.startswith(UNIX):
         path = text.removeprefix(UNIX)
@@ -38,10 +46,48 @@ def parse_place(value: object) -> str:
                 "name a link to its folder"
             )
         return text
+    redirected = _REDIRECTED.fullmatch(text)
+    if redirected is not None:
+        _check_redirected(text, redirected)
+        return text
     target = parse_url(f"http://{text}")
     if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
         raise ValueError(f"{shown(text)} is not a host and a port; write for example 10.0.0.7:443")
     return text
+
+
+def _check_redirected(text: str, redirected: re.Match[str]) -> None:
+    if not redirected["new_host"] and not redirected["new_port"]:
+        raise ValueError(
+            f"{shown(text)} names no other host or port; "
+            "write for example shop.example:443:10.0.0.7:8443"
+        )
+    for host, port in (
+        (redirected["host"], redirected["port"]),
+        (redirected["new_host"], redirected["new_port"]),
+    ):
+        place = host or "any.example"
+        if port:
+            place = f"{place}:{port}"
+        if {*place} & {*"/?#"}:
+            raise ValueError(
+                f"{shown(text)} is not HOST1:PORT1:HOST2:PORT2; "
+                "write for example shop.example:443:10.0.0.7:8443"
+            )
+        parse_url(f"http://{place}")
+
+
+def is_redirected(target: Target, place: str) -> bool:
+    """Whether connections to ``target`` go to ``place``: all do, except if it has four parts and
+    the first two are another host or port.
+    """
+    redirected = _REDIRECTED.fullmatch(place)
+    if place.startswith(UNIX) or redirected is None:
+        return True
+    host = redirected["host"]
+    if host and parse_url(f"http://{host}").host != target.host:
+        return False
+    return redirected["port"] in ("", str(target.port))
 
 
 def parse_resolve(value: str) -> str:
@@ -78,8 +124,8 @@ def aimed(
     addresses = resolved(resolve).get((target.host, target.port))
     if addresses:
         target = msgspec.structs.replace(target, addresses=addresses)
-    if place is not None:
-        host, port = _host_and_port(place)
+    if place is not None and is_redirected(target, place):
+        host, port = _host_and_port(place, target)
         target = msgspec.structs.replace(
             target, host=host, port=port, called=target.name, asked=target.authority
         )
@@ -88,10 +134,16 @@ def aimed(
     return target
 
 
-def _host_and_port(place: str) -> tuple[str, int]:
-    """The host and port of a :class:`Target` for ``place``."""
+def _host_and_port(place: str, before: Target) -> tuple[str, int]:
+    """The host and port of a :class:`Target` for ``place``, instead of those of ``before``."""
     if place.startswith(UNIX):
         return place.removeprefix(UNIX), 0
+    redirected = _REDIRECTED.fullmatch(place)
+    if redirected is not None:
+        host = before.host
+        if redirected["new_host"]:
+            host = parse_url(f"http://{redirected['new_host']}").host
+        return host, int(redirected["new_port"] or before.port)
     target = parse_url(f"http://{place}")
     return target.host, target.port
 

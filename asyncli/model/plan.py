@@ -337,14 +337,18 @@ SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file
 
 class Layer(msgspec.Struct, frozen=True):
     """Raw values from one source. ``where``: a format for their names in errors: ``"--{key}"``,
-    ``"a.toml: {key}"``.
+    ``"a.toml: {key}"``, ``"$ASYNCLI_SOAK_{key}"``.
     """
 
     where: str
     values: dict[str, Any]
 
     def locate(self, key: str) -> str:
-        """The name of ``key`` in errors: flags have dashes, URLs are arguments."""
+        """The name of ``key`` in errors: flags have dashes, URLs are arguments, and environment
+        variables are in capitals.
+        """
+        if self.where.startswith("$"):
+            return self.where.format(key=key.upper())
         if not self.where.startswith("--"):
             return self.where.format(key=key)
         if key == "urls":

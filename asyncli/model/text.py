@@ -8,9 +8,10 @@ the environment, a run file), and again where a line is printed.
 from __future__ import annotations
 
 import codecs
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+if TYPE_CHECKING:
+    import msgspec
 
 #: The error handler of our streams, for signs that their encoding lacks.
 AS_ASCII = "asyncli.ascii"
@@ -110,6 +111,9 @@ def plain(value: Any) -> Any:
 
 def tidy(record: msgspec.Struct) -> None:
     """Make a record's texts printable, even if it is frozen: for its ``__post_init__``."""
+    # Here: --help needs none of it.
+    import msgspec
+
     for name, value in msgspec.structs.asdict(record).items():
         if isinstance(value, str) and not value.isprintable():
             msgspec.structs.force_setattr(record, name, printable(value))

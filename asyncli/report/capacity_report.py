@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,6 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.capacity_step import Step, outcome_of, short_outcome
-from asyncli.report.figures.capacity_steps import capacity_steps, capacity_steps_alt
 from asyncli.report.format import (
     about,
     about_to,
@@ -31,6 +30,11 @@ from asyncli.report.format import (
     or_dash,
 )
 from asyncli.report.terminal import VERDICT_STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from asyncli.report.figures.drawing import Style
 
 #: Version of the JSON.
 SCHEMA = 1
@@ -275,13 +279,25 @@ def _steps(capacity: Capacity) -> list[doc.Block]:
         limits.append(key.removeprefix("connections.").removeprefix("heartbeats."))
     columns = doc.numbers("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")
     columns.append(doc.TableColumn("", kind="word"))
+
+    # Figures need NumPy, which asyncli-light leaves out; the text does not.
+    def draw(style: Style) -> Figure:
+        from asyncli.report.figures.capacity_steps import capacity_steps
+
+        return capacity_steps(capacity.steps, capacity.bracket.held, style=style)
+
+    def alt() -> str:
+        from asyncli.report.figures.capacity_steps import capacity_steps_alt
+
+        return capacity_steps_alt(capacity.steps)
+
     picture = doc.Picture(
         "steps",
         "The steps",
         "Bars: connections held and answered at once; filled if the step was held. "
         "Vertical line: the answer.",
-        lambda style: capacity_steps(capacity.steps, capacity.bracket.held, style=style),
-        lambda: capacity_steps_alt(capacity.steps),
+        draw,
+        alt,
         optional=True,
     )
     return [

@@ -85,6 +85,13 @@ def _of_untested(summary: Summary) -> str:
     return f"Cost per connection unknown: {first_part(summary.why, ':')}."
 
 
+def _of_small_installation(summary: Summary) -> str:
+    finding = summary.finding("cost_not_sampled")
+    if finding is None or finding.fields["costs"]:
+        return ""
+    return oneline(f"{capitalised(finding.evidence, server_name(summary))}; {finding.remedy}.")
+
+
 def _of_unseen_server(summary: Summary) -> str:
     """Why the server's cost is unknown and how to measure it; "" if its processes were seen or
     nothing was held.
@@ -200,6 +207,7 @@ def _of_too_few_points(summary: Summary) -> str:
 
 _FORMS = (
     _of_untested,
+    _of_small_installation,
     _of_unseen_server,
     _of_unmeasurable_server,
     _of_the_host,

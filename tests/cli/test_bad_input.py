@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import with_deaths
-from programs import SHORT, Done, Program, codes, complaint, here, report, serving
+from programs import SHORT, Program, codes, complaint, done_of, here, report, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
@@ -132,7 +132,7 @@ def test_one_line_says_what_is_wrong_and_how_to_fix_it(
     before = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
     status = run_here([URL if word == "URL" else word for word in words.split()])
     out, err = capfd.readouterr()
-    assert complaint(Done(status, out, err)).startswith(line)
+    assert complaint(done_of(status, out, err)).startswith(line)
     assert {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()} == before
 
 

@@ -81,7 +81,7 @@ def test_python_m_is_the_same_program(tmp_path: Path) -> None:
             [script, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
         )
         two = run(tmp_path, *arguments)
-        assert (one.returncode, one.stdout, one.stderr) == two
+        assert (one.returncode, one.stdout, one.stderr) == (two.status, two.out, two.log)
         assert two.status == status
 
 

@@ -44,7 +44,7 @@ def test_a_running_soak_is_marked_from_outside(tmp_path: Path) -> None:
                 done = marking.wait()
             assert (done.status, done.err) == (0, "")
             assert done.out.endswith(f": {text}\n")
-            program.until(lambda text=text: re.search(rf"^\d+:\d\d:\d\d  mark: {text}$", program.out, re.MULTILINE), "its log has it")
+            program.until(lambda text=text: re.search(rf"^\d+:\d\d:\d\d  mark: {text}$", program.err, re.MULTILINE), "its log has it")
         with Program(tmp_path, "watch", "run.db", "--log-json", name="watch") as watch:
             watch.until(lambda: SECOND in watch.out, "watch shows it")
             program.signal()

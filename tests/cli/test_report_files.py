@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import KINDS, with_deaths
-from programs import SHORT, Done, here, serving
+from programs import SHORT, Done, done_of, here, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
@@ -21,7 +21,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def said(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Done:
     status = run_here([str(one) for one in arguments])
     out, err = capfd.readouterr()
-    return Done(status, out, err)
+    return done_of(status, out, err)
 
 
 def test_all_exports_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:

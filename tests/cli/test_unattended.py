@@ -47,7 +47,7 @@ def asked(program: Program, answer: str) -> None:
 
     def told() -> bool:
         program.signal(signal.SIGUSR1)
-        return answer in program.out
+        return answer in program.out + program.err
 
     program.until(told, "it says that all are held")
 
@@ -150,12 +150,12 @@ def test_watch_reports_a_hung_and_a_killed_run(tmp_path: Path) -> None:
             program.signal(signal.SIGSTOP)
             # Set the file's time back a minute instead of waiting for it.
             aged(tmp_path, 61)
-            watch.until(lambda: "nothing new for 1 min " in watch.out, "it says so")
+            watch.until(lambda: "nothing new for 1 min " in watch.err, "it says so")
             # It may have started late, and would only report the end of a run that is over by then.
             log.until(lambda: '"status"' in log.out, "the other watches too")
             program.signal(signal.SIGKILL)
             program.until_gone()
-            assert "--resume" in watch.wait().out
+            assert "--resume" in watch.wait().err
             # The JSON log contains nothing else.
             done = log.wait()
             assert (done.status, bool(done.err)) == (0, True)

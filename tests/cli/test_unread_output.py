@@ -55,7 +55,7 @@ def unread(where: str, folder: Path, *arguments: str | Path) -> Iterator[tuple[s
     words = [*ASYNCLI, "soak", "-c", "3", *SHORT, "--out", folder / "run.db", "--json", folder / "run.json", *arguments]
     process = subprocess.Popen(
         [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL if where == "stderr" else writer,
-        stderr=writer if where in ("screen", "stderr") else subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"},
+        stderr=writer, env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     os.close(writer)
     try:

@@ -22,7 +22,22 @@ import pytest
 from fault_table import require_as_written
 from hosts import Dask, Hosts, clustered
 from lanes import Lanes, Running
-from programs import DEADLINE_S, Done, Program, Server, answered, codes, held, here, recorded, report, serving, told, until
+from programs import (
+    DEADLINE_S,
+    Done,
+    Program,
+    Server,
+    answered,
+    codes,
+    done_of,
+    held,
+    here,
+    recorded,
+    report,
+    serving,
+    told,
+    until,
+)
 
 import asyncli
 from asyncli.cli.soak import _require_same_hosts
@@ -361,7 +376,8 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
             until(lambda: held(folder) == 100 and answered(folder), "all are held, and have been answered")
             os.kill(worker.pid, signal.SIGTERM)
             until(lambda: "hosts_all_lost" in told(folder), "it says that it waits")
-            assert (soak.wait(DEADLINE_S), soak.stderr.read()) == (4, "")
+            status = soak.wait(DEADLINE_S)
+            assert (status, done_of(status, "", soak.stderr.read()).err) == (4, "")
         finally:
             soak.kill()
     found = report(folder, "run.db")
@@ -375,11 +391,13 @@ def test_it_waits_for_the_requested_hosts(folder: Path, there: There) -> None:
     there.hosts.stop_workers()
     asked = ("-c", "10", "--hold", "0.2", *SHORT, "--cluster-hosts", "1")
     with Program(folder, "soak", there.server.url, "--cluster", there.address, *asked) as program:
-        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.err, "it says that it waits")
         there.hosts.worker()
-        assert (program.wait().status, program.err) == (0, "")
+        done = program.wait()
+        assert (done.status, done.err) == (0, "")
     (again := folder / "again").mkdir()
     with Program(again, "soak", there.server.url, "--cluster", there.address, *asked[:-1], "2") as program:
-        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.err, "it says that it waits")
         program.signal()
-        assert (program.wait().status, program.err.count("\n")) == (130, 1)
+        done = program.wait()
+        assert (done.status, done.err.count("\n")) == (130, 1)

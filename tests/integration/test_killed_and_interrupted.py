@@ -160,7 +160,7 @@ def test_the_second_signal_stops_at_once(tmp_path: Path, nginx: LabNginx) -> Non
     assert "Traceback" not in done.err
     summary = report(tmp_path, "run.db")
     assert summary["run"]["complete"] is False
-    assert "\nINCOMPLETE  " in done.out
+    assert done.out.startswith("INCOMPLETE  ")
     assert {"stopped_by_user", "cut_off"} <= codes(summary)
     assert "incomplete" not in codes(summary)
 
@@ -168,7 +168,7 @@ def test_the_second_signal_stops_at_once(tmp_path: Path, nginx: LabNginx) -> Non
 def test_a_killed_demo_takes_its_server_along(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "10m", "--out", "run.db") as program:
         program.until_phase("hold")
-        found = re.search(r"\(pid (\d+)\)", program.out)
+        found = re.search(r"\(pid (\d+)\)", program.err)
         program.signal(signal.SIGKILL)
         program.until_gone()
         until(lambda: not group_alive(int(found[1])), "the demo's nginx is gone")

@@ -86,7 +86,7 @@ def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, ngin
     assert summary["run"]["verdict"] == "invalid"
     assert {"resumed", "held_again"} <= codes(summary)
     # What was lost is on every line.
-    lines = [line for line in done.out.splitlines() if "  hold      held " in line]
+    lines = [line for line in done.log.splitlines() if "  hold      held " in line]
     assert lines
     assert all("lost 300" in line for line in lines)
     # What the server counted between our last record and our end cannot be compared; what both hold can.

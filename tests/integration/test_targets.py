@@ -128,7 +128,7 @@ def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) 
         pass
     more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "100")
     with Program(tmp_path, command, f"http://127.0.0.1:{port}/", "-c", "5", "--wait-for-server", "1h", *more) as program:
-        program.until(lambda: "nothing listens on" in program.out, "it says that it waits")
+        program.until(lambda: "nothing listens on" in program.err, "it says that it waits")
         with serving(port=port):
             assert program.wait().status == 0
 
@@ -137,7 +137,7 @@ def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path)
     with closed_port() as port:
         url = f"http://127.0.0.1:{port}/"
         with Program(tmp_path, "soak", url, "--wait-for-server", "1h", "--out", "run.db") as program:
-            program.until(lambda: "nothing listens on" in program.out, "it says that it waits")
+            program.until(lambda: "nothing listens on" in program.err, "it says that it waits")
             program.signal(signal.SIGINT)
             assert program.wait().status == 130
         assert not (tmp_path / "run.db").exists()

@@ -142,7 +142,7 @@ def test_a_certificate_that_ends_within_the_run_is_told_before_it(tmp_path: Path
         done = here(tmp_path, "check", "--probe", "--hold", "8h", "--ca", "ca.pem", f"https://127.0.0.1:{port}/")
         assert f"{ends:%F %T} UTC" in " ".join(done.out.split())
         with Program(tmp_path, "soak", "--hold", "8h", "--ca", "ca.pem", "-c", "2", *SHORT, f"https://127.0.0.1:{port}/") as soak:
-            soak.until(lambda: f"{ends:%F %T} UTC" in " ".join(soak.out.split()), "the end of the certificate")
+            soak.until(lambda: f"{ends:%F %T} UTC" in " ".join(soak.err.split()), "the end of the certificate")
             soak.signal()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,11 +15,13 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from programs import SHORT, Program
+from hosts import clustered
+from programs import SHORT, Program, serving, until
 from provoked import an_nginx
 
 import asyncli
@@ -42,6 +47,7 @@ class Built(NamedTuple):
     wheel: Path
     sdist: Path
     agent: Path
+    light: Path
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +56,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("dist")
     assert UV is not None
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda words: call(UV, "build", "-q", "-o", folder, *words), [(".",), ("--wheel", "packaging/agent")]))
-    return Built(next(folder.glob("asyncli-*.whl")), next(folder.glob("asyncli-*.tar.gz")), next(folder.glob("asyncli_agent-*.whl")))
+        list(pool.map(lambda words: call(UV, "build", "-q", "-o", folder, *words), [(".",), ("--wheel", "packaging/agent"), ("--wheel", "packaging/light")]))
+    return Built(next(folder.glob("asyncli-*.whl")), next(folder.glob("asyncli-*.tar.gz")), next(folder.glob("asyncli_agent-*.whl")), next(folder.glob("asyncli_light-*.whl")))
 
 
 @pytest.fixture(scope="module")
 def environments(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Folders of programs: for each Python one with all of asyncli, and "agent"."""
+    """Folders of programs: for each Python one with all of asyncli, "agent", and the two of asyncli-light: "runner" and "host"."""
     folder = tmp_path_factory.mktemp("environments")
     wanted = {version: (found, built.wheel) for version in ("3.11", "3.12", "3.13", "3.14") if (found := python(version))}
     wanted["agent"] = (sys.executable, built.agent)
+    wanted["runner"] = (sys.executable, f"{built.light}[runner]")
+    wanted["host"] = (sys.executable, f"{built.light}[host]")
+    # Both ends of a cluster need the same.
+    same = [f"{name}=={importlib.metadata.version(name)}" for name in ("dask", "distributed") if importlib.util.find_spec(name)]
     assert UV is not None
     for name, (interpreter, wheel) in wanted.items():
         call(UV, "venv", "-q", "--python", interpreter, folder / name)
-        call(UV, "pip", "install", "-q", "--python", folder / name, wheel)
+        call(UV, "pip", "install", "-q", "--compile-bytecode", "--python", folder / name, wheel, *(same if name == "host" else ()))
     yield {name: folder / name / "bin" for name in wanted}
     shutil.rmtree(folder)
 
@@ -71,7 +81,7 @@ def environments(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_what_is_built_can_be_uploaded(built: Built) -> None:
     programs = Path(sys.executable).parent
     call(programs / "twine", "check", "--strict", *built)
-    call(programs / "check-wheel-contents", built.wheel, built.agent)
+    call(programs / "check-wheel-contents", built.wheel, built.agent, built.light)
     with zipfile.ZipFile(built.wheel) as wheel, tarfile.open(built.sdist) as sdist:
         names = wheel.namelist()
         assert {"asyncli/py.typed", "asyncli/_configs/smoke.toml", "asyncli/_docs/reference/terms.md"} < set(names)
@@ -98,14 +108,113 @@ def test_the_wheel_holds_connections_on_every_python(environments: dict[str, Pat
         assert run["environment"]["asyncli"] == asyncli.__version__
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(hold, [name for name in environments if name != "agent"]))
+        list(pool.map(hold, [name for name in environments if name.startswith("3.")]))
+
+
+def bytes_of(programs: Path) -> int:
+    """What the packages of an environment take on a disk, compiled as pip compiles them."""
+    return sum(path.stat().st_blocks * 512 for path in (programs.parent / "lib").rglob("*"))
+
+
+def least_cpu_s(*words: str | Path) -> float:
+    """The least CPU time of many calls. Their wall time is that of a quiet host; on a busy one it has the waits for a CPU."""
+    times = []
+    for _ in range(20):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        call(*words)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
+
+
+def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: dict[str, Path]) -> None:
+    programs = environments[f"{sys.version_info[0]}.{sys.version_info[1]}"]
+    assert least_cpu_s(programs / "asyncli", "--help") < 0.1
+    assert least_cpu_s(programs / "asyncli", "soak", "--help") < 0.1
+    assert least_cpu_s(programs / "python", "-c", "import asyncli") < 0.1
+
+
+@pytest.mark.parametrize("name", ["runner", "host"])
+def test_a_light_installation_takes_at_most_60_mb(environments: dict[str, Path], name: str) -> None:
+    programs = environments[name]
+    assert bytes_of(programs) <= 60 << 20
+    code = "import importlib.util as u\nassert not any(map(u.find_spec, ('numpy', 'scipy', 'matplotlib', 'pandas')))"
+    call(programs / "python", "-c", code)
+
+
+def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environments: dict[str, Path], tmp_path: Path) -> None:
+    asyncli = environments["runner"] / "asyncli"
+    demo = ("demo", "--server", "builtin", "--tls", "-c", "50", "--ramp", "50/s", "--hold", "1s", *SHORT, "--first-beat", "now")
+    said = call(asyncli, *demo, "--out", "run.db", "--json", "run.json", "--junit", "run.xml", "--fail-if", "lost > 0", folder=tmp_path)
+    assert said.startswith("PASSED")
+    run = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert (run["run"]["verdict"], run["connections"]["held"], run["tls"] is not None) == ("passed", 50, True)
+    assert {run["cost"][name] for name in ("server_user", "kernel", "host_total")} == {None}
+    assert [finding["fields"]["costs"] for finding in run["findings"] if finding["code"] == "cost_not_sampled"] == [[]]
+    assert "NumPy" in said
+    # With all of asyncli the same file has its costs, or other reasons for their lack.
+    full = json.loads(call(sys.executable, "-m", "asyncli", "report", "run.db", "--json", "-", folder=tmp_path))
+    assert [] not in [finding["fields"]["costs"] for finding in full["findings"] if finding["code"] == "cost_not_sampled"]
+    assert (full["connections"], full["heartbeats"]) == (run["connections"], run["heartbeats"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "run.db", "run.db"),
+        ("size", "run.db", "-c", "1M"),
+        ("experiment", "holding"),
+        ("report", "run.db", "--html", "run.html"),
+        ("report", "run.db", "--plots", "plots"),
+        ("soak", "--fail-if", "cost.server_user > 1kB", "http://127.0.0.1:1/"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_a_light_runner_says_what_to_install(environments: dict[str, Path], tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "run.db").touch()
+    done = subprocess.run([environments["runner"] / "asyncli", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    remedy = "; pip uninstall asyncli-light, then pip install asyncli\n"
+    assert done.stderr.endswith(remedy)
+
+
+@contextmanager
+def worker_of(programs: Path, scheduler: str, folder: Path) -> Iterator[None]:
+    """A Dask worker of another environment, which sees only its own packages."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [programs / "dask", "worker", scheduler, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+    log = folder / "worker.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+    try:
+        until(lambda: "Registered to" in log.read_text() or process.poll() is not None, "the worker is there")
+        assert process.poll() is None, log.read_text()
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_light_host_opens_the_connections_of_a_fleet(environments: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    refused = subprocess.run([environments["host"] / "asyncli", "soak", "http://127.0.0.1:1/"], capture_output=True, text=True, check=False)
+    line = "asyncli: soak: aiohttp, rich not installed; pip install 'asyncli-light[runner]'\n"
+    assert (refused.returncode, refused.stderr) == (2, line)
+    with serving() as server, clustered(tmp_path) as hosts, worker_of(environments["host"], hosts.address, tmp_path):
+        soak = ("soak", "-c", "50", "--hold", "1s", *SHORT, "--cluster", hosts.address, "--json", "run.json", "--out", "run.db", server.url)
+        call(sys.executable, "-m", "asyncli", *soak, folder=tmp_path)
+        # It has no library for TLS.
+        secure = ("soak", "-c", "50", "--cluster", hosts.address, "--out", "tls.db", "--insecure", "https://127.0.0.1:1/")
+        without = subprocess.run([sys.executable, "-m", "asyncli", *secure], cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert (run["run"]["verdict"], run["connections"]["held"]) == ("passed", 50)
+    assert (without.returncode, without.stderr.count("\n"), "asyncli-light[host,tls]" in without.stderr) == (2, 1, True)
 
 
 @pytest.mark.nginx
 def test_the_agent_alone_is_small_and_serves_a_soak(environments: dict[str, Path], tmp_path: Path) -> None:
     programs = environments["agent"]
-    call(programs / "python", "-m", "compileall", "-q", programs.parent / "lib")
-    assert sum(path.stat().st_blocks * 512 for path in (programs.parent / "lib").rglob("*")) < 40_000_000
+    assert bytes_of(programs) < 40_000_000
     refused = subprocess.run([programs / "asyncli", "soak", "http://127.0.0.1:1/"], capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     program = (str(programs / "asyncli-agent"),)

@@ -16,12 +16,14 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
+from asyncli.cli.command import Command
+
 SHELLS = ("bash", "zsh", "fish")
 _CHOICES = re.compile(r"[\w.]+(\|[\w.]+)+")
 _FILES = re.compile(r"(?:FILE|(DIR|FOLDER)|[A-Z]+(?=\.))(\.[a-z]+)?(?: .*)?")
 
 
-@click.command(name="completion", no_args_is_help=True)
+@click.command(name="completion", cls=Command, no_args_is_help=True)
 @click.argument("shell", metavar="|".join(SHELLS), type=click.Choice(SHELLS))
 def command(shell: str) -> int:
     """Print the TAB completion script of a shell.

@@ -1,0 +1,132 @@
+"""A command whose options are also read from environment variables: ``ASYNCLI_SOAK_HOLD`` is
+``--hold`` of ``asyncli soak``.
+
+A flag overrides its variable, and a variable overrides the plan file. An empty variable is not set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NoReturn
+
+import click
+from click.core import ParameterSource
+
+from asyncli.model.errors import AsyncliError
+
+PREFIX = "ASYNCLI"
+
+
+class _Lines(click.types.StringParamType):
+    """A repeatable option's values in a variable, one per line: a header has blanks in it."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        values = []
+        for line in rv.splitlines():
+            if line.strip():
+                values.append(line.strip())
+        return values
+
+
+class Command(click.Command):
+    """A command of asyncli: a function that returns the exit status."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for option in self.params:
+            if not isinstance(option, click.Option):
+                continue
+            option.envvar = variable_of(self.name or "", option)
+            if option.multiple:
+                option.type = _Lines()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and self._has_variables():
+            self.no_args_is_help = False
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            option = error.param
+            if option is not None and _is_of_variable(ctx, option):
+                error.param_hint = f"${option.envvar}"
+            raise
+
+    def _has_variables(self) -> bool:
+        names = [option.envvar for option in self.params if isinstance(option, click.Option)]
+        return any(os.environ.get(str(name)) for name in names)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # A value may be secret, so no child process inherits one.
+        for name in variables(ctx):
+            os.environ.pop(name, None)
+        try:
+            return super().invoke(ctx)
+        except AsyncliError as error:
+            _raise_naming_variables(ctx, error)
+
+
+def main_flag(option: click.Parameter) -> str:
+    """The name of an option in messages: its first long one, before its aliases."""
+    for flag in option.opts:
+        if flag.startswith("--"):
+            return flag
+    return option.opts[0]
+
+
+def variable_of(command: str, option: click.Option) -> str:
+    """The environment variable of an option."""
+    name = main_flag(option).lstrip("-").replace("-", "_")
+    return f"{PREFIX}_{command}_{name}".upper()
+
+
+def _is_of_variable(ctx: click.Context, option: click.Parameter) -> bool:
+    return ctx.get_parameter_source(option.name or "") == ParameterSource.ENVIRONMENT
+
+
+def variables(ctx: click.Context | None = None) -> list[str]:
+    """The environment variables whose values the running command uses."""
+    ctx = ctx or click.get_current_context(silent=True)
+    if ctx is None:
+        return []
+    names = []
+    for option in ctx.command.params:
+        if _is_of_variable(ctx, option):
+            names.append(str(option.envvar))
+    return names
+
+
+def is_of_variable(name: str) -> bool:
+    """Whether the running command has the option called ``name`` from the environment."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and ctx.get_parameter_source(name) == ParameterSource.ENVIRONMENT
+
+
+def variables_of_command() -> str:
+    """The form of the running command's variables in errors, as of a plan's layer."""
+    ctx = click.get_current_context(silent=True)
+    command = "SOAK" if ctx is None else str(ctx.command.name).upper()
+    return f"${PREFIX}_{command}_{{key}}"
+
+
+def environment_lines() -> list[str]:
+    """The line that names the variables that the running command uses, without their values, which
+    may be secret; nothing without any.
+    """
+    names = variables()
+    if not names:
+        return []
+    return [f"from the environment: {', '.join(names)}"]
+
+
+def _raise_naming_variables(ctx: click.Context, error: AsyncliError) -> NoReturn:
+    """Raise ``error`` with the variable in place of each flag that was given by one."""
+    text = str(error)
+    for option in ctx.command.params:
+        if not _is_of_variable(ctx, option):
+            continue
+        flag = re.escape(main_flag(option))
+        text = re.sub(rf"(?<![\w-]){flag}(?![\w-])", f"${option.envvar}", text)
+    if text != str(error):
+        error.args = (text, *error.args[1:])
+    raise error
