@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from asyncli.model.errors import PlanError
+from asyncli.model.installed import missing
 
 if TYPE_CHECKING:
     from asyncli.live.serve import ServedAt
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULT = "127.0.0.1:9166"
+_NEEDED = ("prometheus_client",)
 
 _OPTIONS = (
     click.option(
@@ -93,6 +95,11 @@ def web_place(
             if values[name] is not None:
                 raise PlanError(f"--{name.replace('_', '-')}: there is no page; give --web too")
         return None
+    if missing(_NEEDED):
+        raise PlanError(
+            f"{flag}: this installation is light and has no prometheus-client, with which metrics "
+            "are written; add it: pip install prometheus-client"
+        )
     from asyncli.agent.wire import read_token
     from asyncli.live.serve import ServedAt, new_token
 

@@ -10,8 +10,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from programs import DEADLINE_S, Program, here, recorded, until
 from provoked import an_nginx
+
+from asyncli.cli import web_options
 
 HELD = 200
 PACE = ["-c", str(HELD), "--ramp", "100/s", "-k", "4", "--hold", "forever", "--baseline", "0.5", "--residue", "0.2"]
@@ -93,3 +96,10 @@ def test_a_wrong_address_is_one_line(tmp_path: Path) -> None:
         assert done.status == 2
         assert done.err.count("\n") == 1
         assert complaint in done.err
+
+
+def test_a_light_installation_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_options, "_NEEDED", ("no_such_module",))
+    done = here(tmp_path, "soak", "http://127.0.0.1:9/", "--metrics", "127.0.0.1:0")
+    assert done.status == 2
+    assert "pip install prometheus-client" in done.err
