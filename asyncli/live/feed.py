@@ -68,7 +68,7 @@ class Sums(msgspec.Struct):
 
 
 class RunFeed:
-    """The state, the history and the notes of the run in ``path`` up to the last :meth:`turn`."""
+    """The state, the history and the notes of the run in ``path`` up to the last :meth:`take`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,11 +117,17 @@ class RunFeed:
         assert self._fold is not None
         return self._fold.state()
 
-    def turn(self) -> None:
-        """Read what is new. Raises :class:`~asyncli.model.errors.StoreError`."""
+    def read(self) -> News:
+        """What is new in the file. May block, and changes nothing that is shown.
+
+        Raises :class:`~asyncli.model.errors.StoreError`.
+        """
+        return self.follower.news()
+
+    def take(self, news: News) -> None:
+        """Fold what was read: in the thread of whoever shows it."""
         assert self._fold is not None
         width_s = self.whole.width_s
-        news = self.follower.news()
         self._take(news, with_history=True)
         if self.whole.width_s != width_s:
             self.edition += 1

@@ -158,8 +158,9 @@ class PageServer:
             next_s = max(next_s + _TURN_S, time.monotonic())
             await asyncio.sleep(next_s - time.monotonic())
             try:
-                await asyncio.to_thread(self.feed.turn)
+                news = await asyncio.to_thread(self.feed.read)
                 self._problem = ""
+                self.feed.take(news)
             except StoreError as error:
                 self._problem = str(error)
             self._listener.sweep()
