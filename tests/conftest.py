@@ -8,6 +8,7 @@ ASYNCLI_REQUIRE_NAMESPACES what network faults need.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import re
@@ -15,9 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +28,9 @@ from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
 from asyncli.lab.nginx import has_nchan
 from asyncli.lab.packaged_servers import LabHaproxy, LabMosquitto
+
+if TYPE_CHECKING:
+    from devtools import Browser
 
 # Before numpy is loaded: its threads would compete with other tests.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -151,3 +155,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if asked:
             pytest.fail(f"{why} ({asked} is set)", pytrace=False)
         pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def go() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def browser(go: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[Browser]:
+    # Here: aiohttp takes a while, and few tests need it.
+    from devtools import Browser, find_chromium
+
+    binary = find_chromium()
+    if binary is None:
+        why = "no Chromium on this host; apt-get install chromium"
+        if os.environ.get("ASYNCLI_REQUIRE_CHROMIUM"):
+            pytest.fail(f"{why} (ASYNCLI_REQUIRE_CHROMIUM is set)", pytrace=False)
+        pytest.skip(why)
+    browser = Browser(binary)
+    go(browser.__aenter__())
+    yield browser
+    go(browser.__aexit__(None, None, None))

@@ -8,7 +8,6 @@ collection of the server's heap if whoever started the agent allows that.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import ssl
 import time
@@ -167,16 +166,10 @@ class Agent:
         assert self._runner.server is not None
         self._listener = GuardedListener(self._runner.server, self._tls, self._guarded.refuse)
         try:
-            self.port = await self._listener.open(self._host, self.port)
-        except OSError as error:
+            self.port = await self._listener.open(self._host, self.port, "--listen")
+        except HostError:
             await self._runner.cleanup()
-            reason = str(error)
-            if error.errno is not None and error.errno > 0:
-                reason = os.strerror(error.errno)
-            raise HostError(
-                f"--listen: cannot listen at {self._host}:{self.port} ({reason}); "
-                "see what listens there, or name another address"
-            ) from None
+            raise
 
     async def run(self) -> None:
         assert self._listener is not None

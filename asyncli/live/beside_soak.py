@@ -51,8 +51,7 @@ class PageBeside:
         ready = self._ready()
         if ready.problem:
             self.close()
-            flag = "--web" if self._place.with_page else "--metrics"
-            raise HostError(f"{flag}: {ready.problem}")
+            raise HostError(ready.problem)
         self.port = ready.port
 
     def _ready(self) -> ListensAt:
@@ -65,10 +64,10 @@ class PageBeside:
         while not received.endswith(b"\n"):
             left_s = max(0.0, latest_s - time.monotonic())
             if not poll.poll(left_s * 1e3):
-                return ListensAt(problem=f"its process did not start in {_PATIENCE_S:.0f} s")
+                return ListensAt(problem=f"--web: its process did not start in {_PATIENCE_S:.0f} s")
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
-                return ListensAt(problem="its process ended as it started")
+                return ListensAt(problem="--web: its process ended as it started")
             received += part
         return msgspec.json.decode(received, type=ListensAt)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.resources
-import os
 import ssl
 import time
 from collections.abc import Callable
@@ -138,17 +137,12 @@ class PageServer:
         await self._runner.setup()
         assert self._runner.server is not None
         self._listener = GuardedListener(self._runner.server, self._tls, self._lookers.refuse)
+        flag = "--web" if self._with_page else "--metrics"
         try:
-            self.port = await self._listener.open(self._host, self.port)
-        except OSError as error:
+            self.port = await self._listener.open(self._host, self.port, flag)
+        except HostError:
             await self.close()
-            reason = str(error)
-            if error.errno is not None and error.errno > 0:
-                reason = os.strerror(error.errno)
-            raise HostError(
-                f"cannot listen at {self._host}:{self.port} ({reason}); "
-                "see what listens there, or name another address"
-            ) from None
+            raise
 
     async def run(self) -> None:
         """Read what is new once a second, until cancelled."""

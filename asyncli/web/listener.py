@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import socket
 import ssl
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncli.model.errors import HostError
 from asyncli.model.text import printable
 
 # The most bytes of a request with its head (Prometheus and curl send some hundred). Some versions
@@ -90,9 +92,21 @@ class GuardedListener:
         self.clients: dict[Any, ClientConnection] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, host: str, port: int) -> int:
-        """Listen at every address of ``host``; returns the port. Raises :class:`OSError`."""
-        listening = await asyncio.to_thread(_listening, host, port)
+    async def open(self, host: str, port: int, flag: str) -> int:
+        """Listen at every address of ``host``; returns the port. ``flag``: what names the address.
+
+        Raises :class:`HostError` where it cannot listen.
+        """
+        try:
+            listening = await asyncio.to_thread(_listening, host, port)
+        except OSError as error:
+            reason = str(error)
+            if error.errno is not None and error.errno > 0:
+                reason = os.strerror(error.errno)
+            raise HostError(
+                f"{flag}: cannot listen at {host}:{port} ({reason}); see what listens there, or "
+                "name another address"
+            ) from None
         for sock in listening:
             task = asyncio.create_task(self._accept(sock), name="listener")
             self.tasks.append(task)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from devtools import Browser, Tab, find_chromium
+from devtools import Browser, Tab
 from programs import DEADLINE_S
 from recording import write_run
 from synthetic_run import a_run
@@ -18,26 +17,6 @@ from test_page_server import TOKEN, a_page
 from asyncli.model.records import Deaths
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def go() -> Iterator[Go]:
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@pytest.fixture(scope="module")
-def browser(go: Go) -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        why = "no Chromium on this host; apt-get install chromium"
-        if os.environ.get("ASYNCLI_REQUIRE_CHROMIUM"):
-            pytest.fail(f"{why} (ASYNCLI_REQUIRE_CHROMIUM is set)", pytrace=False)
-        pytest.skip(why)
-    browser = Browser(binary)
-    go(browser.__aenter__())
-    yield browser
-    go(browser.__aexit__(None, None, None))
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
-import os
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from devtools import Browser, Tab, find_chromium
+from devtools import Browser, Tab
 from made_runs import KINDS, a_night
 from synthetic_run import a_run
 from test_comparison import compared, dearer
@@ -53,26 +51,6 @@ LAYOUT = """(() => {
   }
   return wrong;
 })()""".replace("SMALLEST", str(SMALLEST))
-
-
-@pytest.fixture(scope="module")
-def go() -> Iterator[Go]:
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@pytest.fixture(scope="module")
-def browser(go: Go) -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        why = "no Chromium on this host; apt-get install chromium"
-        if os.environ.get("ASYNCLI_REQUIRE_CHROMIUM"):
-            pytest.fail(f"{why} (ASYNCLI_REQUIRE_CHROMIUM is set)", pytrace=False)
-        pytest.skip(why)
-    browser = Browser(binary)
-    go(browser.__aenter__())
-    yield browser
-    go(browser.__aexit__(None, None, None))
 
 
 def report(kind: str) -> str:
