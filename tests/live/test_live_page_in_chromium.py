@@ -138,3 +138,22 @@ def test_who_has_the_token_marks_and_others_are_asked_for_it(go: Go, browser: Br
             assert owner.complaints == []
 
     go(look())
+
+
+def test_a_page_that_was_refused_takes_a_new_token(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            port = server.port
+            tab = await opened(browser, port, path=f"#token={TOKEN}")
+        # A soak with another token listens at the same address.
+        async with a_page(ended, port=port, token="another-token-of-the-tests", must_have_token=True):
+            await until(tab, "!document.getElementById('ask-token').hidden")
+            use = "document.getElementById('token').value = 'another-token-of-the-tests'; document.querySelector('#ask-token button').click(); true"
+            await tab.evaluate(use)
+            await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+        async with a_page(ended, port=port, token="the-third-token-of-the-tests", must_have_token=True):
+            await until(tab, "!document.getElementById('ask-token').hidden")
+            await tab.evaluate("location.hash = 'token=the-third-token-of-the-tests'; true")
+            await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+
+    go(look())
