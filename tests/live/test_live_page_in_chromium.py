@@ -15,7 +15,8 @@ from recording import write_run
 from synthetic_run import a_run
 from test_page_server import TOKEN, a_page
 
-from asyncli.model.records import Deaths
+from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.model.records import Deaths, Sample
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -136,6 +137,25 @@ def test_who_has_the_token_marks_and_others_are_asked_for_it(go: Go, browser: Br
             # It leaves the address, so that nobody copies it along.
             assert TOKEN not in await owner.evaluate("location.href")
             assert owner.complaints == []
+
+    go(look())
+
+
+def test_a_cost_that_is_unknown_has_no_chart_and_the_last_numbers_are_said(
+    go: Go, browser: Browser, ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+
+    async def look() -> None:
+        async with a_page(ended) as (server, client):
+            server.feed.cost_points = [CostPoint(9.0, dict.fromkeys(COSTS))]
+            async with client.get("/history") as answer:
+                last_s = (await answer.json())["recent"]["rows"][-1][0]
+            # The last second has a sample alone.
+            server.feed.whole.sample(Sample(last_s + 5.5, {"server.pss_bytes": 1e6}))
+            tab = await opened(browser, server.port)
+            assert "–" not in await tab.evaluate("document.querySelector('#chart-connections .key').innerText")
+            assert await tab.evaluate("document.getElementById('chart-cost').hidden")
 
     go(look())
 

@@ -96,6 +96,12 @@ function replaced(before, news, lastsS) {
   return start ? all.slice(start) : all;
 }
 
+// The last value that was read: a second may have a sample and no tick.
+function lastOf(values) {
+  const value = values.findLast((candidate) => candidate !== null);
+  return value === undefined ? null : value;
+}
+
 // A chart: its figure, its uPlot, and what it draws of the data. `draw(view)` returns
 // {x, lines: [{label, role or fill, values, drawn}], bands} or null where there is nothing to show.
 class Chart {
@@ -182,11 +188,12 @@ class Chart {
     if (!this.drawing || !this.values) return;
     const { x, lines } = this.drawing;
     let place = this.plot.cursor.idx;
-    if (place === null || place === undefined || place >= x.length) place = x.length - 1;
+    const isPointedAt = place !== null && place !== undefined && place < x.length;
+    if (!isPointedAt) place = x.length - 1;
     const said = [];
     this.values.forEach(([number], index) => {
       const line = lines.filter((candidate) => !candidate.isBound)[index];
-      const shown = this.format(line.values[place]);
+      const shown = this.format(isPointedAt ? line.values[place] : lastOf(line.values));
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
@@ -349,6 +356,8 @@ export class Charts {
       lines.push({ label, role, values: part(0), options: { stroke: colour(stroke), width, dash, points: { show: points.length < 40, size: 4 } } });
       bands.push({ series: [first, first + 1], fill: `${colour(stroke)}22` });
     }
+    // All costs may be unknown so far.
+    if (!lines.length) return null;
     return { x: points.map((point) => point.at_s), lines, bands };
   }
 
