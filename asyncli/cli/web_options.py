@@ -123,7 +123,11 @@ def web_place(
 
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if "/" in text or not host or re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    # Without brackets, the last part of an address of IPv6 would be taken for the port.
+    is_ambiguous = ":" in host and not is_bracketed
+    is_port = re.fullmatch("[0-9]{1,5}", port) is not None and int(port) <= 65535
+    if "/" in text or not host or is_ambiguous or not is_port:
         raise PlanError(
             f"{flag}: {text!r} is not an address; write {flag} HOST:PORT, such as {_DEFAULT}; a "
             "URL of the server stands before it"

@@ -20,6 +20,7 @@ from asyncli import __version__
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.live.feed import COSTS, RunFeed
 from asyncli.model.records import PHASES
+from asyncli.model.text import printable
 from asyncli.report.livestate import LiveState
 
 #: (Name, meaning, value) of what goes up and down; None: unknown, and left out.
@@ -52,7 +53,11 @@ def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_OfRun(feed))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):
+        # The client names a version that is no number, on which the library stumbles.
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 
@@ -69,7 +74,11 @@ class _OfRun(Collector):
         yield _labelled(
             "asyncli_run_info",
             "the run",
-            {"file": self._feed.path.name, "protocol": plan.protocol, "version": __version__},
+            {
+                "file": printable(self._feed.path.name),
+                "protocol": plan.protocol,
+                "version": __version__,
+            },
         )
         phases = GaugeMetricFamily("asyncli_phase", "1 for the phase of the run", labels=["phase"])
         for phase in PHASES:

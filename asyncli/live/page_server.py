@@ -24,6 +24,7 @@ from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.model.errors import AsyncliError, HostError, StoreError
 from asyncli.model.own_process import command_of, environment_of
+from asyncli.model.text import printable
 from asyncli.web.guard import Guard, Handler, RefusedError, quiet_runner
 from asyncli.web.listener import GuardedListener, shown
 
@@ -156,7 +157,7 @@ class PageServer:
                 self._problem = ""
                 self.feed.take(news)
             except StoreError as error:
-                self._problem = str(error)
+                self._problem = printable(str(error))
             self._listener.sweep()
             async with self._turned:
                 self._turned.notify_all()
@@ -178,10 +179,13 @@ class PageServer:
             return web.Response(status=503)
         client.request_started()
         try:
-            self._lookers.check_rate(address)
+            # A flood of strangers, who may share the address of a tunnel, costs the owner nothing.
+            is_owner = self._changers.is_authorized(request)
+            self._lookers.check_rate(f"{address} owner" if is_owner else address)
             self._lookers.check_host(request)
             await self._check_access(request)
-            client.authenticated = True
+            if is_owner:
+                client.authenticated = True
             return await handler(request)
         except RefusedError as refused:
             status = refused.status
@@ -190,7 +194,7 @@ class PageServer:
             status = refused.status
             why = f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
         except AsyncliError as error:
-            return _answer({"error": str(error)}, 409)
+            return _answer({"error": printable(str(error))}, 409)
         finally:
             client.request_ended()
         if status != _NOT_YET:
@@ -261,7 +265,12 @@ class PageServer:
 
     async def _mark(self, request: web.Request) -> web.Response:
         at_s = time.monotonic()
-        text = (await request.text()).strip()
+        try:
+            text = (await request.text()).strip()
+        except (LookupError, UnicodeDecodeError):
+            raise RefusedError(400, "a mark is a text in UTF-8") from None
+        except web.RequestPayloadError:
+            raise RefusedError(400, "the body of the request cannot be read") from None
         if not text:
             raise RefusedError(400, "a mark needs a text")
         event = await asyncio.to_thread(mark_run, self._path, text, at_s)
@@ -301,7 +310,8 @@ class PageServer:
                 raise RefusedError(503, "the report took too long") from None
         if not body:
             raise RefusedError(503, complaint.decode(errors="replace").strip()[-300:])
-        file = f"{self._path.stem}.{name.partition('.')[2]}"
+        stem = printable(self._path.stem).replace('"', "'")
+        file = f"{stem}.{name.partition('.')[2]}"
         headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="{file}"'}
         return web.Response(body=body, content_type=content_type, headers=headers)
 

@@ -10,6 +10,7 @@ from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS, TimesOfTick
+from asyncli.model.text import printable
 from asyncli.model.units import format_clock
 from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import LimitSoFar
@@ -129,7 +130,7 @@ def about(feed: RunFeed) -> dict[str, Any]:
     """What stays as it is."""
     plan = feed.plan
     return {
-        "file": feed.path.name,
+        "file": printable(feed.path.name),
         "targets": [target.url for target in plan.targets],
         "protocol": plan.protocol,
         "began_s": feed.began_s,

@@ -110,7 +110,15 @@ async def _beside_a_soak(settings: Settings) -> None:
             os.kill(settings.stops, signal.SIGINT)
 
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    loop = asyncio.get_running_loop()
+    soak = sys.stdin.fileno()
+
+    def end() -> None:
+        # A closed pipe stays readable: watched on, it would keep a core busy while this lingers.
+        loop.remove_reader(soak)
+        ended.set()
+
+    loop.add_reader(soak, end)
     server = server_of(Path(settings.path), place, _log, stop)
     await server.listen()
     _answer(ListensAt(server.port))

@@ -100,7 +100,8 @@ class GuardedListener:
         try:
             listening = await asyncio.to_thread(_listening, host, port)
         except OSError as error:
-            reason = str(error)
+            # That of a name that is not found has a number of its own.
+            reason = error.strerror or str(error)
             if error.errno is not None and error.errno > 0:
                 reason = os.strerror(error.errno)
             raise HostError(

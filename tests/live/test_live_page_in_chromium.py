@@ -14,7 +14,8 @@ from recording import write_run
 from synthetic_run import a_run
 from test_page_server import TOKEN, a_page
 
-from asyncli.model.records import Deaths
+from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.model.records import Deaths, Sample
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -115,5 +116,68 @@ def test_who_has_the_token_marks_and_others_are_asked_for_it(go: Go, browser: Br
             # It leaves the address, so that nobody copies it along.
             assert TOKEN not in await owner.evaluate("location.href")
             assert owner.complaints == []
+
+    go(look())
+
+
+def test_a_cost_that_is_unknown_has_no_chart_and_the_last_numbers_are_said(
+    go: Go, browser: Browser, ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+
+    async def look() -> None:
+        async with a_page(ended) as (server, client):
+            server.feed.cost_points = [CostPoint(9.0, dict.fromkeys(COSTS))]
+            async with client.get("/history") as answer:
+                last_s = (await answer.json())["recent"]["rows"][-1][0]
+            # The last second has a sample alone.
+            server.feed.whole.sample(Sample(last_s + 5.5, {"server.pss_bytes": 1e6}))
+            tab = await opened(browser, server.port)
+            assert "–" not in await tab.evaluate("document.querySelector('#chart-connections .key').innerText")
+            assert await tab.evaluate("document.getElementById('chart-cost').hidden")
+
+    go(look())
+
+
+def test_a_page_that_was_refused_takes_a_new_token(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            port = server.port
+            tab = await opened(browser, port, path=f"#token={TOKEN}")
+        # A soak with another token listens at the same address.
+        async with a_page(ended, port=port, token="another-token-of-the-tests", must_have_token=True):
+            await until(tab, "!document.getElementById('ask-token').hidden")
+            use = "document.getElementById('token').value = 'another-token-of-the-tests'; document.querySelector('#ask-token button').click(); true"
+            await tab.evaluate(use)
+            await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+        async with a_page(ended, port=port, token="the-third-token-of-the-tests", must_have_token=True):
+            await until(tab, "!document.getElementById('ask-token').hidden")
+            await tab.evaluate("location.hash = 'token=the-third-token-of-the-tests'; true")
+            await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+
+    go(look())
+
+
+def test_no_line_is_drawn_where_nothing_was_recorded(go: Go, browser: Browser, tmp_path: Path) -> None:
+    """A run that was killed and resumed a minute later; its memory is read every eight seconds, which is no gap."""
+    run = a_run(2000, hold_s=120.0)
+    begun_s = run.phases[2].start_s
+    run.ticks = [row for row in run.ticks if not begun_s + 20 < row[0] < begun_s + 80]
+    run.samples = [
+        sample for number, sample in enumerate(run.samples) if number % 8 == 0 and not begun_s + 20 < sample.t_s < begun_s + 80
+    ]
+    path = write_run(run, tmp_path / "run.db")
+    breaks = """(async () => {
+      const { withGaps } = await import('/assets/charts.js');
+      const rows = (await (await fetch('/history')).json()).whole.rows;
+      return withGaps(rows, 1).filter((row) => row.length === 1).map((row) => row[0]);
+    })()"""
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            (gap_s,) = await tab.evaluate(breaks)
+            assert begun_s + 20 < gap_s < begun_s + 80
+            require_clean(tab, server.port)
 
     go(look())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -188,6 +190,53 @@ async def test_a_browser_that_never_reads_is_dropped_and_holds_up_nobody(ended: 
             async with asyncio.timeout(20):
                 while len(server._runner.server.connections) > 1:
                     await asyncio.sleep(0.1)
+
+
+async def test_streams_of_strangers_do_not_lock_the_owner_out(ended: Path) -> None:
+    stopped: list[bool] = []
+    async with a_page(ended, stop=lambda: stopped.append(True)) as (server, client):
+        streams = []
+        for _ in range(80):
+            stream = socket.create_connection(("127.0.0.1", server.port))
+            stream.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            streams.append(stream)
+            await asyncio.sleep(0.01)
+        assert await status(client, "POST", "/stop", headers=AS_OWNER) == 200
+        assert stopped == [True]
+        for stream in streams:
+            stream.close()
+
+
+async def test_a_flood_of_strangers_does_not_slow_the_owner(ended: Path) -> None:
+    async with a_page(ended, stop=lambda: None) as (_, client):
+        answers = []
+        for _ in range(300):
+            answers.append(await status(client, "GET", "/-/healthy"))
+        assert 429 in answers
+        assert await status(client, "POST", "/stop", headers=AS_OWNER) == 200
+
+
+async def test_what_is_no_text_and_no_version_is_refused_or_answered_and_never_fails(ended: Path) -> None:
+    async with a_page(ended) as (_, client):
+        unknown = {**AS_OWNER, "Content-Type": "text/plain; charset=no-such"}
+        packed = {**AS_OWNER, "Content-Encoding": "gzip"}
+        assert await status(client, "POST", "/mark", data=b"now\xff\xfe", headers=AS_OWNER) == 400
+        # A charset that Python does not know is taken for UTF-8, and the run is over.
+        assert await status(client, "POST", "/mark", data=b"now", headers=unknown) in (400, 409)
+        assert await status(client, "POST", "/mark", data=b"no gzip", headers=packed) == 400
+        strange = {"Accept": "application/openmetrics-text; version=abc"}
+        assert await status(client, "GET", "/metrics", headers=strange) == 200
+
+
+@pytest.mark.parametrize("name", [b"bad\xff.db", b'a "b"\nc.db'])
+async def test_a_file_may_have_any_name(ended: Path, tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    shutil.copy(ended, path)
+    async with a_page(path) as (_, client):
+        for where in ("/history", "/metrics", "/download/report.json"):
+            assert await status(client, "GET", where) == 200
+        # Its run is over, and the answer names the file.
+        assert await status(client, "POST", "/mark", data="now", headers=AS_OWNER) == 409
 
 
 async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended: Path, tmp_path: Path) -> None:

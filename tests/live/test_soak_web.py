@@ -10,11 +10,16 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from programs import DEADLINE_S, Program, here, recorded, until
 from provoked import an_nginx
+from recording import write_run
+from synthetic_run import a_run
 
 from asyncli.cli import web_options
+from asyncli.live.beside_soak import PageBeside
+from asyncli.live.serve import ServedAt
 
 HELD = 200
 PACE = ["-c", str(HELD), "--ramp", "100/s", "-k", "4", "--hold", "forever", "--baseline", "0.5", "--residue", "0.2"]
@@ -84,9 +89,28 @@ def test_metrics_stay_for_a_while_after_the_run(tmp_path: Path) -> None:
             until(lambda: "asyncli_run_over 1.0" in page_of(match[1]), "the run's end")
 
 
+def test_a_page_that_lingers_does_nothing_meanwhile(tmp_path: Path) -> None:
+    path = write_run(a_run(200, hold_s=5.0), tmp_path / "run.db")
+    place = ServedAt("127.0.0.1", 0, "a-token-of-the-tests", must_have_token=False, linger_s=30.0)
+    page = PageBeside(path, place)
+    page.start()
+    (pid,) = page.pids
+    process = psutil.Process(pid)
+    try:
+        page.close()
+        # It computes the cost once.
+        time.sleep(2.0)
+        before_s = sum(process.cpu_times()[:2])
+        time.sleep(2.0)
+        assert sum(process.cpu_times()[:2]) - before_s < 0.5
+    finally:
+        process.terminate()
+
+
 def test_a_wrong_address_is_one_line(tmp_path: Path) -> None:
     cases = {
         ("--web", "http://127.0.0.1:1/"): "--web: 'http://127.0.0.1:1/' is not an address",
+        ("--web", "::1"): "--web: '::1' is not an address",
         ("--metrics", "127.0.0.1:1", "--web", "127.0.0.1:2"): "--metrics:",
         ("--metrics-linger", "3s"): "--metrics-linger:",
         ("--web-cert", "cert.pem"): "--web-cert:",

@@ -5,6 +5,8 @@ import { OF_UNIT, clock, count } from './format.js';
 
 const HEIGHT = 170;
 const RECENT_S = 600;
+// Costly metrics are read every few seconds, which is no gap.
+const LONGEST_PAUSE_S = 15;
 const MOST_COST_POINTS = 1200;
 const ROWS_OF_NUMBERS = 24;
 const SYNC = uPlot.sync('run');
@@ -63,6 +65,19 @@ function square(name) {
   return svg;
 }
 
+// With a row of nothing where nothing was recorded, such as before a run was resumed. What was not
+// read in a row is undefined, over which a line goes on; null breaks it.
+export function withGaps(rows, widthS) {
+  const longestS = Math.max(LONGEST_PAUSE_S, 2.5 * widthS);
+  const whole = [];
+  rows.forEach((row, place) => {
+    const before = place ? rows[place - 1][0] : row[0];
+    if (row[0] - before > longestS) whole.push([(before + row[0]) / 2]);
+    whole.push(row);
+  });
+  return whole;
+}
+
 // Of a logarithmic axis only these have a line.
 function powersOfTen(_, ticks) {
   return ticks.map((tick) => (Number.isInteger(Math.round(Math.log10(tick) * 1e6) / 1e6) ? tick : null));
@@ -94,6 +109,12 @@ function replaced(before, news, lastsS) {
   let start = 0;
   while (all[start][0] < oldest) start += 1;
   return start ? all.slice(start) : all;
+}
+
+// The last value that was read: a second may have a sample and no tick.
+function lastOf(values) {
+  const value = values.findLast((candidate) => candidate !== null);
+  return value === undefined ? null : value;
 }
 
 // A chart: its figure, its uPlot, and what it draws of the data. `draw(view)` returns
@@ -182,11 +203,12 @@ class Chart {
     if (!this.drawing || !this.values) return;
     const { x, lines } = this.drawing;
     let place = this.plot.cursor.idx;
-    if (place === null || place === undefined || place >= x.length) place = x.length - 1;
+    const isPointedAt = place !== null && place !== undefined && place < x.length;
+    if (!isPointedAt) place = x.length - 1;
     const said = [];
     this.values.forEach(([number], index) => {
       const line = lines.filter((candidate) => !candidate.isBound)[index];
-      const shown = this.format(line.values[place]);
+      const shown = this.format(isPointedAt ? line.values[place] : lastOf(line.values));
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
@@ -244,7 +266,6 @@ export class Charts {
     this.costPoints = document.cost_points;
     this.baselines = document.baselines;
     if (!this.charts.length) this.make();
-    this.update();
   }
 
   add(news) {
@@ -284,22 +305,25 @@ export class Charts {
   }
 
   drawPanel(panel, from) {
-    const rows = this.views[this.shown].rows;
+    const view = this.views[this.shown];
+    const rows = withGaps(view.rows, view.width_s);
     const lines = [];
     panel.lines.forEach((line, index) => {
       const below = panel.above_baseline ? this.baselines[line.key] || 0 : 0;
-      const values = rows.map((row) => (row[from + index] === null ? null : row[from + index] - below));
-      const isSaid = values.some((value) => value !== null);
-      if (!isSaid) return;
+      const values = rows.map((row) => {
+        if (row.length === 1) return null;
+        return row[from + index] === null ? undefined : row[from + index] - below;
+      });
+      if (!values.some((value) => value !== null && value !== undefined)) return;
       const [name, width, dash] = ROLES[line.role];
-      const options = { stroke: colour(name), width, dash, points: { show: false }, spanGaps: true };
+      const options = { stroke: colour(name), width, dash, points: { show: false }, spanGaps: false };
       lines.push({ key: line.key, label: line.label, role: line.role, values, options });
     });
     if (!lines.length) return null;
     const drawing = { x: rows.map((row) => row[0]), lines, logarithmic: panel.logarithmic };
     if (panel.logarithmic) {
       // A logarithmic axis has no zero, and uPlot breaks on one.
-      for (const line of lines) line.drawn = line.values.map((value) => (value > 0 ? value : null));
+      for (const line of lines) line.drawn = line.values.map((value) => (value === 0 ? undefined : value));
     }
     return drawing;
   }
@@ -349,6 +373,8 @@ export class Charts {
       lines.push({ label, role, values: part(0), options: { stroke: colour(stroke), width, dash, points: { show: points.length < 40, size: 4 } } });
       bands.push({ series: [first, first + 1], fill: `${colour(stroke)}22` });
     }
+    // All costs may be unknown so far.
+    if (!lines.length) return null;
     return { x: points.map((point) => point.at_s), lines, bands };
   }
 

@@ -9,6 +9,7 @@ const at = (id) => document.getElementById(id);
 const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
 
 let isPaused = false;
+let isFollowing = false;
 let edition = -1;
 
 function tell(problem) {
@@ -154,11 +155,14 @@ async function load() {
   const began = new Date(run.began_s * 1000);
   at('byline').textContent = `${run.file} · ${run.protocol} · began ${began.toLocaleString()}`;
   charts.take(document_);
+  if (isPaused) return;
   show(document_.state);
   charts.update();
 }
 
 async function stay() {
+  if (isFollowing) return;
+  isFollowing = true;
   for (;;) {
     try {
       await load();
@@ -183,6 +187,7 @@ async function stay() {
       if (error instanceof Refused && error.status === 401) {
         at('ask-token').hidden = false;
         if (hasToken()) tell(error.message);
+        isFollowing = false;
         return;
       }
       tell(`asyncli does not answer (${error.message}); the page tries again`);
@@ -243,7 +248,13 @@ at('ask-token').addEventListener('submit', (event) => {
   keepToken(at('token').value.trim());
   at('ask-token').hidden = true;
   tell('');
-  if (edition < 0) stay();
+  stay();
+});
+// A new soak at the same address has a new token, whose link the browser opens without a reload.
+addEventListener('hashchange', () => {
+  takeToken();
+  at('ask-token').hidden = true;
+  stay();
 });
 
 takeToken();
