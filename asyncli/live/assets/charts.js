@@ -113,7 +113,7 @@ function replaced(before, news, lastsS) {
 
 // The last value that was read: a second may have a sample and no tick.
 function lastOf(values) {
-  const value = values.findLast((candidate) => candidate !== null);
+  const value = values.findLast((candidate) => candidate !== null && candidate !== undefined);
   return value === undefined ? null : value;
 }
 
