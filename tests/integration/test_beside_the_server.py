@@ -74,7 +74,8 @@ def test_memory_that_a_stranger_takes_by_the_clock_is_in_no_cost(tmp_path: Path)
     total = summary["cost"]["host_total"]
     assert total is None or total["ci95"][0] < BYTES + OTHERWISE
     if is_told(total):
-        assert BYTES < total["ci95"][1] < BYTES + OTHERWISE + BYTES_PER_SECOND / RATE / 2
+        # With the stranger's it would be so much.
+        assert BYTES < total["ci95"][1] < BYTES + BYTES_PER_SECOND / RATE
         require_as_written("test_memory_that_a_stranger_takes_by_the_clock_is_in_no_cost", summary)
 
 
