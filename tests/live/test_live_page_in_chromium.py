@@ -35,7 +35,7 @@ async def until(tab: Tab, script: str) -> Any:
     return value
 
 
-_DRAWN = "document.querySelectorAll('figure:not([hidden]) .u-over').length >= 6"
+_DRAWN = "document.querySelectorAll('figure:not([hidden]) .u-over').length >= 5"
 
 
 async def opened(browser: Browser, port: int, *, width: int = 1400, path: str = "", **how: bool) -> Tab:
