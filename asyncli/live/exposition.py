@@ -4,17 +4,14 @@ units, ``_total`` for what only rises, one prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from asyncli import __version__
 from asyncli.core.histogram import Histogram, bounds
@@ -22,6 +19,7 @@ from asyncli.live.feed import COSTS, RunFeed
 from asyncli.model.records import PHASES
 from asyncli.model.text import printable
 from asyncli.report.livestate import LiveState
+from asyncli.web.exposition import page_of
 
 #: (Name, meaning, value) of what goes up and down; None: unknown, and left out.
 _Gauge = tuple[str, str, float | None]
@@ -51,48 +49,34 @@ _BOUNDS_S = (
 
 def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_OfRun(feed))
-    try:
-        encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):
-        # The client names a version that is no number, on which the library stumbles.
-        encode, content_type = choose_encoder("")
-    return encode(registry), content_type
+    return page_of(_families(feed), accept)
 
 
-class _OfRun(Collector):
-    def __init__(self, feed: RunFeed) -> None:
-        self._feed = feed
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        state = self._feed.state
-        plan = self._feed.plan
-        yield _labelled(
-            "asyncli_run_info",
-            "the run",
-            {
-                "file": printable(self._feed.path.name),
-                "protocol": plan.protocol,
-                "version": __version__,
-            },
-        )
-        phases = GaugeMetricFamily("asyncli_phase", "1 for the phase of the run", labels=["phase"])
-        for phase in PHASES:
-            is_phase = phase == state.phase and not state.over
-            phases.add_metric([phase], float(is_phase))
-        yield phases
-        for name, about, value in _gauges(self._feed, state):
-            if value is not None:
-                yield GaugeMetricFamily(f"asyncli_{name}", about, value)
-        yield from _counters(self._feed, state)
-        yield _times("latency", "heartbeat, answered minus due", self._feed.sums.latency_us)
-        yield _times("lateness", "heartbeat, sent minus due", self._feed.sums.lateness_us)
-        yield from _costs(state)
-        yield from _limits(self._feed)
+def _families(feed: RunFeed) -> Iterator[Metric]:
+    state = feed.state
+    plan = feed.plan
+    yield _labelled(
+        "asyncli_run_info",
+        "the run",
+        {
+            "file": printable(feed.path.name),
+            "protocol": plan.protocol,
+            "version": __version__,
+        },
+    )
+    phases = GaugeMetricFamily("asyncli_phase", "1 for the phase of the run", labels=["phase"])
+    for phase in PHASES:
+        is_phase = phase == state.phase and not state.over
+        phases.add_metric([phase], float(is_phase))
+    yield phases
+    for name, about, value in _gauges(feed, state):
+        if value is not None:
+            yield GaugeMetricFamily(f"asyncli_{name}", about, value)
+    yield from _counters(feed, state)
+    yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
+    yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
+    yield from _costs(state)
+    yield from _limits(feed)
 
 
 def _labelled(name: str, about: str, labels: dict[str, str]) -> Metric:

@@ -63,3 +63,8 @@ _NAMES = st.one_of(st.sampled_from(sorted(METRICS)), st.builds(str.__add__, st.s
 @given(st.dictionaries(_NAMES, st.floats(allow_nan=False, allow_infinity=False)), _TEXT)
 def test_any_name_keeps_the_format(values: dict[str, float], version: str) -> None:
     parsed(exposition(values, version)[0].decode())
+
+
+def test_a_format_whose_version_is_no_number_gets_the_text_format() -> None:
+    _, content_type = exposition({}, "1.0", "application/openmetrics-text; version=abc")
+    assert content_type.startswith("text/plain")
