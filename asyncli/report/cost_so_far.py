@@ -8,6 +8,7 @@ from asyncli.analysis.cost import known_costs
 from asyncli.analysis.drift import drifts, in_words
 from asyncli.analysis.totals import fold
 from asyncli.model.run import Run
+from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.summary import limits_of, summarise
 from asyncli.report.summary_parts import CostPart
 
@@ -39,11 +40,16 @@ class CostSoFar(msgspec.Struct, frozen=True):
 
 def cost_so_far(run: Run) -> CostSoFar:
     """What the report would say if the run had ended now."""
-    growth, _ = drifts(run)
-    costs = known_costs(run, fold(run), growth)
     limits: tuple[LimitSoFar, ...] = ()
     if run.plan.fail_if:
-        limits = _limits_so_far(run)
+        # A limit may be on any number of the report.
+        analyses = analyse(run)
+        growth = analyses.drifts
+        costs = analyses.costs
+        limits = _limits_so_far(run, analyses)
+    else:
+        growth, _ = drifts(run)
+        costs = known_costs(run, fold(run), growth)
     return CostSoFar(
         at_s=run.end_s,
         cost=CostPart.of(costs),
@@ -53,8 +59,8 @@ def cost_so_far(run: Run) -> CostSoFar:
     )
 
 
-def _limits_so_far(run: Run) -> tuple[LimitSoFar, ...]:
-    outcomes, _ = limits_of(run.plan, summarise(run))
+def _limits_so_far(run: Run, analyses: Analyses) -> tuple[LimitSoFar, ...]:
+    outcomes, _ = limits_of(run.plan, summarise(run, analyses))
     limits = []
     for outcome in outcomes:
         threshold = outcome.threshold
