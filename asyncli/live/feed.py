@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -83,13 +84,12 @@ class RunFeed:
         #: The last value of each line of samples before the first connect.
         self.baselines: dict[str, float] = {}
         self._ramp_s = math.inf
-        self.findings: list[tuple[float, Finding]] = []
-        self.events: list[RunEvent] = []
+        self.findings: deque[tuple[float, Finding]] = deque(maxlen=_MOST_KEPT)
+        self.events: deque[RunEvent] = deque(maxlen=_MOST_KEPT)
         #: Why the run does not continue; "" while it does.
         self.why_ended = ""
         #: Seconds since 1970.
         self.began_s = 0.0
-        self.is_complete = False
         #: How often the histories have changed so that what was sent of them is void.
         self.edition = 0
         self.plan = Plan(urls=())
@@ -101,7 +101,7 @@ class RunFeed:
         news = self.follower.news()
         self._fold = LiveFold(news.plan)
         self.plan = news.plan
-        self._take(news, with_history=False)
+        self._take_state(news)
         last_s = max((t_s for t_s, _ in news.ticks), default=0.0)
         self.whole = History(lasts_s=last_s)
         self.follower.past(metrics_of_panels(), self._past_tick, self._sample)
@@ -128,7 +128,8 @@ class RunFeed:
         """Fold what was read: in the thread of whoever shows it."""
         assert self._fold is not None
         width_s = self.whole.width_s
-        self._take(news, with_history=True)
+        self._take_state(news)
+        self._take_history(news)
         if self.whole.width_s != width_s:
             self.edition += 1
         self.why_ended = why_ended_of(self.follower, news)
@@ -141,19 +142,18 @@ class RunFeed:
         if so_far is not None:
             self._take_cost(so_far)
 
-    def _take(self, news: News, *, with_history: bool) -> None:
+    def _take_state(self, news: News) -> None:
         assert self._fold is not None
         fold_news(self._fold, news)
         self.plan = news.plan
         self.began_s = news.began_s
-        self.is_complete = news.complete
         for phase in news.phases:
             if phase.name == "ramp":
                 self._ramp_s = phase.start_s
-        self.findings = [*self.findings, *news.findings][-_MOST_KEPT:]
-        self.events = [*self.events, *news.events][-_MOST_KEPT:]
-        if not with_history:
-            return
+        self.findings.extend(news.findings)
+        self.events.extend(news.events)
+
+    def _take_history(self, news: News) -> None:
         # (Instant in s, what folds the record).
         records: list[tuple[float, Callable[[], None]]] = []
         for t_s, tick in news.ticks:

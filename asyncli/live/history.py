@@ -44,11 +44,10 @@ Bar = tuple[float, dict[str, dict[str, int]]]
 
 
 class _Level(msgspec.Struct):
-    """A number that was read several times: its extremes, in their order, and the last."""
+    """A number that was read several times: its extremes, in their order."""
 
     least: float
     greatest: float
-    last: float
     least_is_first: bool = True
 
     def add(self, value: float) -> None:
@@ -58,14 +57,12 @@ class _Level(msgspec.Struct):
         if value > self.greatest:
             self.greatest = value
             self.least_is_first = True
-        self.last = value
 
     def add_later(self, later: _Level) -> None:
         """Take in the readings of a later stretch."""
         first, second = later.ends()
         self.add(first)
         self.add(second)
-        self.last = later.last
 
     def ends(self) -> tuple[float, float]:
         """The extremes in their order."""
@@ -74,11 +71,9 @@ class _Level(msgspec.Struct):
         return self.greatest, self.least
 
 
-class _Counter(msgspec.Struct):
-    """A counter that only rises: by how much it rose in how many seconds, restarts left out."""
+class _Rise(msgspec.Struct):
+    """By how much a counter rose in how many seconds, restarts left out."""
 
-    last: float
-    last_s: float
     rise: float = 0.0
     seconds: float = 0.0
 
@@ -91,7 +86,7 @@ class _Stretch(msgspec.Struct):
     #: By the key of a line.
     levels: dict[str, _Level] = msgspec.field(default_factory=dict)
     sums: dict[str, float] = msgspec.field(default_factory=dict)
-    rises: dict[str, _Counter] = msgspec.field(default_factory=dict)
+    rises: dict[str, _Rise] = msgspec.field(default_factory=dict)
     #: By the key of the first line that uses them; packed, except those of the open stretch.
     times: dict[str, Histogram | bytes] = msgspec.field(default_factory=dict)
     quantiles: dict[str, float | None] = msgspec.field(default_factory=dict)
@@ -160,7 +155,7 @@ class History:
         self._counters[key] = (t_s, value)
         if before is None or value < before[1] or t_s <= before[0]:
             return
-        rises = stretch.rises.setdefault(key, _Counter(value, t_s))
+        rises = stretch.rises.setdefault(key, _Rise())
         rises.rise += value - before[1]
         rises.seconds += t_s - before[0]
 
@@ -277,7 +272,7 @@ def _first_of(names: tuple[str, ...], values: Mapping[str, float]) -> float | No
 def _add_level(stretch: _Stretch, key: str, value: float) -> None:
     level = stretch.levels.get(key)
     if level is None:
-        stretch.levels[key] = _Level(value, value, value)
+        stretch.levels[key] = _Level(value, value)
         return
     level.add(value)
 
@@ -329,10 +324,10 @@ def _join(earlier: _Stretch, later: _Stretch) -> None:
             earlier.levels[key] = level
     for key, total in later.sums.items():
         earlier.sums[key] = earlier.sums.get(key, 0.0) + total
-    for key, counter in later.rises.items():
-        rises = earlier.rises.setdefault(key, _Counter(counter.last, counter.last_s))
-        rises.rise += counter.rise
-        rises.seconds += counter.seconds
+    for key, later_rises in later.rises.items():
+        rises = earlier.rises.setdefault(key, _Rise())
+        rises.rise += later_rises.rise
+        rises.seconds += later_rises.seconds
     for key in later.times:
         _open_times(earlier, key).merge(_open_times(later, key))
     for kind, counts in later.causes.items():

@@ -90,7 +90,6 @@ class PageServer:
         self._tls = tls
         self._stop = stop
         self._with_page = with_page
-        self._must_have_token = must_have_token
         # Who may look, and who may change the run.
         looker = token if must_have_token else None
         self._lookers = Guard(looker, host, log, per_s=_PER_S, burst=_BURST)

@@ -9,13 +9,11 @@ import msgspec
 from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.history import Bar, History, Row
-from asyncli.live.panels import COUNTED, PANELS, TimesOfTick
+from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.text import printable
-from asyncli.model.units import format_clock
 from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import LimitSoFar
-from asyncli.report.live import known_total, plain_line, status
-from asyncli.report.livestate import LiveState
+from asyncli.report.live import known_total, status
 
 # Times of day and numbers of a chart need no more digits than a screen shows.
 _DIGITS = 6
@@ -40,9 +38,7 @@ def layout() -> dict[str, Any]:
     for panel in PANELS:
         lines = []
         for line in panel.lines:
-            fields = {"key": line.key, "label": line.label, "role": line.role}
-            fields["shape"] = "steps" if isinstance(line.source, TimesOfTick) else "line"
-            lines.append(fields)
+            lines.append({"key": line.key, "label": line.label, "role": line.role})
         panels.append(
             {
                 "key": panel.key,
@@ -134,7 +130,6 @@ def about(feed: RunFeed) -> dict[str, Any]:
         "targets": [target.url for target in plan.targets],
         "protocol": plan.protocol,
         "began_s": feed.began_s,
-        "keepalive_s": plan.keepalive_s,
     }
 
 
@@ -142,27 +137,15 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     state = feed.state
     fields = status(state)
     fields["phase"] = state.phase
-    fields["phases_done"] = list(state.phases_done)
     fields["elapsed_s"] = round(state.elapsed_s, 3)
     fields["over"] = state.over
     fields["why_ended"] = feed.why_ended
-    fields["words"] = plain_line(state)
     fields["total"] = _cost(known_total(state))
-    fields["cost_parts"] = _cost_parts(state)
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["limits"] = _limits(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
-
-
-def _cost_parts(state: LiveState) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
-    if state.cost is None:
-        return parts
-    for name, of in COSTS.items():
-        parts[name] = _cost(of(state.cost))
-    return parts
 
 
 def _cost(cost: Cost | None) -> dict[str, Any] | None:
@@ -178,9 +161,7 @@ def _findings(feed: RunFeed) -> list[dict[str, Any]]:
         findings.append(
             {
                 "at_s": round(t_s, 1),
-                "at": format_clock(t_s),
                 "severity": finding.severity,
-                "code": finding.code,
                 "evidence": finding.evidence,
                 "remedy": finding.remedy,
             }

@@ -56,13 +56,12 @@ Source = LevelOfTick | RateOfTick | TimesOfTick | LevelOfSample | RateOfSample
 
 
 class LineOfPanel(NamedTuple):
-    """``key``: unique on the page. ``limit``: the key of the JSON whose limit is drawn with it."""
+    """``key``: unique on the page."""
 
     key: str
     label: str
     role: Role
     source: Source
-    limit: str = ""
 
 
 class ChartOfLines(NamedTuple):
@@ -157,28 +156,24 @@ PANELS = (
                 "half",
                 "middle",
                 TimesOfTick(_latency, 0.5),
-                "heartbeats.latency_ms.p50",
             ),
             LineOfPanel(
                 "latency_p99",
                 "99 of 100",
                 "high",
                 TimesOfTick(_latency, 0.99),
-                "heartbeats.latency_ms.p99",
             ),
             LineOfPanel(
                 "latency_p999",
                 "999 of 1,000",
                 "most",
                 TimesOfTick(_latency, 0.999),
-                "heartbeats.latency_ms.p999",
             ),
             LineOfPanel(
                 "lateness_p99",
                 "asyncli's own lateness, 99 of 100",
                 "ours",
                 TimesOfTick(_lateness, 0.99),
-                "heartbeats.lateness_ms.p99",
             ),
         ),
         is_logarithmic=True,
