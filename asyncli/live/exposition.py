@@ -15,7 +15,7 @@ from prometheus_client.core import (
 
 from asyncli import __version__
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.live.feed import COSTS, RunFeed
+from asyncli.live.feed import RunFeed, shown_costs
 from asyncli.model.records import PHASES
 from asyncli.model.text import printable
 from asyncli.report.livestate import LiveState
@@ -164,8 +164,7 @@ def _costs(state: LiveState) -> Iterator[Metric]:
         "what one more connection costs, by the run so far",
         labels=["part", "bound"],
     )
-    for name, of in COSTS.items():
-        cost = of(state.cost)
+    for name, cost in shown_costs(state.cost).items():
         if cost is None:
             continue
         family.add_metric([name, "estimate"], cost.bytes_per_connection)

@@ -191,13 +191,17 @@ class RunFeed:
             self.cost_points = older[1::2] + self.cost_points[MOST_STRETCHES:]
 
 
-def _point_of(so_far: CostSoFar) -> CostPoint:
-    costs: dict[str, tuple[float, float, float] | None] = {}
+def shown_costs(costs: CostPart) -> dict[str, Cost | None]:
+    """Those of COSTS, by name; None where a cost is unknown, or other programs may be in it."""
+    shown: dict[str, Cost | None] = {}
     for name, of in COSTS.items():
-        cost = of(so_far.cost)
-        if cost is None or is_hidden(cost):
-            costs[name] = None
-            continue
-        low, high = cost.ci95
-        costs[name] = (cost.bytes_per_connection, low, high)
-    return CostPoint(so_far.at_s, costs)
+        cost = of(costs)
+        shown[name] = None if cost is None or is_hidden(cost) else cost
+    return shown
+
+
+def _point_of(so_far: CostSoFar) -> CostPoint:
+    intervals: dict[str, tuple[float, float, float] | None] = {}
+    for name, cost in shown_costs(so_far.cost).items():
+        intervals[name] = None if cost is None else (cost.bytes_per_connection, *cost.ci95)
+    return CostPoint(so_far.at_s, intervals)

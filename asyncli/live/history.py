@@ -71,7 +71,7 @@ class _Level(msgspec.Struct):
         return self.greatest, self.least
 
 
-class _Rise(msgspec.Struct):
+class _CounterRise(msgspec.Struct):
     """By how much a counter rose in how many seconds, restarts left out."""
 
     rise: float = 0.0
@@ -86,7 +86,7 @@ class _Stretch(msgspec.Struct):
     #: By the key of a line.
     levels: dict[str, _Level] = msgspec.field(default_factory=dict)
     sums: dict[str, float] = msgspec.field(default_factory=dict)
-    rises: dict[str, _Rise] = msgspec.field(default_factory=dict)
+    rises: dict[str, _CounterRise] = msgspec.field(default_factory=dict)
     #: By the key of the first line that uses them; packed, except those of the open stretch.
     times: dict[str, Histogram | bytes] = msgspec.field(default_factory=dict)
     quantiles: dict[str, float | None] = msgspec.field(default_factory=dict)
@@ -155,7 +155,7 @@ class History:
         self._counters[key] = (t_s, value)
         if before is None or value < before[1] or t_s <= before[0]:
             return
-        rises = stretch.rises.setdefault(key, _Rise())
+        rises = stretch.rises.setdefault(key, _CounterRise())
         rises.rise += value - before[1]
         rises.seconds += t_s - before[0]
 
@@ -325,7 +325,7 @@ def _join(earlier: _Stretch, later: _Stretch) -> None:
     for key, total in later.sums.items():
         earlier.sums[key] = earlier.sums.get(key, 0.0) + total
     for key, later_rises in later.rises.items():
-        rises = earlier.rises.setdefault(key, _Rise())
+        rises = earlier.rises.setdefault(key, _CounterRise())
         rises.rise += later_rises.rise
         rises.seconds += later_rises.seconds
     for key in later.times:

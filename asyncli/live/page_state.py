@@ -11,7 +11,6 @@ from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.text import printable
-from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
@@ -149,7 +148,7 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
 
 
 def _cost(cost: Cost | None) -> dict[str, Any] | None:
-    if cost is None or is_hidden(cost):
+    if cost is None:
         return None
     low, high = cost.ci95
     return {"bytes": cost.bytes_per_connection, "low": low, "high": high}

@@ -15,7 +15,7 @@ def page_of(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     type.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families))
+    registry.register(_AsCollector(families))
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):
@@ -24,7 +24,7 @@ def page_of(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     return encode(registry), content_type
 
 
-class _Families(Collector):
+class _AsCollector(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
