@@ -358,6 +358,13 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
         help="Fail if LIMIT is true, such as 'lost > 0.1%'; repeatable.",
     ),
     click.option(
+        "--baseline-run",
+        metavar="RUN.db",
+        multiple=True,
+        help="An earlier run, or a folder of them, for limits such as 'cost.server_user worse by "
+        "3%'; repeatable.",
+    ),
+    click.option(
         "--abort",
         is_flag=True,
         default=None,
@@ -554,7 +561,7 @@ def plan_from(
         # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
         of_urls.append(Layer("URL", {"urls": list(urls)}))
     plan = with_environment_headers(build_plan([*layers, *of_urls]))
-    if plan.fail_if or plan.abort:
+    if plan.fail_if or plan.abort or plan.baseline_runs:
         from asyncli.report.live_thresholds import require_limits
 
         require_limits(plan, limits_in(layers))

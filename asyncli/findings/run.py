@@ -69,6 +69,27 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
     return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
+@finding("decided_early", "info")
+def decided_early(phase: str | None, after_s: float, of_s: float | None, because: str) -> str:
+    """The run ended before its planned end: it was sure that each limit that compares with earlier
+    runs is kept.
+    """
+    return f"ended {where(phase, after_s, of_s)}, since each limit is surely kept: {because}"
+
+
+@finding(
+    "baseline_runs_left_out", "warning", "move them out of the folder, or name the runs themselves"
+)
+def baseline_runs_left_out(files: Sequence[str], used: int) -> str:
+    """Run files of a folder of --baseline-run were not compared with. ``files``: each with the
+    reason; ``used``: how many were.
+    """
+    more = ""
+    if len(files) > 1:
+        more = f", and {len(files) - 1:,} more"
+    return f"{used:,} baseline runs are compared with; left out: {files[0]}{more}"
+
+
 @finding(GAVE_UP, "error", "see the findings on connects that failed")
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
     """The ramp ended early, because nothing had connected and many connects had failed.

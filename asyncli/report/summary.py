@@ -31,7 +31,12 @@ from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
 from asyncli.findings.server import other_clients
-from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
+from asyncli.findings.thresholds import (
+    limit_crossed,
+    limit_kept,
+    limit_not_compared,
+    limit_unknown,
+)
 from asyncli.findings.verdicts import RULE
 from asyncli.model.metrics import (
     GENERATOR_CPU_S,
@@ -47,8 +52,9 @@ from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.relative_limits import judge_worsenings
 from asyncli.report.summary_parts import CostPart, Limit, Summary
-from asyncli.report.thresholds import Outcome
+from asyncli.report.thresholds import Outcome, Threshold
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 
@@ -130,7 +136,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             summary_parts.EventPart.of(number, event)
             for number, event in enumerate(run.events, start=1)
         ]
-    outcomes, unreadable = limits_of(plan, summary)
+    outcomes, unreadable = limits_of(run, summary, known)
     crossed = [outcome.words for outcome in not_kept(outcomes)]
     crossed += [finding.evidence for finding in unreadable]
     suspensions = [diagnosis for diagnosis in known.diagnoses if diagnosis.code == SUSPENDED]
@@ -235,18 +241,29 @@ def summary_verdict(run: Run) -> tuple[Verdict, str]:
     return summary.verdict, summary.why
 
 
-def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
-    """The judged limits, and findings for the limits that this version cannot parse."""
-    limits = []
+def limits_of(
+    run: Run, summary: Summary, analyses: Analyses
+) -> tuple[list[Outcome], list[Finding]]:
+    """The judged limits, and findings for the limits that this version cannot parse. A run that is
+    not complete is judged as at a look before its end.
+    """
+    limits: list[Threshold] = []
     unreadable = []
-    for text in plan.fail_if:
+    for text in run.plan.fail_if:
         try:
             limits.append(parse_limit(text, Summary))
         except ValueError as error:
             unreadable.append(limit_unknown(text, None, None, str(error)))
-    if not limits:
-        return [], unreadable
-    return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True)), unreadable
+    relative = [limit for limit in limits if limit.is_relative]
+    others = [limit for limit in limits if not limit.is_relative]
+    outcomes: list[Outcome] = []
+    if others:
+        outcomes += judge_limits(others, msgspec.to_builtins(summary, str_keys=True))
+    if relative:
+        outcomes += judge_worsenings(run, relative, analyses)
+    # In the plan's order.
+    outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
+    return outcomes, unreadable
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -266,6 +283,8 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def _limit_finding(outcome: Outcome) -> Finding:
     limit = outcome.threshold
+    if limit.is_relative and outcome.crossed is None:
+        return limit_not_compared(limit.text, limit.key, outcome.value, outcome.amount)
     if outcome.crossed is None or outcome.value is None:
         return limit_unknown(limit.text, limit.key, outcome.value, outcome.amount)
     if outcome.crossed:

@@ -1,0 +1,53 @@
+"""The limits that compare a run with the baseline runs that its environment names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.measured import measure
+from asyncli.analysis.worsening import (
+    COMPARABLE,
+    BaselineRun,
+    Worsening,
+    chances_at,
+    worsening,
+)
+from asyncli.model.run import Run
+from asyncli.report.analyses import Analyses
+from asyncli.report.thresholds import Outcome, Threshold, judge_worsening
+
+#: The environment's part with what the baseline runs measured.
+BASELINE_RUNS = "baseline_runs"
+
+
+def baseline_runs_of(run: Run) -> tuple[BaselineRun, ...]:
+    """The baseline runs that a run has recorded; none if it has none, or another version's."""
+    try:
+        return msgspec.convert(run.environment.get(BASELINE_RUNS, ()), tuple[BaselineRun, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def judge_worsenings(run: Run, limits: Sequence[Threshold], analyses: Analyses) -> list[Outcome]:
+    """Judge limits that compare with the baseline runs: before the run's end with the chances of
+    error of a look at this second of the hold.
+    """
+    baseline = baseline_runs_of(run)
+    if not baseline:
+        why = "the run has recorded no baseline run"
+        return [judge_worsening(limit, why) for limit in limits]
+    if run.hold is None:
+        why = "the run has not reached its hold"
+        return [judge_worsening(limit, why) for limit in limits]
+    held_s = None
+    if not run.complete:
+        held_s = run.hold.length_s
+    chances = chances_at(held_s, len(limits))
+    measured = measure("this run", "", run, analyses.costs, analyses.drifts)
+    outcomes = []
+    for limit in limits:
+        difference: Worsening | str = worsening(COMPARABLE[limit.key], baseline, measured, chances)
+        outcomes.append(judge_worsening(limit, difference))
+    return outcomes
