@@ -21,6 +21,7 @@ other hosts (:data:`~asyncli.analysis.compare.REPEAT`) and of what the baseline 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -85,10 +86,12 @@ class BaselineRun(msgspec.Struct, frozen=True):
         unknown: dict[str, str] = {}
         for key in COMPARABLE.values():
             number = run.numbers.get(key, "unknown")
-            if isinstance(number, Estimate):
-                numbers[key] = number
-            else:
+            if not isinstance(number, Estimate):
                 unknown[key] = str(number)
+            elif not math.isfinite(number.high):
+                unknown[key] = "most of the slowest came in few stretches of time"
+            else:
+                numbers[key] = number
         return cls(
             name=name,
             id=run.id,

@@ -68,8 +68,7 @@ class KnownServer(msgspec.Struct, frozen=True):
     pid: int
 
 
-# So that a decision comes soon: a look takes half a second to some seconds of CPU time, at the least
-# priority.
+# So that a decision comes soon. A look takes half a second of CPU time or more.
 _MOST_OF_A_CORE_TO_DECIDE = 0.1
 
 

@@ -65,8 +65,8 @@ go-http, gorilla, gobwas, jvm; node-ws with prom-client), the URL of that page i
 )
 @click.option(
     "--pad",
-    metavar="SIZE",
-    help="How much more memory each connection takes, to try limits on (nginx).",
+    metavar="BYTES",
+    help="How much more memory each connection takes, to try limits on (nginx: a multiple of 16).",
 )
 def command(
     name: str,
@@ -85,7 +85,7 @@ def command(
     if heap is not None:
         options["heap_bytes"] = int(parsed("--heap", lambda text: parse_memory(str(text)), heap))
     if pad is not None:
-        options["pad_bytes"] = int(parsed("--pad", lambda text: parse_memory(str(text)), pad))
+        options["pad_bytes"] = parsed("--pad", parse_count, pad)
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")

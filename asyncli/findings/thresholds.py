@@ -40,18 +40,19 @@ def limit_unknown(limit: str, key: str | None, value: float | None, amount: str)
     return Words(f"undecided: {limit}: {key} is {amount}", f"{narrow}; or leave the limit out")
 
 
-@finding(
-    "limit_not_compared",
-    "error",
-    "more connections, a longer hold or more baseline runs narrow the interval; or set a limit that "
-    "is further from 0",
-)
-def limit_not_compared(limit: str, key: str, value: float | None, amount: str) -> str:
+@finding("limit_not_compared", "error")
+def limit_not_compared(limit: str, key: str, value: float | None, amount: str) -> Words:
     """A limit that compares with earlier runs cannot be decided, so the run failed: the interval of
     the difference has both 0 and the limit in it, or the difference is unknown. ``value`` is that
     of this run, in the unit of ``key``.
     """
-    return f"undecided: {limit}: {key} is {amount}"
+    remedy = "see why it is unknown; or leave the limit out"
+    if value is not None:
+        remedy = (
+            "more connections, a longer hold or more baseline runs narrow the interval; or set a "
+            "limit that is further from 0"
+        )
+    return Words(f"undecided: {limit}: {key} is {amount}", remedy)
 
 
 @finding("drift_hold", "warning")

@@ -64,6 +64,8 @@ LINES: list[tuple[str, str]] = [
     ("-c 0 -k 60 URL", "--connections: '0' is below 1"), ("-c -5 URL", "--connections: '-5' is below 1"),
     ("soak --hold until 07:00 URL", "--hold: 'until' has no time after it; write both in quotes, for example 'until 07:00'"),
     ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both set the ramp's rate"),
+    ("soak URL --fail-if cost.server_user_worse_by_3%", "--fail-if: 'cost.server_user_worse_by_3%' is not a limit"),
+    ("soak URL --baseline-run some.db", "--baseline-run: no limit compares with it; set one, such as --fail-if 'cost.server_user worse by 3%'"),
     ("soak URL --abort", "--abort: there is no limit to stop at"),
     ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
     ("soak URL --fail-if lots>1", "--fail-if: 'lots' is not a number of a run; did you mean 'lost'?"),
@@ -198,12 +200,17 @@ def test_invalid_status_page_is_one_line(tmp_path: Path, answer: bytes, what: st
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["-c", "1M", "--source", "127.0.0.1", "--workers", "200"], r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;"),
+        (
+            ["-c", "1M", "--source", "127.0.0.1", "--workers", "200"],
+            r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;",
+        ),
         (["-c", "200k", "--workers", "1"], r"descriptors per process .*200,000 connections in 1 process"),
     ],
     ids=["ports", "descriptors"],
 )
-def test_too_many_connections_are_refused_with_the_calculation_and_remedy(tmp_path: Path, arguments: list[str], what: str) -> None:
+def test_too_many_connections_are_refused_with_the_calculation_and_remedy(
+    tmp_path: Path, arguments: list[str], what: str
+) -> None:
     with serving() as server:
         done = here(tmp_path, "soak", server.url, *SHORT, *arguments, "--quiet")
         assert (server.accepts, server.requests) == (0, 0)

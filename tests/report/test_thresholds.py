@@ -5,16 +5,18 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bench_result import BenchResult
+from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.live_thresholds import LiveLimits, too_short
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import judge, keys, parse
+from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
 
 DOCUMENT: dict[str, Any] = {
     "connections": {"requested": 1000, "held": 995, "lost": 5, "deaths": {"reset": 5}},
@@ -133,6 +135,14 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         # A backtracking pattern would try every split of the blanks, for minutes.
         ("lost > 1" + " " * 120_000 + "x", "... does not fit"),
         ("x" * 120_000, "xxx... is not a limit"),
+        ("lost worse by 3%", "connections.lost is not compared with earlier runs; those that are: cost.server_user, "),
+        ("cost.host_total worse by 3%", "cost.host_total.bytes_per_connection is not compared with earlier runs"),
+        ("drift.server_user worse by 3%", "may be near zero, so 3% of it says nothing; write an amount"),
+        ("cost.server_user worse by 0%", "'0%' is no worsening; write a number above 0"),
+        ("cost.server_user worse by -3%", "'-3%' is no worsening"),
+        ("cost.server_user worse by", "is not a limit"),
+        ("cost.server_user worse than 3%", "write KEY > NUMBER, such as 'lost > 0.1%', or KEY worse by NUMBER, such as"),
+        ("cost.server_user worse by 3 parsecs", "does not fit"),
     ],
 )
 def test_invalid_limit_says_what_to_write(text: str, words: str) -> None:
@@ -214,7 +224,36 @@ def test_limit_within_the_interval_is_undecided(value: float, ci95: tuple[float,
         ("lost > 0", 60.0, 2.0, None),
     ],
 )
-def test_hold_too_short_for_a_drift_limit_has_a_finding(limit: str, keepalive_s: float, hold_s: float | None, least: str | None) -> None:
+def test_hold_too_short_for_a_drift_limit_has_a_finding(
+    limit: str, keepalive_s: float, hold_s: float | None, least: str | None
+) -> None:
     found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))
     assert len(found) == (least is not None)
     assert all(str(least) in one.evidence for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "bound", "whole"),
+    [
+        ("cost.server_user worse by 3%", Fraction(3, 100), OF_BASELINE), ("cost.server_user worse  by 30 B", 30, None),
+        ("cost.live worse by 1kB", 1000, None), ("drift.server_user worse by 1MB/h", 10**6, None),
+        ("heartbeats.latency_ms.p99 worse by 5ms", 5, None), ("latency_ms.p50 worse by 20%", Fraction(1, 5), OF_BASELINE),
+    ],
+)  # fmt: skip
+def test_a_limit_may_compare_with_earlier_runs(text: str, bound: int | Fraction, whole: str | None) -> None:
+    limit = parse(text, Summary)
+    assert (limit.bound, limit.whole, limit.is_relative) == (bound, whole, True)
+
+
+def test_a_difference_is_judged_by_its_interval() -> None:
+    limit = parse("cost.server_user worse by 3%", Summary)
+    before = Worsening(value=1020.0, before=1000.0, difference=20.0, low=-5.0, high=29.0, runs=3)
+    calls = []
+    for low, high in ((-5.0, 29.0), (5.0, 29.0), (5.0, 31.0), (-5.0, 31.0)):
+        outcome = judge_worsening(limit, msgspec.structs.replace(before, low=low, high=high))
+        calls.append(outcome.crossed)
+    assert calls == [False, False, True, None]
+    amount = judge_worsening(limit, before).amount
+    assert amount == "1,020 B, +2.00 % against the mean of 3 baseline runs, 1,000 B (-0.50 % to +2.90 %)"
+    unknown = judge_worsening(limit, "no slope is known")
+    assert (unknown.crossed, unknown.amount) == (None, "unknown: no slope is known")
