@@ -39,7 +39,6 @@ from asyncli.report.live_thresholds import require_limits
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.run_costs import server_level
 from asyncli.report.run_report import print_report
-from asyncli.report.summary import Summary
 from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_of
 from asyncli.report.terminal import html_of, print_document, text_of
 from asyncli.store.reader import read_run

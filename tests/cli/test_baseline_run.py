@@ -82,7 +82,7 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(PlanError, match=r"has no run files \(\*.db\)"):
         read(tmp_path)
     write_run(a_run(2000), tmp_path / "other.db")
-    with pytest.raises(PlanError, match="none of its 1 run files can be compared; .*other.db"):
+    with pytest.raises(PlanError, match=r"none of its 1 run files can be compared; .*other.db"):
         read(tmp_path)
 
 

@@ -19,56 +19,8 @@ _SHORT = (
     "environment.cpus", "lots", "heartbeats.by_status.é", "connections.deaths.", "connections..lost", "connections.deaths.*",
 )  # fmt: skip
 _SIGNS = (">", ">", "<", ">=", "<=", "==", "!=", "=", "=>", "<>", "")
-_NUMBERS = (
-    "0",
-    "1",
-    "4",
-    "0.1",
-    ".5",
-    "5.",
-    "1_000",
-    "-1",
-    "+2",
-    "1e3",
-    "1e-9",
-    "1E+400",
-    "1e308",
-    "9" * 400,
-    "0x10",
-    "nan",
-    "inf",
-    "٣",
-    "",
-    "1__0",
-    "1_",
-    "1h30m",
-    "1 2",
-)
-_UNITS = (
-    "",
-    "",
-    "",
-    "%",
-    "%",
-    "k",
-    "M",
-    "KB",
-    "MiB",
-    "MB/h",
-    "B",
-    "/h",
-    "ms",
-    "s",
-    "us",
-    "min",
-    "h",
-    "d",
-    " %",
-    " kB",
-    "parsecs",
-    "%%",
-    "Tb/h",
-)
+_NUMBERS = ("0", "1", "4", "0.1", ".5", "5.", "1_000", "-1", "+2", "1e3", "1e-9", "1E+400", "1e308", "9" * 400, "0x10", "nan", "inf", "٣", "", "1__0", "1_", "1h30m", "1 2")
+_UNITS = ("", "", "", "%", "%", "k", "M", "KB", "MiB", "MB/h", "B", "/h", "ms", "s", "us", "min", "h", "d", " %", " kB", "parsecs", "%%", "Tb/h")
 _PIECES = (" ", "1", "1_", "a", "a.", "9", ".", "\n", "%", "h", "1h", "_", "\t", "é", "*", "e", "+")
 _DOCUMENT = {
     "connections": {"requested": 1000, "held": 995, "lost": 5, "deaths": {"reset": 5}},
@@ -80,11 +32,7 @@ _TICK = Tick(sent=10, beats_failed=1)
 
 def generate(chance: Random) -> str:
     """A limit, perhaps mutated."""
-    key = (
-        chance.choice(_SHORT)
-        if maybe(chance, 8)
-        else chance.choice(_KEYS).replace("by_status.*", "by_status.200").replace("*", "other")
-    )
+    key = chance.choice(_SHORT) if maybe(chance, 8) else chance.choice(_KEYS).replace("by_status.*", "by_status.200").replace("*", "other")
     space = " " * chance.randrange(3)
     sign = chance.choice(_SIGNS) if maybe(chance, 4) else ">"
     number = chance.choice(_NUMBERS) if maybe(chance, 4) else str(chance.randrange(10_000) / 8)
@@ -126,8 +74,4 @@ def check(text: str) -> str:
 
 def printed(one: Threshold) -> str:
     """The limit in the unit of its key."""
-    return (
-        f"{one.key} {one.comparison} {float(one.bound * 100)!r}%"
-        if one.whole
-        else f"{one.key} {one.comparison} {float(one.bound)!r}"
-    )
+    return f"{one.key} {one.comparison} {float(one.bound * 100)!r}%" if one.whole else f"{one.key} {one.comparison} {float(one.bound)!r}"
