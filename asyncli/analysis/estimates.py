@@ -232,8 +232,7 @@ class Variance(NamedTuple):
         """How far beyond the estimate its truth is at most, but for this chance."""
         from asyncli.analysis.special import stdtrit
 
-        freedom = min(self.freedom, _MANY)
-        return math.sqrt(self.value) * float(stdtrit(freedom, 1 - chance))
+        return math.sqrt(self.value) * float(stdtrit(self.freedom, 1 - chance))
 
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
@@ -256,7 +255,7 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
         p = 0.0
     else:
         distance = abs(difference) / math.sqrt(side.value)
-        p = min(1.0, 2 * float(stdtr(min(side.freedom, _MANY), -distance)))
+        p = min(1.0, 2 * float(stdtr(side.freedom, -distance)))
     return difference - lower.reach(ALPHA / 2), difference + upper.reach(ALPHA / 2), p
 
 
@@ -282,15 +281,11 @@ def above(estimate: Estimate) -> Variance:
     return _of_side(estimate, estimate.high - estimate.value)
 
 
-# From here on Student's t is normal to seven digits.
-_MANY = 1e7
-
-
 def _of_side(estimate: Estimate, half: float) -> Variance:
     """The variance by one side of a 95 % interval."""
     from asyncli.analysis.special import stdtrit
 
-    freedom = _MANY if estimate.freedom is None else max(1.0, estimate.freedom)
+    freedom = math.inf if estimate.freedom is None else max(1.0, estimate.freedom)
     error = max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))
     return Variance(error**2, freedom)
 

@@ -30,6 +30,7 @@ import msgspec
 
 from asyncli.analysis.compare import REPEAT, ROW_OF, why_incomparable, why_late
 from asyncli.analysis.estimates import (
+    ALPHA,
     NO_SCATTER,
     REPEAT_FREEDOM,
     Estimate,
@@ -43,9 +44,7 @@ from asyncli.analysis.measured import MeasuredRun
 
 #: The chances of both errors in a whole run. The first is for all its limits together.
 FALSE_ALARMS = 0.01
-MISSES = 0.05
-#: A running soak is looked at once in this time at most (s).
-LOOK_EVERY_S = 10.0
+MISSES = ALPHA
 
 #: The numbers of a run's JSON that can be compared with earlier runs, and their keys in
 #: :mod:`asyncli.analysis.compare`. Other programs' memory is in the rest of the costs.
@@ -138,16 +137,15 @@ class Chances(NamedTuple):
     miss: float
 
 
-def chances_at(held_s: float | None, limits: int) -> Chances:
-    """The chances that may be spent at a look after ``held_s`` of the hold, None: after its end.
-    ``limits``: how many limits share them.
+def chances_at(look: int | None, limits: int) -> Chances:
+    """The chances that may be spent at the ``look``-th look at a running soak (from 1), None: after
+    its end. ``limits``: how many limits share them.
 
     The looks before the end share one half: the first has 1/2 of it, the second 1/6, the third
     1/12.
     """
     spent = 0.5
-    if held_s is not None:
-        look = 1 + int(max(0.0, held_s) / LOOK_EVERY_S)
+    if look is not None:
         spent = 0.5 / (look * (look + 1))
     return Chances(FALSE_ALARMS * spent / limits, MISSES * spent)
 

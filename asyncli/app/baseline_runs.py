@@ -30,7 +30,7 @@ class _Asked(msgspec.Struct):
     plan: dict[str, Any]
 
 
-class _Answer(msgspec.Struct):
+class _Measured(msgspec.Struct):
     """``problem``: why the soak cannot compare with them; "" if it can. ``left_out``: why files of
     folders were not used.
     """
@@ -65,7 +65,7 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
         check=False,
     )
     try:
-        answer = msgspec.json.decode(done.stdout, type=_Answer)
+        answer = msgspec.json.decode(done.stdout, type=_Measured)
     except msgspec.MsgspecError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HostError(f"{_OPTION}: its runs were not read: {last_line}") from None
@@ -74,7 +74,7 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
     return BaselineRuns(answer.runs, answer.left_out)
 
 
-def _answer(asked: _Asked) -> _Answer:
+def _answer(asked: _Asked) -> _Measured:
     runs: dict[str, BaselineRun] = {}
     left_out: list[str] = []
     try:
@@ -82,17 +82,17 @@ def _answer(asked: _Asked) -> _Answer:
         for place in asked.places:
             path = Path(place)
             if path.is_dir():
-                found, refused = _runs_in(path, of_plan)
-                left_out += refused
-                if not found:
+                of_folder, refused = _runs_in(path, of_plan)
+                if not of_folder:
                     raise PlanError(_none_in(path, refused))
+                left_out += refused
             else:
-                found = [_read(path, of_plan)]
-            runs.update({run.id: run for run in found})
+                of_folder = [_read(path, of_plan)]
+            runs.update({run.id: run for run in of_folder})
     except AsyncliError as error:
-        return _Answer(problem=str(error))
+        return _Measured(problem=str(error))
     in_order = sorted(runs.values(), key=lambda run: run.started)
-    return _Answer(tuple(in_order), left_out=tuple(left_out))
+    return _Measured(tuple(in_order), left_out=tuple(left_out))
 
 
 def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:

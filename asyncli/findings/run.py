@@ -84,10 +84,10 @@ def baseline_runs_left_out(files: Sequence[str], used: int) -> str:
     """Run files of a folder of --baseline-run were not compared with. ``files``: each with the
     reason; ``used``: how many were.
     """
-    more = ""
+    others = ""
     if len(files) > 1:
-        more = f", and {len(files) - 1:,} more"
-    return f"{used:,} baseline runs are compared with; left out: {files[0]}{more}"
+        others = f", and {len(files) - 1:,} more"
+    return f"{used:,} baseline runs are compared with; left out: {files[0]}{others}"
 
 
 @finding(GAVE_UP, "error", "see the findings on connects that failed")

@@ -27,8 +27,9 @@ def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
 @finding("limit_unknown", "error")
 def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
-    interval includes the limit. ``key`` null: this asyncli cannot parse the limit, and ``amount``
-    says why.
+    interval includes the limit; or the interval of its difference from earlier runs includes both
+    0 and the limit, which more of these (--baseline-run) make narrower. ``key`` null: this asyncli
+    cannot parse the limit, and ``amount`` says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
@@ -38,21 +39,6 @@ def limit_unknown(limit: str, key: str | None, value: float | None, amount: str)
         else "see why it is unknown"
     )
     return Words(f"undecided: {limit}: {key} is {amount}", f"{narrow}; or leave the limit out")
-
-
-@finding("limit_not_compared", "error")
-def limit_not_compared(limit: str, key: str, value: float | None, amount: str) -> Words:
-    """A limit that compares with earlier runs cannot be decided, so the run failed: the interval of
-    the difference has both 0 and the limit in it, or the difference is unknown. ``value`` is that
-    of this run, in the unit of ``key``.
-    """
-    remedy = "see why it is unknown; or leave the limit out"
-    if value is not None:
-        remedy = (
-            "more connections, a longer hold or more baseline runs narrow the interval; or set a "
-            "limit that is further from 0"
-        )
-    return Words(f"undecided: {limit}: {key} is {amount}", remedy)
 
 
 @finding("drift_hold", "warning")

@@ -20,6 +20,8 @@ from asyncli.report.thresholds import Outcome, Threshold, judge_worsening
 
 #: The environment's part with what the baseline runs measured.
 BASELINE_RUNS = "baseline_runs"
+#: A running soak is looked at once in this time at most.
+LOOK_EVERY_S = 10.0
 
 
 def baseline_runs_of(run: Run) -> tuple[BaselineRun, ...]:
@@ -32,7 +34,7 @@ def baseline_runs_of(run: Run) -> tuple[BaselineRun, ...]:
 
 def judge_worsenings(run: Run, limits: Sequence[Threshold], analyses: Analyses) -> list[Outcome]:
     """Judge limits that compare with the baseline runs: before the run's end with the chances of
-    error of a look at this second of the hold.
+    error of as many looks as its hold has had time for.
     """
     baseline = baseline_runs_of(run)
     if not baseline:
@@ -41,10 +43,10 @@ def judge_worsenings(run: Run, limits: Sequence[Threshold], analyses: Analyses) 
     if run.hold is None:
         why = "the run has not reached its hold"
         return [judge_worsening(limit, why) for limit in limits]
-    held_s = None
+    look = None
     if not run.complete:
-        held_s = run.hold.length_s
-    chances = chances_at(held_s, len(limits))
+        look = 1 + int(run.hold.length_s / LOOK_EVERY_S)
+    chances = chances_at(look, len(limits))
     measured = measure("this run", "", run, analyses.costs, analyses.drifts)
     outcomes = []
     for limit in limits:

@@ -31,12 +31,7 @@ from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
 from asyncli.findings.server import other_clients
-from asyncli.findings.thresholds import (
-    limit_crossed,
-    limit_kept,
-    limit_not_compared,
-    limit_unknown,
-)
+from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.verdicts import RULE
 from asyncli.model.metrics import (
     GENERATOR_CPU_S,
@@ -283,8 +278,6 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def _limit_finding(outcome: Outcome) -> Finding:
     limit = outcome.threshold
-    if limit.is_relative and outcome.crossed is None:
-        return limit_not_compared(limit.text, limit.key, outcome.value, outcome.amount)
     if outcome.crossed is None or outcome.value is None:
         return limit_unknown(limit.text, limit.key, outcome.value, outcome.amount)
     if outcome.crossed:

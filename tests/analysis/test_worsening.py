@@ -31,12 +31,12 @@ THIS = msgspec.structs.replace(
 )
 
 
-def difference(before: list[Estimate], after: Estimate | str, held_s: float | None = None, limits: int = 1) -> Worsening | str:
+def difference(before: list[Estimate], after: Estimate | str) -> Worsening | str:
     baseline = [
         BaselineRun.of(f"{place}.db", msgspec.structs.replace(THIS, numbers={KEY: number})) for place, number in enumerate(before)
     ]
     run = msgspec.structs.replace(THIS, numbers={KEY: after})
-    return worsening(KEY, baseline, run, chances_at(held_s, limits))
+    return worsening(KEY, baseline, run, chances_at(None, 1))
 
 
 def calls(seed: int, runs: int, true_difference: float, *, error: float, scatter: float, bound: float) -> dict[bool | None, int]:
@@ -90,13 +90,14 @@ def test_the_more_is_known_the_nearer_to_the_bound_the_calls_meet() -> None:
 
 
 def test_chances_over_all_looks_are_what_is_stated() -> None:
-    early = [chances_at(10.0 * look, 1) for look in range(10_000)]
+    early = [chances_at(look, 1) for look in range(1, 10_000)]
     end = chances_at(None, 1)
     assert sum(chance.false_alarm for chance in early) + end.false_alarm == pytest.approx(FALSE_ALARMS, rel=1e-3)
     assert sum(chance.miss for chance in early) + end.miss == pytest.approx(MISSES, rel=1e-3)
     # Of several limits any may alarm, and each may be missed.
     three = chances_at(None, 3)
-    assert (three.false_alarm, three.miss) == (pytest.approx(end.false_alarm / 3), end.miss)
+    assert three.false_alarm == pytest.approx(end.false_alarm / 3)
+    assert three.miss == end.miss
 
 
 def test_the_scatter_of_the_baseline_runs_widens_the_interval() -> None:
@@ -136,7 +137,8 @@ def test_another_kind_of_memory_is_not_compared() -> None:
     kinds = {**THIS.kinds, KEY: "RSS"}
     before = BaselineRun.of("old.db", msgspec.structs.replace(THIS, kinds=kinds))
     known = worsening(KEY, [before], THIS, chances_at(None, 1))
-    assert known == "the server's memory was read as RSS in old.db, as PSS in this run"
+    assert isinstance(known, str)
+    assert "RSS" in known
 
 
 def test_a_baseline_run_is_the_same_after_its_record() -> None:

@@ -200,17 +200,12 @@ def test_invalid_status_page_is_one_line(tmp_path: Path, answer: bytes, what: st
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (
-            ["-c", "1M", "--source", "127.0.0.1", "--workers", "200"],
-            r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;",
-        ),
+        (["-c", "1M", "--source", "127.0.0.1", "--workers", "200"], r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;"),
         (["-c", "200k", "--workers", "1"], r"descriptors per process .*200,000 connections in 1 process"),
     ],
     ids=["ports", "descriptors"],
 )
-def test_too_many_connections_are_refused_with_the_calculation_and_remedy(
-    tmp_path: Path, arguments: list[str], what: str
-) -> None:
+def test_too_many_connections_are_refused_with_the_calculation_and_remedy(tmp_path: Path, arguments: list[str], what: str) -> None:
     with serving() as server:
         done = here(tmp_path, "soak", server.url, *SHORT, *arguments, "--quiet")
         assert (server.accepts, server.requests) == (0, 0)

@@ -47,11 +47,7 @@ def read(*places: Path, plan: Plan | None = None) -> BaselineRuns:
 def test_a_folder_gives_its_runs_of_the_same_plan(folder: Path) -> None:
     known = read(folder)
     assert sorted(run.name for run in known.runs) == ["first.db", "second.db"]
-    reasons = "; ".join(known.left_out)
-    assert "other.db: its connections was 2000, and that of this run is 100000" in reasons
-    assert "killed.db: did not reach its end" in reasons
-    assert "note.db" in reasons
-    assert len(known.left_out) == 3
+    assert sorted(Path(reason.partition(":")[0]).name for reason in known.left_out) == ["killed.db", "note.db", "other.db"]
     assert known.runs[0].numbers["cost.server_user"].value == pytest.approx(1020, rel=0.02)
 
 
@@ -69,8 +65,8 @@ def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> No
     [
         ("missing.db", "--baseline-run: .*missing.db"),
         ("note.db", "--baseline-run: .*note.db"),
-        ("killed.db", "killed.db: did not reach its end; compare with runs that did"),
-        ("other.db", "soak with the options of that run, or compare with another"),
+        ("killed.db", "killed.db: did not"),
+        ("other.db", "connections was 2000"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words: str) -> None:
@@ -79,10 +75,10 @@ def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(PlanError, match=r"has no run files \(\*.db\)"):
+    with pytest.raises(PlanError, match="no run files"):
         read(tmp_path)
     write_run(a_run(2000), tmp_path / "other.db")
-    with pytest.raises(PlanError, match=r"none of its 1 run files can be compared; .*other.db"):
+    with pytest.raises(PlanError, match=r"other.db"):
         read(tmp_path)
 
 
@@ -112,7 +108,7 @@ def test_the_verdict_is_by_the_difference(share: float, verdict: str, code: str)
     assert summary.run.verdict == verdict
     (finding,) = [finding for finding in summary.findings if finding.code.startswith("limit_")]
     assert finding.code == code
-    assert "against the baseline run's 1,0" in finding.evidence
+    assert finding.fields["value"] == pytest.approx(1020 * (1 + share), rel=0.02)
 
 
 def test_a_run_without_its_baseline_is_undecided() -> None:
@@ -120,8 +116,8 @@ def test_a_run_without_its_baseline_is_undecided() -> None:
     del run.environment["baseline_runs"]
     summary = summarise(run)
     assert summary.run.verdict == "failed"
-    (finding,) = [finding for finding in summary.findings if finding.code == "limit_not_compared"]
-    assert "unknown: the run has recorded no baseline run" in finding.evidence
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    assert finding.fields["value"] is None
 
 
 def test_a_decision_before_the_end() -> None:
