@@ -481,10 +481,8 @@ class Soak:
         decision = decided(self._progress.plan, so_far)
         if decision is None or self._progress.stopped.is_set():
             return
-        if decision.is_worse:
-            self.stop(f"a limit was crossed: {decision.because}")
-            return
-        self._recorder.finding(decided_early(*self._progress.where(), decision.because))
+        where = self._progress.where()
+        self._recorder.finding(decided_early(*where, decision.is_worse, decision.because))
         self._progress.stopped.set()
 
     @property

@@ -442,6 +442,12 @@ def seconds_of(flag: str, text: str | None) -> float:
     return parsed(flag, parse_duration, text)
 
 
+summary_option = click.option(
+    "--summary",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="Print the report as text, or as Markdown for a pull request.  [default: text]",
+)
 _OUTPUT_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--out",
@@ -476,6 +482,7 @@ _OUTPUT_OPTIONS: tuple[Option, ...] = (
         "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
     ),
     click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict."),
+    summary_option,
 )
 
 

@@ -70,11 +70,16 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
 
 
 @finding("decided_early", "info")
-def decided_early(phase: str | None, after_s: float, of_s: float | None, because: str) -> str:
-    """The run ended before its planned end: it was sure that each limit that compares with earlier
-    runs is kept.
+def decided_early(
+    phase: str | None, after_s: float, of_s: float | None, is_worse: bool, because: str
+) -> str:
+    """The run ended before its planned end: it was sure that a limit that compares with earlier
+    runs is crossed, or that each is kept. ``is_worse``: crossed.
     """
-    return f"ended {where(phase, after_s, of_s)}, since each limit is surely kept: {because}"
+    ended = f"ended {where(phase, after_s, of_s)}"
+    if is_worse:
+        return f"{ended}, since a limit is surely crossed: {because}"
+    return f"{ended}, since each limit is surely kept: {because}"
 
 
 @finding(

@@ -24,6 +24,7 @@ from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
+from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
@@ -198,7 +199,17 @@ def _limit(outcome: Outcome) -> Limit:
     kept = None
     if outcome.crossed is not None:
         kept = not outcome.crossed
-    return Limit(outcome.threshold.text, outcome.value, kept)
+    against = None
+    difference = outcome.worsening
+    if isinstance(difference, Worsening):
+        against = summary_parts.Against(
+            difference.before,
+            difference.difference,
+            difference.low,
+            difference.high,
+            difference.runs,
+        )
+    return Limit(outcome.threshold.text, outcome.value, kept, against)
 
 
 def _full_handshakes(run: Run) -> float | None:

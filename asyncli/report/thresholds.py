@@ -141,11 +141,11 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.value is None:
             return "unknown"
         key = self.threshold.key
-        amount = _shown(key, self.value)
+        amount = value_shown(key, self.value)
         if isinstance(self.worsening, Worsening):
             return f"{amount}, {_compared(key, self.worsening)}"
         if self.ci95 is not None:
-            low, high = (_shown(key, end) for end in self.ci95)
+            low, high = (value_shown(key, end) for end in self.ci95)
             amount += f" (95 % interval {low} to {high})"
         if self.whole and self.threshold.whole is not None:
             share = _percent(self.value / self.whole * 100)
@@ -155,26 +155,26 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def _compared(key: str, worsening: Worsening) -> str:
     """How a value differs from that of the baseline runs, with the interval of the decision."""
-    before = _shown(key, worsening.before)
+    before = value_shown(key, worsening.before)
     if worsening.runs > 1:
         before = f"the mean of {worsening.runs} baseline runs, {before}"
     else:
         before = f"the baseline run's {before}"
-    if worsening.before <= 0:
-        low, high = (_shown(key, end) for end in (worsening.low, worsening.high))
-        difference = _shown(key, worsening.difference)
-        return f"{difference} more than {before} ({low} to {high})"
     low, difference, high = (
-        _signed_percent(end / worsening.before * 100)
-        for end in (worsening.low, worsening.difference, worsening.high)
+        difference_shown(key, value, worsening.before)
+        for value in (worsening.low, worsening.difference, worsening.high)
     )
     return f"{difference} against {before} ({low} to {high})"
 
 
-def _signed_percent(percent: float) -> str:
-    if not math.isfinite(percent):
+def difference_shown(key: str, difference: float, before: float) -> str:
+    """A difference as a share of the value before; where that is not above zero, with its unit."""
+    if not math.isfinite(difference):
         return "any"
-    return f"{percent:+,.2f} %"
+    if before > 0:
+        return f"{difference / before * 100:+,.2f} %"
+    sign = "+" if difference > 0 else ""
+    return f"{sign}{value_shown(key, difference)}"
 
 
 def _percent(percent: float) -> str:
@@ -493,7 +493,8 @@ def _unreadable_number(text: str, units: Mapping[str, int], given: str) -> Value
     return ValueError(f"{shown(given)} does not fit; write a number")
 
 
-def _shown(key: str, value: float) -> str:
+def value_shown(key: str, value: float) -> str:
+    """A value with the unit of its key."""
     quantity = quantity_of(key)
     unit = quantity.unit
     if unit == "bytes":
