@@ -29,7 +29,7 @@ def limits_sections(summary: Summary) -> list[doc.Section]:
     if compares:
         columns += doc.numbers("before", "difference", "between")
     rows = [doc.TableRow(limit.limit, _cells(limit, compares=compares)) for limit in summary.limits]
-    blocks: list[doc.Block] = [doc.DataTable("Limit", columns, rows, view=_VIEW)]
+    blocks: list[doc.Block] = [doc.DataTable("Limits of --fail-if", columns, rows, view=_VIEW)]
     runs = max((limit.against.runs for limit in summary.limits if limit.against), default=0)
     if runs:
         blocks.append(doc.Paragraph(_how(runs), view=_VIEW))
