@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,7 +40,9 @@ from asyncli.analysis.estimates import (
     below,
     summed_variance,
 )
-from asyncli.analysis.measured import MeasuredRun
+from asyncli.analysis.measured import HOST, OURS, MeasuredRun
+from asyncli.findings.compare import compare_asyncli, compare_host
+from asyncli.model.records import Finding
 
 #: The chances of both errors in a whole run. The first is for all its limits together.
 FALSE_ALARMS = 0.01
@@ -61,6 +63,10 @@ COMPARABLE: Mapping[str, str] = {
 }
 
 
+# Of the host, what may change memory or CPU; the names of runners differ from job to job.
+_HOST = tuple(key for key in HOST if key != "host")
+
+
 class BaselineRun(msgspec.Struct, frozen=True):
     """What a later run records of an earlier one. ``name``: of its file. ``numbers`` and
     ``unknown``: by key of a row; each is in one of them.
@@ -69,15 +75,15 @@ class BaselineRun(msgspec.Struct, frozen=True):
     name: str
     id: str
     started: str
-    asyncli: str
     held: int
-    local: bool | None
     spoiled: str
     numbers: dict[str, Estimate]
     unknown: dict[str, str]
     kinds: dict[str, str]
     levels: tuple[str, ...]
     late_ms: dict[str, float]
+    #: The host, the version of asyncli, and whether both ends were on that host.
+    facts: dict[str, Any]
 
     @classmethod
     def of(cls, name: str, run: MeasuredRun) -> BaselineRun:
@@ -95,15 +101,14 @@ class BaselineRun(msgspec.Struct, frozen=True):
             name=name,
             id=run.id,
             started=run.started,
-            asyncli=str(run.facts.get("asyncli")),
             held=run.held,
-            local=run.facts.get("local"),
             spoiled=run.spoiled,
             numbers=numbers,
             unknown=unknown,
             kinds=run.kinds,
             levels=tuple(sorted(run.levels)),
             late_ms=run.late_ms,
+            facts={key: run.facts.get(key) for key in (*_HOST, *OURS, "local")},
         )
 
     def measured(self) -> MeasuredRun:
@@ -119,7 +124,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
             spoiled=self.spoiled,
             held=self.held,
             hold_s=0.0,
-            facts={"local": self.local},
+            facts=self.facts,
             numbers={**self.numbers, **self.unknown},
             late_ms=self.late_ms,
             kinds=self.kinds,
@@ -199,6 +204,24 @@ def worsening(
     if not known:
         return reasons[0]
     return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances)
+
+
+def not_alike(baseline: Sequence[BaselineRun], run: MeasuredRun) -> list[Finding]:
+    """Findings if baseline runs were of another host, or of another version of asyncli, which may
+    explain a difference.
+    """
+    findings = []
+    for keys, differ in ((_HOST, compare_host), (OURS, compare_asyncli)):
+        differing = {}
+        for key in keys:
+            here = run.facts.get(key)
+            elsewhere = [earlier.facts.get(key) for earlier in baseline]
+            others = [value for value in elsewhere if value != here]
+            if others:
+                differing[key] = [others[0], here]
+        if differing:
+            findings.append(differ(differing))
+    return findings
 
 
 def _difference(
