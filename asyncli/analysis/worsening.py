@@ -206,7 +206,7 @@ def worsening(
     return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances)
 
 
-def not_alike(baseline: Sequence[BaselineRun], run: MeasuredRun) -> list[Finding]:
+def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list[Finding]:
     """Findings if baseline runs were of another host, or of another version of asyncli, which may
     explain a difference.
     """
@@ -214,7 +214,7 @@ def not_alike(baseline: Sequence[BaselineRun], run: MeasuredRun) -> list[Finding
     for keys, differ in ((_HOST, compare_host), (OURS, compare_asyncli)):
         differing = {}
         for key in keys:
-            here = run.facts.get(key)
+            here = facts.get(key)
             elsewhere = [earlier.facts.get(key) for earlier in baseline]
             others = [value for value in elsewhere if value != here]
             if others:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.measured import measure
+from asyncli.analysis.measured import facts, measure
 from asyncli.analysis.worsening import (
     COMPARABLE,
     BaselineRun,
     Worsening,
     chances_at,
+    not_alike,
     worsening,
 )
+from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses
 from asyncli.report.thresholds import Outcome, Threshold, judge_worsening
@@ -30,6 +32,14 @@ def baseline_runs_of(run: Run) -> tuple[BaselineRun, ...]:
         return msgspec.convert(run.environment.get(BASELINE_RUNS, ()), tuple[BaselineRun, ...])
     except msgspec.ValidationError:
         return ()
+
+
+def baseline_findings(run: Run) -> list[Finding]:
+    """Findings on how the baseline runs are not like this one."""
+    baseline = baseline_runs_of(run)
+    if not baseline:
+        return []
+    return not_alike(baseline, facts(run.plan, run.environment))
 
 
 def judge_worsenings(run: Run, limits: Sequence[Threshold], analyses: Analyses) -> list[Outcome]:

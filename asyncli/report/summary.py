@@ -48,7 +48,7 @@ from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.relative_limits import judge_worsenings
+from asyncli.report.relative_limits import baseline_findings, judge_worsenings
 from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome, Threshold
 from asyncli.report.thresholds import judge as judge_limits
@@ -158,6 +158,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
         *limit_findings(outcomes),
         *unreadable,
+        *baseline_findings(run),
         *limits,
         *loss_findings.failures(run, totals),
         *tls_findings(

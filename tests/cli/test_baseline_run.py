@@ -137,3 +137,12 @@ def test_a_decision_before_the_end() -> None:
     # Another limit needs the whole hold.
     both = msgspec.structs.replace(plan, fail_if=(LIMIT, "lost > 0"))
     assert decided(both, good) is None
+
+
+def test_baseline_runs_of_another_host_are_a_warning() -> None:
+    before = a_soak(2)
+    before.environment |= {"kernel": "6.1.0", "asyncli": "0.1.0", "host": "another-runner"}
+    run = compared(a_soak(), before)
+    run.environment |= {"kernel": "6.18.0", "asyncli": "0.2.0", "host": "runner"}
+    differing = {finding.code: finding.fields["differs"] for finding in summarise(run).findings if finding.code.startswith("compare_")}
+    assert differing == {"compare_host": {"kernel": ["6.1.0", "6.18.0"]}, "compare_asyncli": {"asyncli": ["0.1.0", "0.2.0"]}}
