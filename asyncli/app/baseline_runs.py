@@ -164,8 +164,8 @@ def _require_same_plan(path: Path, of_run: Mapping[str, Any], of_plan: Mapping[s
         if earlier != value:
             option = key.removeprefix("plan.")
             raise PlanError(
-                f"{path}: its {option} was {earlier}, and that of this run is {value}; soak with "
-                "the options of that run, or compare with another"
+                f"{path}: was a soak with {option} = {earlier}, and this one has {value}; soak "
+                "with the options of that run, or compare with another"
             )
 
 

@@ -198,7 +198,7 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
     key = _full(short_key, keys(of))
     try:
         if comparison.startswith("worse"):
-            return _relative(text, key, number)
+            return _relative(text, key, number, keys(of))
         if not number.endswith("%"):
             return Threshold(text, key, comparison, _bound(key, number))
         whole = _WHOLES.get(key.partition(".")[0])
@@ -210,11 +210,16 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         raise ValueError(f"{shown(number)} is too large; write a smaller number") from None
 
 
-def _relative(text: str, key: str, number: str) -> Threshold:
-    """A limit on how much worse a number may be than in the baseline runs."""
-    if key not in COMPARABLE:
-        known = ", ".join(known.removesuffix(".bytes_per_connection") for known in COMPARABLE)
-        raise ValueError(f"{key} is not compared with earlier runs; those that are: {known}")
+def _relative(text: str, key: str, number: str, known: Sequence[str]) -> Threshold:
+    """A limit on how much worse a number may be than in the baseline runs; ``known``: the keys of
+    all numbers.
+    """
+    comparable = [other for other in COMPARABLE if other in known]
+    if not comparable:
+        raise ValueError("only a soak is compared with earlier runs; write KEY > NUMBER")
+    if key not in comparable:
+        names = ", ".join(_without_default(other) for other in comparable)
+        raise ValueError(f"{key} is not compared with earlier runs; those that are: {names}")
     whole = None
     if not number.endswith("%"):
         bound = _bound(key, number)
@@ -226,6 +231,12 @@ def _relative(text: str, key: str, number: str) -> Threshold:
     if bound <= 0:
         raise ValueError(f"{shown(number)} is no worsening; write a number above 0")
     return Threshold(text, key, WORSE_BY, bound, whole)
+
+
+def _without_default(key: str) -> str:
+    """A key as it is written: without the number that its part stands for."""
+    part, _, number = key.rpartition(".")
+    return part if number in _DEFAULT_NUMBERS else key
 
 
 def judge_worsening(threshold: Threshold, worsening: Worsening | str) -> Outcome:

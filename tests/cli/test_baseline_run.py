@@ -66,7 +66,7 @@ def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> No
         ("missing.db", "--baseline-run: .*missing.db"),
         ("note.db", "--baseline-run: .*note.db"),
         ("killed.db", "killed.db: did not"),
-        ("other.db", "connections was 2000"),
+        ("other.db", "connections = 2000"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words: str) -> None:

@@ -136,6 +136,7 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         ("lost > 1" + " " * 120_000 + "x", "... does not fit"),
         ("x" * 120_000, "xxx... is not a limit"),
         ("lost worse by 3%", "connections.lost is not compared"),
+        ("drift.kernel worse by 1MB/h", "cost.at_goal, drift.server_user, heartbeats.latency_ms.p50,"),
         ("cost.host_total worse by 3%", "is not compared"),
         ("drift.server_user worse by 3%", "near zero"),
         ("cost.server_user worse by 0%", "'0%' is no"),
@@ -255,3 +256,8 @@ def test_a_difference_is_judged_by_its_interval() -> None:
     assert [number for number in ("1,020 B", "+2.00 %", "1,000 B", "-0.50 %", "+2.90 %") if number not in amount] == []
     unknown = judge_worsening(limit, "no slope is known")
     assert (unknown.crossed, unknown.value) == (None, None)
+
+
+def test_a_bench_is_compared_with_no_earlier_run() -> None:
+    with pytest.raises(ValueError, match="only a soak"):
+        parse("latency_ms.p99 worse by 3%", BenchResult)
