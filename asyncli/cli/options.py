@@ -590,7 +590,8 @@ def _require_computed(plan: Plan, where: str) -> None:
     from asyncli.report.thresholds import parse
 
     for text in plan.fail_if:
-        if parse(text, Summary).key.partition(".")[0] in _COMPUTED:
+        limit = parse(text, Summary)
+        if limit.is_relative or limit.key.partition(".")[0] in _COMPUTED:
             raise PlanError(
                 f"{where}: {text!r} needs NumPy and SciPy, which are not installed here; "
                 f"{how_to_install()}"
