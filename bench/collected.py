@@ -14,7 +14,8 @@ soak of about two minutes that reads the server's page of metrics, and nothing e
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
 *Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
 collection at each of five plateaus (``--collect``), and reads no page. Their truth is of as many
-connections: a table that doubles costs each of few more than each of many. Beside them, the slope
+connections, from their first plateau on: the first connections cost more than later ones. Beside
+them, the slope
 of resident memory, which is what a report had without the page.
 """
 
@@ -42,6 +43,7 @@ from asyncli.store.reader import read_run
 
 LAST_S = 15.0
 NEAR = 0.05
+WHOLE = 0.95
 LINES: dict[str, Callable[[Costs], Cost | None]] = {
     "at goal": lambda cost: cost.heap.at_goal,
     "resident": lambda cost: cost.server_user,
@@ -119,7 +121,7 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
 async def compare_collected(name: str, options: argparse.Namespace, folder: Path) -> None:
     count = options.collected_connections
     setup = Setup(count, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
-    truth = await truth_of(name, count, options, folder)
+    truth = await truth_of(name, count, options, folder, since=count / setup.plateaus)
     print(f"{name}, {count} connections: live {truth}", flush=True)
     label = "collected"
     if count != 450:
@@ -133,9 +135,11 @@ async def compare_collected(name: str, options: argparse.Namespace, folder: Path
 
 
 async def truth_of(
-    name: str, connections: int, options: argparse.Namespace, folder: Path
+    name: str, connections: int, options: argparse.Namespace, folder: Path, since: float = 0.0
 ) -> Truth | None:
-    """The mean of several runs with eight plateaus; None if one of them tells no cost."""
+    """The mean of several runs with eight plateaus; None if one of them tells no cost. ``since``:
+    by a line through their collections with so many connections or more.
+    """
     setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
     values = []
     half_width = 0.0
@@ -144,11 +148,30 @@ async def truth_of(
         live = costs(run).heap.live
         if live is None:
             return None
-        values.append(live.bytes_per_connection)
         half_width = live.half_width
+        if since:
+            values.append(slope_since(run, since))
+        else:
+            values.append(live.bytes_per_connection)
     if len(values) > 1:
         half_width = 2 * statistics.stdev(values) / len(values) ** 0.5
     return Truth(statistics.mean(values), half_width)
+
+
+def slope_since(run: Run, least: float) -> float:
+    """The slope (bytes) of a line through the collections with so many connections or more."""
+    hold = run.phase("hold")
+    assert hold is not None
+    assert hold.end_s is not None
+    counts = []
+    live = []
+    for t_s, value in run.series(metrics.RUNTIME_FORCED_BYTES).rows():
+        held = run.held.at(t_s) or 0.0
+        # A plateau ends on a whole batch.
+        if t_s <= hold.end_s + LAST_S / 2 and held >= WHOLE * least:
+            counts.append(held)
+            live.append(value)
+    return statistics.linear_regression(counts, live).slope
 
 
 def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
