@@ -107,7 +107,8 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         return _of_forced(run, fitter, forced)
     if not heap:
         note = " of the memory in use by the allocator's own count"
-        return HeapCosts(live=_by_fit(fitter.fit("live", allocated, note=note)))
+        written = _as_written(allocated, fitter.held)
+        return HeapCosts(live=_by_fit(fitter.fit("live", written, note=note)))
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     seen = _collections(run, fitter.held)
     live = _line(run, [*_before_connects(run), *seen.live])
@@ -116,6 +117,34 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     return HeapCosts(live, _by_fit(stacks), _line(run, seen.at_goal))
+
+
+def _as_written(page: Series, held: Series) -> Series:
+    """A number of a page at the instants of which it is: that of each change, and later ones until
+    a connection comes or goes.
+
+    A server may write its memory less often than it counts its connections (Envoy: every 5 s), so
+    the number that a page repeats is of fewer connections than the page has. One that then changes
+    was written since the page before.
+    """
+    written = Series()
+    last_value: float | None = None
+    last_t_s = 0.0
+    n_when_written = 0.0
+    was_repeated = False
+    for t_s, value in page.rows():
+        is_repeated = value == last_value
+        written_s = (last_t_s + t_s) / 2 if was_repeated and not is_repeated else t_s
+        n = held.at(written_s) or 0.0
+        if not is_repeated:
+            n_when_written = n
+        if n == n_when_written:
+            written.t_s.append(written_s)
+            written.values.append(value)
+        was_repeated = is_repeated
+        last_value = value
+        last_t_s = t_s
+    return written
 
 
 def _before_connects(run: Run) -> list[_Reading]:

@@ -174,6 +174,25 @@ def test_an_allocator_needs_no_collections() -> None:
     assert (heap.stacks, heap.at_goal) == (None, None)
 
 
+@pytest.mark.parametrize("plateaus", [0, 5])
+def test_a_number_of_the_page_is_of_the_instant_at_which_it_changed(plateaus: int) -> None:
+    """Envoy writes its memory every 5 s, and counts its connections at once: the page's memory is of those of some seconds ago."""
+    run = a_run(2_000, batch=2, interval_s=0.03, plateaus=plateaus)
+    written = 0.0
+    next_s = 0.0
+    for sample in run.samples:
+        if sample.t_s >= next_s:
+            written = 6e6 + 15_800 * (run.held.at(sample.t_s - 0.4) or 0.0)
+            next_s = sample.t_s + 4.9
+        sample.values |= {metrics.RUNTIME_ALLOCATED_BYTES: written, metrics.RUNTIME_CONNECTIONS: run.held.at(sample.t_s) or 0.0}
+    live = heap_of(run).live
+    assert live is not None
+    low, high = live.ci95
+    assert low <= 15_800 <= high
+    assert live.half_width < 0.04 * 15_800
+    assert live.fixed_bytes == pytest.approx(6e6, abs=3e5)
+
+
 def test_a_runtime_that_says_no_goal_has_no_cost_at_it() -> None:
     run = of_go(soak())
     for sample in run.samples:
