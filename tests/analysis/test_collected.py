@@ -174,23 +174,28 @@ def test_an_allocator_needs_no_collections() -> None:
     assert (heap.stacks, heap.at_goal) == (None, None)
 
 
+@pytest.mark.parametrize("per_s", [66.7, 100.0])
 @pytest.mark.parametrize("plateaus", [0, 5])
-def test_a_number_of_the_page_is_of_the_instant_at_which_it_changed(plateaus: int) -> None:
+@pytest.mark.parametrize("read_after_s", [0.01, 0.5, 0.98])
+def test_a_number_of_the_page_is_of_the_instant_at_which_it_changed(per_s: float, plateaus: int, read_after_s: float) -> None:
     """Envoy writes its memory every 5 s, and counts its connections at once: the page's memory is of those of some seconds ago."""
-    run = a_run(2_000, batch=2, interval_s=0.03, plateaus=plateaus)
+    run = a_run(2_000, batch=2, interval_s=2 / per_s, plateaus=plateaus)
     written = 0.0
     next_s = 0.0
     for sample in run.samples:
-        if sample.t_s >= next_s:
-            written = 6e6 + 15_800 * (run.held.at(sample.t_s - 0.4) or 0.0)
-            next_s = sample.t_s + 4.9
+        if sample.t_s >= next_s - 0.2:
+            written = 6e6 + 15_800 * (run.held.at(sample.t_s - read_after_s) or 0.0)
+            next_s += 5.0
         sample.values |= {metrics.RUNTIME_ALLOCATED_BYTES: written, metrics.RUNTIME_CONNECTIONS: run.held.at(sample.t_s) or 0.0}
     live = heap_of(run).live
     assert live is not None
     low, high = live.ci95
     assert low <= 15_800 <= high
-    assert live.half_width < 0.04 * 15_800
-    assert live.fixed_bytes == pytest.approx(6e6, abs=3e5)
+    assert live.half_width < 0.07 * 15_800
+    assert live.fixed_bytes == pytest.approx(6e6, abs=7e5)
+    if not plateaus and not live.of_levels:
+        # When it changed, between two pages, nobody knows.
+        assert live.half_width >= 0.5 * per_s * 15_800 / 2_000 * 0.95
 
 
 def test_a_runtime_that_says_no_goal_has_no_cost_at_it() -> None:
