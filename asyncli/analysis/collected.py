@@ -204,11 +204,13 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
     live_cost = _line_at_rests(run, readings)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
-    if live_cost is None:
+    # Another process than the server answers so, and so does one whose noise hides what it keeps.
+    if live_cost is None or live_cost.ci95[0] <= 0:
+        upper = None if live_cost is None else live_cost.ci95[1]
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(readings), rising, kind, forced=True)
+        unknown = findings.live_unknown(len(readings), rising, kind, forced=True, most_bytes=upper)
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
 

@@ -34,12 +34,24 @@ def collect_flags(kind: str) -> str:
 
 
 @finding("live_unknown", "info")
-def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Words:
-    """What is alive in a collected heap is known only right after a collection, and too few came.
+def live_unknown(
+    collections: int, rising: int, kind: str, forced: bool, most_bytes: float | None = None
+) -> Words:
+    """What is alive in a collected heap is known only right after a collection, and too few came;
+    or what was alive did not rise with the connections.
 
     ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
-    ``rising``: of these, while connections were opened; ``kind``: the server's runtime.
+    ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
+    ``most_bytes``: what was alive for each connection at most, where it did not rise with them.
     """
+    if most_bytes is not None:
+        return Words(
+            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
+            "for: what was alive after them did not rise with the connections (by at most "
+            f"{format_bytes(most_bytes)} for each)",
+            "see that --collect asks the process that holds the connections; where it does, hold "
+            "more of them",
+        )
     if forced:
         return Words(
             f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
@@ -119,8 +131,10 @@ def collections_forced(collections: int, longest_s: float) -> str:
 @finding(
     "collection_failed",
     "warning",
-    "mend that, or leave --collect out",
+    "make a collection possible, or leave --collect out",
 )
 def collection_failed(why: str) -> str:
-    """The server's runtime could not be asked for a collection. The run goes on without them."""
-    return f"no collection of the server's heap was asked for any more: {why}"
+    """The server's runtime could not be asked for a collection, or nothing showed that it made one.
+    The run goes on without them.
+    """
+    return f"asyncli asked for no more collections of the server's heap: {why}"

@@ -72,8 +72,26 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert heap.live is None
     asked, unknown = heap.findings
     assert asked.code == "collections_forced"
-    assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True})
+    assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True, "most_bytes": None})
     assert unknown.remedy.endswith("--plateaus 5")
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_answers_that_do_not_rise_are_no_cost(rises: bool) -> None:
+    """Nothing shows that they are of the process that holds the connections: another one's heap is as it is."""
+    run = a_run(2_000, batch=2, interval_s=0.02, plateaus=5)
+    asked = [run.first_connect_s - 1.5, *[run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]]
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+    for number, place in enumerate(asked):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        alive = 5e6 + 3_000 * (number % 2) + rises * 2_500 * (run.held.at(sample.t_s) or 0.0)
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
+    heap = heap_of(run)
+    assert (heap.live is not None) == rises
+    bounds = [finding.fields["most_bytes"] for finding in heap.findings if finding.code == "live_unknown"]
+    assert len(bounds) == (not rises)
+    assert all(0 < upper < 100 for upper in bounds)
 
 
 @pytest.mark.parametrize(
