@@ -188,6 +188,32 @@ async def test_a_metric_that_the_user_names_counts() -> None:
     assert reader.source.products == ("--metrics-map", "Go")
 
 
+@pytest.mark.parametrize(("name", "similar"), [("go_memstats_heap_aloc_bytes", "'go_memstats_heap_alloc_bytes'?"), ("nope_nope", "")])
+async def test_a_metric_that_no_page_has_is_refused_before_the_run(name: str, similar: str) -> None:
+    mapped = mapped_product([mapped_metric(f"active={name}")])
+    with serving(answer=page(GO)) as server:
+        pages = MetricsPages([MetricsReader(server.url, mapped=mapped)], has_status_page=False)
+        with pytest.raises(PeerError) as caught:
+            await pages.open()
+        await pages.close()
+    message = str(caught.value)
+    assert message.startswith(f"--metrics-map: {server.url} has no metric '{name}'; ")
+    assert similar in message
+
+
+async def test_a_metric_may_be_on_one_page_of_two() -> None:
+    texts = iter([GO, "ws 1\n", GO, "ws 8\n"])
+    mapped = mapped_product([mapped_metric("active=ws")])
+    with serving(answer=lambda _: page(next(texts))) as server:
+        pages = MetricsPages([MetricsReader(f"{server.url}{place}", mapped=mapped) for place in range(2)], has_status_page=False)
+        try:
+            await pages.open()
+            _, second = [await poll(True) for poll in pages.polls.values()]
+        finally:
+            await pages.close()
+    assert second.values["status.active"] == 8
+
+
 @pytest.mark.parametrize(("first", "counted"), [(1, 51), (0, 52), (2, 52)], ids=["ours", "none", "another's"])
 async def test_one_connection_on_the_first_page_of_a_mapped_metric_is_our_own(first: int, counted: int) -> None:
     values = iter([first, 51])
