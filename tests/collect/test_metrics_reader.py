@@ -197,7 +197,8 @@ async def test_a_metric_that_no_page_has_is_refused_before_the_run(name: str, si
             await pages.open()
         await pages.close()
     message = str(caught.value)
-    assert message.startswith(f"--metrics-map: {server.url} has no metric '{name}'; ")
+    assert "--metrics-map" in message
+    assert f"'{name}'" in message
     assert similar in message
 
 
