@@ -259,7 +259,9 @@ def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
     """
     share = _share_of_connections(run, held)
     if share is not None:
-        return None if _is_whole(share) else findings.heap_of_a_part(share, None, None, None)
+        if _is_whole(share):
+            return None
+        return findings.heap_of_a_part(share, None, None, None, run.place.server_name)
     # Of forced collections see _of_forced.
     if is_forced or _holds_in_one_process(run, held):
         return None

@@ -82,6 +82,7 @@ def heap_of_a_part(
     processes: int | None,
     resident_bytes: float | None,
     goal_bytes: float | None,
+    server: str = "",
 ) -> Words:
     """What is alive is known of one process. It is divided by the connections only if that process
     holds them all: its descriptors rise by one for each.
@@ -91,7 +92,7 @@ def heap_of_a_part(
     the server then. ``resident_bytes``: the least that a connection took of the server's processes,
     where that is more than ``goal_bytes``, the most by the page when the heap has filled: then the
     server has memory that the page does not count, of C libraries or of mapped files, and the cost
-    at its goal is unknown.
+    at its goal is unknown. ``server``: its program's name; "" where it is unknown.
     """
     if resident_bytes is not None and goal_bytes is not None:
         return Words(
@@ -101,11 +102,24 @@ def heap_of_a_part(
             "plan with the server's resident memory after a long hold with all connections",
         )
     not_divided = "so what it keeps alive is not divided by them"
+    if share is not None and round(share, 2) <= 0:
+        return Words(
+            "the page of metrics is of another process: neither its descriptors nor its "
+            f"connections rose while this run's were opened, {not_divided}",
+            f"name the page of {server or 'the server'} itself (--server-metrics)",
+        )
+    if share is not None and share > 1:
+        return Words(
+            "the process of the page of metrics opened descriptors or connections for "
+            f"{format_share(share)} of those that this run opened: it holds others' too, "
+            f"{not_divided}",
+            "stop the other clients of this server, and run again",
+        )
     if share is not None:
         return Words(
-            "the page of metrics is of a process that opened descriptors or connections for "
-            f"{format_share(share)} of those that were opened: it does not hold them all, or holds "
-            f"others too, {not_divided}",
+            "the process of the page of metrics opened descriptors or connections for "
+            f"{format_share(share)} of those that this run opened: it does not hold them all, "
+            f"{not_divided}",
             "let one worker serve, or name a page that adds up all workers (--server-metrics)",
         )
     return Words(

@@ -132,6 +132,16 @@ def test_collections_of_the_hold_alone_are_one_level() -> None:
     assert unknown.fields["rising"] <= 1
 
 
+@pytest.mark.parametrize(
+    ("share", "says"), [(0.0, "name the page of nginx"), (0.5, "one worker"), (1.13, "other clients")], ids=["another's", "a worker's", "others too"]
+)
+def test_what_to_do_about_a_page_follows_its_descriptors(share: float, says: str) -> None:
+    """A page of another process is not mended by fewer workers."""
+    [refused] = heap_of(of_go(soak(), share=share)).findings
+    assert refused.fields["share"] == pytest.approx(share, abs=0.02)
+    assert says in refused.remedy
+
+
 def test_a_page_of_one_worker_of_two_is_refused() -> None:
     """The heap of one worker, divided by the connections of both, would be half of the truth."""
     heap = heap_of(of_go(soak(), share=0.5))

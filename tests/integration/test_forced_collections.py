@@ -304,6 +304,14 @@ def test_another_process_may_collect_where_the_servers_page_counts_it(tmp_path: 
     assert run.series(metrics.RUNTIME_FORCED_BYTES).values[:3] == [5e6 + 1, 5e6 + 2, 5e6 + 3]
 
 
+def test_a_page_of_another_process(tmp_path: Path, nginx: Any) -> None:
+    page = b"process_open_fds 12\ngo_memstats_heap_alloc_bytes 5000000\ngo_gc_duration_seconds_count 3\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+    with listening(answer=answer) as page_server:
+        _, summary = soaked(tmp_path, nginx.url, "--server-metrics", page_server.url, connections=30, pace=_BRISK)
+    require_as_written("test_a_page_of_another_process", summary)
+
+
 def test_what_is_alive_after_a_command_the_agents_page_says(tmp_path: Path, nginx: Any) -> None:
     """A command runs beside the soak; the server's page of metrics is read by the agent alone."""
     page = b"go_memstats_heap_alloc_bytes 6000000\ngo_gc_heap_live_bytes 5000000\n"
