@@ -18,6 +18,8 @@ _ASKED_BY = {
     "node": "--collect auto",
     "jvm": "--collect auto",
 }
+# They collect what is young more often than all of the heap.
+_GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 _BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
@@ -63,7 +65,17 @@ def live_unknown(
         "some of them while connections are opened"
     )
     asking = collect_flags(kind) or _BY_COMMAND
-    remedy = f"ask for collections ({asking}), or {remedy}"
+    by_asking = f"ask for collections ({asking})"
+    remedy = f"{by_asking}, or {remedy}"
+    if not collections and kind == "jvm":
+        # Its old generation is collected when that is full, which it may never be.
+        remedy = by_asking
+    if not collections and kind in _GENERATIONAL:
+        return Words(
+            f"{_CANNOT_BE_TOLD}: its page of metrics showed no full collection, and one of the "
+            "young generation alone does not show it",
+            remedy,
+        )
     if not collections:
         return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)
     if collections == 1:

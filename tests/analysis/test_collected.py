@@ -103,6 +103,14 @@ def test_the_way_to_collections_is_one_that_the_runtime_has(kind: str, flag: str
     assert (flag in heap_collected("app", "X 1", kind, asked=False).remedy) == (flag != "COMMAND")
 
 
+@pytest.mark.parametrize(("kind", "is_full", "helps"), [("go", False, True), ("node", True, True), ("jvm", True, False)])
+def test_a_collection_of_the_young_generation_is_none(kind: str, is_full: bool, helps: bool) -> None:
+    """A page that counts only young ones showed no full one; the JVM may never make one, however many connect."""
+    unknown = live_unknown(0, 0, kind, forced=False)
+    assert ("full collection" in unknown.evidence) == is_full
+    assert ("more connections" in unknown.remedy) == helps
+
+
 def test_memory_beyond_the_page_leaves_no_goal() -> None:
     """A program of Go with a library in C: its page knows nothing of what that takes."""
     run = of_go(soak())
