@@ -107,7 +107,11 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         return _of_forced(run, fitter, forced)
     if not heap:
         note = " of the memory in use by the allocator's own count"
-        return HeapCosts(live=_by_fit(fitter.fit("live", allocated, note=note)))
+        _, hold_end_s = _ends_of_ramp_and_hold(run)
+        written = _as_written(allocated.between(-math.inf, hold_end_s), fitter.held)
+        known_to = max(PAGES / 2, written.known_to)
+        fit = fitter.fit("live", written.series, note=note, known_to=known_to)
+        return HeapCosts(live=_by_fit(fit))
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     seen = _collections(run, fitter.held)
     live = _line(run, [*_before_connects(run), *seen.live])
@@ -116,6 +120,50 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     return HeapCosts(live, _by_fit(stacks), _line(run, seen.at_goal))
+
+
+class _Written(NamedTuple):
+    """A number of a page at the instants of which it is. ``known_to``: the bytes by which it may be
+    of more or fewer connections than were held then.
+    """
+
+    series: Series
+    known_to: float
+
+
+def _as_written(page: Series, held: Series) -> _Written:
+    """A number of a page at the instants of which it is: that of each change, and later ones until
+    a connection comes or goes.
+
+    A server may write its memory less often than it counts its connections (Envoy: every 5 s), so
+    the number that a page repeats is of fewer connections than the page has. One that then changes
+    was written since the page before: the middle is off by half of that time at most.
+    """
+    written = Series()
+    last_value: float | None = None
+    last_t_s = 0.0
+    n_when_shown = 0.0
+    was_repeated = False
+    most_off = 0.0
+    for t_s, value in page.rows():
+        n = held.at(t_s) or 0.0
+        if value != last_value:
+            written_s = (last_t_s + t_s) / 2 if was_repeated else t_s
+            most_off = max(most_off, abs(n - (held.at(written_s) or 0.0)))
+            n_when_shown = n
+            written.t_s.append(written_s)
+            written.values.append(value)
+        elif n == n_when_shown:
+            written.t_s.append(t_s)
+            written.values.append(value)
+        was_repeated = value == last_value
+        last_value = value
+        last_t_s = t_s
+    peak = max(held.values, default=0.0)
+    if not peak or not written:
+        return _Written(written, 0.0)
+    risen = max(written.values) - min(written.values)
+    return _Written(written, risen / peak * most_off)
 
 
 def _before_connects(run: Run) -> list[_Reading]:
@@ -156,11 +204,13 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
     live_cost = _line_at_rests(run, readings)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
-    if live_cost is None:
+    # Another process than the server answers so, and so does one whose noise hides what it keeps.
+    if live_cost is None or live_cost.ci95[0] <= 0:
+        upper = None if live_cost is None else live_cost.ci95[1]
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(readings), rising, kind, forced=True)
+        unknown = findings.live_unknown(len(readings), rising, kind, forced=True, most_bytes=upper)
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
 
@@ -209,7 +259,9 @@ def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
     """
     share = _share_of_connections(run, held)
     if share is not None:
-        return None if _is_whole(share) else findings.heap_of_a_part(share, None, None, None)
+        if _is_whole(share):
+            return None
+        return findings.heap_of_a_part(share, None, None, None, run.place.server_name)
     # Of forced collections see _of_forced.
     if is_forced or _holds_in_one_process(run, held):
         return None

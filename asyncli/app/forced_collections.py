@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from asyncli.app.progress import Progress
+from asyncli.collect.answering import Answerer, Answering, answering_at
 from asyncli.collect.forced_collection import (
     Collect,
     Collection,
@@ -22,6 +23,7 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.findings.collected import collection_failed
 from asyncli.model import metrics
 from asyncli.model.errors import PeerError
+from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 
@@ -33,10 +35,19 @@ _BEFORE_CONNECTS = 2
 # What Go's pools keep of closed connections (sync.Pool, two buffers of 4 kB of each in net/http)
 # goes at the second collection, and so do objects with finalizers.
 _AFTER_DRAIN = 2
+# A runtime's own library may count a collection some ms after its end: Node and the JVM tell it by
+# events.
+_COUNTED_WITHIN_S = 0.5
+# What only a collection changes, whatever is alive after it.
+_COUNTED = (metrics.RUNTIME_COLLECTED_AT_S, metrics.RUNTIME_COLLECTIONS)
 
 
 class ForcedCollections:
     """The collections of one soak. After one that fails no more are asked for.
+
+    What an answer says is alive is believed only if it is the server's process that answers, or if
+    its page of metrics counts the collection; of another host's server without such a page it is
+    not known.
 
     ``command``: of ``--collect COMMAND``; "" where the plan says how. ``read_all``: reads
     everything now, the page of metrics too, which says what is alive where the collection does not.
@@ -65,6 +76,8 @@ class ForcedCollections:
         self._on_sample = on_sample
         self._on_finding = on_finding
         self._longest_s = 0.0
+        #: Who collects; None until it is looked up.
+        self._answering: Answering | None = None
         self._is_asked = command != "" or plan.collect is not None
 
     async def before_connects(self) -> None:
@@ -96,27 +109,50 @@ class ForcedCollections:
         if not self._is_asked or progress.stopped.is_set() or progress.failed:
             return
         try:
-            collected = await self._unless_stopped()
+            sample = await self._collected(before_s)
         except PeerError as error:
             self._is_asked = False
             self._on_finding(collection_failed(str(error)))
             return
+        if sample is not None:
+            self._on_sample(sample)
+
+    async def _collected(self, before_s: float | None) -> Sample | None:
+        """What is alive after a collection; None if the run is stopped meanwhile. Raises
+        :class:`PeerError` if none can be made, or if nothing shows that the server made it.
+        """
+        if self._answering is None:
+            self._answering = await asyncio.to_thread(self._who_answers)
+        before: Mapping[str, float] = {}
+        if self._answering.answerer is not Answerer.SERVER:
+            before = (await self._read_all()).values
+        collected = await self._unless_stopped()
         if collected is None:
-            return
+            return None
         live, took_s = collected
         self._longest_s = max(self._longest_s, took_s)
-        now_s = progress.now_s()
+        now_s = self._progress.now_s()
         if before_s is not None and now_s > before_s:
-            self._is_asked = False
-            rest = f"a collection took {took_s:.1f} s, longer than was left of the plateau's rest"
-            self._on_finding(collection_failed(f"{rest}; use a longer --plateau-rest"))
-            return
+            raise PeerError(
+                f"one took {took_s:.1f} s, longer than was left of the plateau's rest; use a "
+                "longer --plateau-rest"
+            )
         if live is None:
-            live = await self._by_page()
-        if live is None:
-            return
+            live = await self._by_page(before)
+        else:
+            await self._require_of_server(self._answering, before)
         values = {metrics.RUNTIME_FORCED_BYTES: live, metrics.RUNTIME_FORCED_S: took_s}
-        self._on_sample(Sample(now_s, values))
+        return Sample(now_s, values)
+
+    def _who_answers(self) -> Answering:
+        """Whose process collects, as far as this is known before it is asked. Blocking."""
+        if self._command != "" or self._plan.collect is None:
+            return Answering(Answerer.UNKNOWN)
+        if self._plan.collect == "auto":
+            return Answering(Answerer.SERVER)
+        # An agent's server is on another host.
+        pids = () if self._by_agent is not None else self._server.pids
+        return answering_at(self._plan.collect, pids)
 
     async def _unless_stopped(self) -> Collection | None:
         """A collection; None if the run is stopped meanwhile. Raises :class:`PeerError`."""
@@ -157,19 +193,63 @@ class ForcedCollections:
         sample = await self._read_all()
         require_small_heap(sample.values.get(metrics.SERVER_RSS_BYTES, 0.0))
 
-    async def _by_page(self) -> float | None:
-        """What is alive by the page of metrics, just after a collection; None if it does not
-        say.
+    async def _require_of_server(self, answering: Answering, before: Mapping[str, float]) -> None:
+        """Raise :class:`PeerError` if an answer that says what is alive is of another process than
+        the server's, by who listens there, or by the page of metrics, which had the values
+        ``before``.
         """
-        sample = await self._read_all()
-        for name in (metrics.RUNTIME_LIVE_BYTES, metrics.RUNTIME_HEAP_BYTES):
-            if name in sample.values:
-                return sample.values[name]
-        self._is_asked = False
-        self._on_finding(
-            collection_failed(
+        if answering.answerer is Answerer.SERVER:
+            return
+        if answering.answerer is Answerer.ANOTHER:
+            raise PeerError(
+                f"--collect {masked_page(self._plan.collect or '')} is answered by "
+                f"{answering.name} (pid {answering.pid}), which is not the server's process; "
+                "name a page of the server's own process"
+            )
+        page = await self._page_after(before)
+        if counts_collections(page) and not shows_collection(before, page):
+            raise _not_collected()
+
+    async def _by_page(self, before: Mapping[str, float]) -> float:
+        """What is alive by the page of metrics, which had the values ``before``. Raises
+        :class:`PeerError` if it does not say that, or shows no collection.
+        """
+        page = await self._page_after(before)
+        live = page.get(metrics.RUNTIME_LIVE_BYTES)
+        heap = page.get(metrics.RUNTIME_HEAP_BYTES)
+        if live is None and heap is None:
+            raise PeerError(
                 "neither its answer nor a page of metrics says what is alive after it; name the "
                 "server's page with --server-metrics"
             )
-        )
-        return None
+        if shows_collection(before, page):
+            return live if live is not None else heap or 0.0
+        # What such a page says is of its last collection, whenever that was.
+        if live is not None and not counts_collections(page):
+            return live
+        raise _not_collected()
+
+    async def _page_after(self, before: Mapping[str, float]) -> Mapping[str, float]:
+        """The page after a collection; read once more where it does not show one yet."""
+        page = (await self._read_all()).values
+        if counts_collections(page) and not shows_collection(before, page):
+            await asyncio.sleep(_COUNTED_WITHIN_S)
+            page = (await self._read_all()).values
+        return page
+
+
+def _not_collected() -> PeerError:
+    return PeerError(
+        "the server's page of metrics shows none after asyncli had asked for one; name a page or a "
+        "command that collects the heap of the server's process"
+    )
+
+
+def counts_collections(page: Mapping[str, float]) -> bool:
+    """Whether a page counts collections, or says when the last one was."""
+    return any(name in page for name in _COUNTED)
+
+
+def shows_collection(before: Mapping[str, float], page: Mapping[str, float]) -> bool:
+    """Whether a page counts more collections than the one before, or a later one."""
+    return any(name in page and page[name] != before.get(name) for name in _COUNTED)

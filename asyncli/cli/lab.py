@@ -123,12 +123,18 @@ async def _serve(name: str, options: dict[str, Any]) -> None:
         await stopped.wait()
 
 
+# As bench/collected.py measures.
+_RAMP_OF_METRICS = "67/s"
+
+
 def _flags(server: LabServer) -> Iterator[str]:
     """The flags of a soak of this server. A value may contain shell characters."""
     if server.status_url is not None:
         yield f"--status-url {shlex.quote(server.status_url)}"
     if server.metrics_url is not None:
         yield f"--server-metrics {shlex.quote(server.metrics_url)}"
+        # A faster ramp leaves a heap no time to be collected on the way.
+        yield f"--ramp {_RAMP_OF_METRICS}"
     if server.authority is not None:
         yield f"--ca {shlex.quote(str(server.authority))}"
     for key, value in server.plan_keys.items():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+import shlex
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +19,7 @@ from asyncli.model.consistency import flag_of, require_collect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, load_plan, plan_document
 from asyncli.model.secret_variables import HEADERS_VARIABLE, TOKEN_VARIABLE, secret
-from asyncli.model.units import format_count, format_duration
+from asyncli.model.units import format_count, format_duration, shown
 from asyncli.model.values import headers_in, is_page
 
 if TYPE_CHECKING:
@@ -100,12 +104,39 @@ def _default_lines(plan: Plan, values: dict[str, Any]) -> list[str]:
 
 
 def take_collect_command(values: dict[str, Any]) -> str:
-    """Take the command out of ``--collect``: a plan has none. "" without one."""
+    """Take the command out of ``--collect``: a plan has none. "" without one. Raises
+    :class:`PlanError` for one that cannot be run.
+    """
     collect = values["collect"]
     if collect is None or collect in ("auto", "none") or is_page(collect):
         return ""
+    _require_command(collect)
     values["collect"] = None
     return str(collect)
+
+
+def _require_command(collect: str) -> None:
+    try:
+        words = shlex.split(collect)
+    except ValueError:
+        raise PlanError(f"--collect: {shown(collect)} has an open quote; close it") from None
+    if not words:
+        raise PlanError(
+            "--collect: names nothing; write auto, none, http://HOST/PATH or 'COMMAND {pid}'"
+        )
+    for name in _PLACEHOLDER.findall(collect):
+        # Other braces are the command's own, as those of awk.
+        is_similar = "pid" in name.lower() or difflib.get_close_matches(name.lower(), ["pid"])
+        if name != "pid" and is_similar:
+            raise PlanError(f"--collect: {{{name}}} is not known; did you mean {{pid}}?")
+    if "{pid}" not in words[0] and shutil.which(words[0]) is None:
+        raise PlanError(
+            f"--collect: {shown(words[0])} is no program that can be run here; write its path"
+        )
+
+
+# A variable of a shell is written so too: ${NAME}.
+_PLACEHOLDER = re.compile(r"(?<!\$)\{(\w{1,20})\}")
 
 
 #: Plan flags that --resume takes: how to find the server, which a reboot may change.

@@ -106,6 +106,8 @@ class BrokerReader:
         self._interval_s = SHORTEST_PERIOD_S
         #: Topics name what they count, so none is looked for.
         self.rows: dict[str, float] = {}
+        #: Topics come when the broker publishes them.
+        self.missing: dict[str, str] | None = None
 
     @property
     def source(self) -> MetricsSource:

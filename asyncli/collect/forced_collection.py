@@ -356,7 +356,8 @@ async def _output(words: list[str]) -> bytes:
         # The trace of a program of Java is of no use here.
         said, _, _ = text.partition(b"\n\tat ")
         shown = oneline(said[:200].decode("utf-8", "replace"))
-        raise PeerError(f'--collect: {words[0]} ended with status {status}: "{shown}"')
+        printed = f'printed "{shown}"' if shown else "printed nothing"
+        raise PeerError(f"`{words[0]}` of --collect ended with status {status} and {printed}")
     return text
 
 

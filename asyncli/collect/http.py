@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Apache's status page has a character for each process or thread, HAProxy's a line for each server;
 # an agent's longest answer is a quarter of this.
 _LONGEST = 1 << 20
+_ENDLESS = "name a page that ends, or leave it out"
 
 
 class HttpAnswer(NamedTuple):
@@ -32,6 +33,10 @@ class HttpAnswer(NamedTuple):
     content_type: str
     body: bytes
     whole: bool
+
+
+class UnfinishedAnswerError(TimeoutError):
+    """The peer answered, and its answer did not end in time."""
 
 
 class KeptConnection:
@@ -57,8 +62,8 @@ class KeptConnection:
         body: bytes | None = None,
         most: int = _LONGEST,
     ) -> HttpAnswer:
-        """The answer, cut off after ``most`` bytes. Raises TimeoutError, and aiohttp's errors
-        (:func:`reason`).
+        """The answer, cut off after ``most`` bytes. Raises TimeoutError
+        (:class:`UnfinishedAnswerError` once it has begun), and aiohttp's errors (:func:`reason`).
         """
         import aiohttp  # here: it takes 200 ms, and most runs have no peer
 
@@ -68,12 +73,15 @@ class KeptConnection:
             method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
             answer, whole = bytearray(), True
-            async for part in response.content.iter_chunked(1 << 16):
-                answer += part
-                if len(answer) >= most:
-                    response.close()
-                    whole = False
-                    break
+            try:
+                async for part in response.content.iter_chunked(1 << 16):
+                    answer += part
+                    if len(answer) >= most:
+                        response.close()
+                        whole = False
+                        break
+            except TimeoutError:
+                raise UnfinishedAnswerError from None
             why, headers, kind = response.reason or "", response.headers, response.content_type
             return HttpAnswer(response.status, why, headers, kind, bytes(answer), whole)
 
@@ -126,6 +134,8 @@ async def ask_page(
 
     try:
         return await connection.ask("GET", url, within_s=within_s)
+    except UnfinishedAnswerError:
+        raise error_of(f"the page did not end within {within_s:g} s", _ENDLESS) from None
     except TimeoutError:
         raise error_of(f"no answer in {within_s:g} s", unreached) from None
     except aiohttp.ClientSSLError as error:

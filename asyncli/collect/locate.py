@@ -40,8 +40,8 @@ from asyncli.model.text import oneline, printable, tidy
 from asyncli.model.trust import User, ask_server, read_regular, user_of
 from asyncli.model.values import Target
 
-# Programs that listen for a server in a container or elsewhere: their memory is not the server's.
-_FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
+#: Programs that listen for a server in a container or elsewhere: their memory is not the server's.
+FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 # HAProxy sends no Server header, and nginx may be configured not to.
 _VERSION_FLAGS = {"nginx": "-V", "haproxy": "-v"}
@@ -305,7 +305,7 @@ def doubt(
     holders = []
     for holder in sorted(at.holders - set(ours)):
         holders.append({"name": process_name(holder, proc) or "?", "pid": holder})
-    if any(holder["name"] in _FORWARDERS | INITS for holder in holders):
+    if any(holder["name"] in FORWARDERS | INITS for holder in holders):
         return None
     users = _foreign_users(at, family, proc)
     if not holders and not users:
@@ -344,7 +344,7 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
         )
     if not holders:
         return _unreadable(where, at.openers)
-    forwarders = _FORWARDERS.intersection(process_name(pid, proc) or "" for pid in holders)
+    forwarders = FORWARDERS.intersection(process_name(pid, proc) or "" for pid in holders)
     if forwarders:
         why_not = f"{min(forwarders)} listens on {where} and forwards connections to the server"
         return Found(why_not=why_not, remedy=_NAME_A_PROCESS)

@@ -4,6 +4,7 @@ brokers publish (broker_reader.py).
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +43,7 @@ from asyncli.model.metrics import (
 from asyncli.model.quotation import Quotation
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
+from asyncli.model.units import shown
 from asyncli.model.values import TlsOptions, parse_url
 
 #: For one page, connecting included: a later answer belongs to another second.
@@ -121,6 +123,8 @@ class MetricsReader:
         #: The rows of the last page that may count connections, where no rule names the metric.
         self.rows: dict[str, float] = {}
         self._page_counts = PageCounts(self._pages)
+        self._named = frozenset() if mapped is None else frozenset(mapped.recognised_by)
+        self.missing: dict[str, str] | None = None
         self._answered = 0
         #: Whether the page has had a value.
         self._was_of_use = False
@@ -166,6 +170,8 @@ class MetricsReader:
         self._answered += 1
         self._require_page(answer)
         page = self._parse(answer.body, now_s)
+        if self.missing is None:
+            self.missing = _missing(self._named, page, answer.body)
         self._pages.recognise(page)
         if self._pages.refused:
             raise self._error(self._pages.refused, _NAME_SERVERS_PAGE)
@@ -252,10 +258,12 @@ class MetricsReader:
 
 class PageReader(Protocol):
     """Reads one URL: a page of metrics, or a broker. ``rows``: of the last page, those that may
-    count connections.
+    count connections. ``missing``: the metrics of --metrics-map that the first page lacks, each
+    with the name on it that is most like it, "" without one; None: they may come later.
     """
 
     rows: dict[str, float]
+    missing: dict[str, str] | None
 
     @property
     def source(self) -> MetricsSource: ...
@@ -307,6 +315,7 @@ class MetricsPages:
     async def open(self) -> None:
         """Read each page once. Raises :class:`PeerError` for one that cannot be used."""
         pages = [await reader.read() for reader in self._readers]
+        self._require_named()
         for place, values in enumerate(pages):
             self._choose(place, values)
             if self._has_status_page and values and values.keys() <= _OF_COUNTS:
@@ -322,6 +331,18 @@ class MetricsPages:
                 if values.keys() - _OF_COUNTS:
                     self._runtime_of = place
                 return
+
+    def _require_named(self) -> None:
+        """Raise :class:`PeerError` for a metric of --metrics-map that no page has."""
+        lacking: dict[str, list[str]] = {}
+        for reader in self._readers:
+            for name, similar in (reader.missing or {}).items():
+                lacking.setdefault(name, []).append(similar)
+        for name, of_pages in lacking.items():
+            if len(of_pages) == len(self._readers):
+                urls = " and ".join(reader.source.url for reader in self._readers)
+                remedy = _remedy_of_name(max(of_pages))
+                raise PeerError(f"--metrics-map: {urls} has no metric {shown(name)}; {remedy}")
 
     async def close(self) -> None:
         for reader in self._readers:
@@ -374,6 +395,25 @@ class MetricsPages:
         return used
 
 
+def _missing(named: frozenset[str], page: MetricsPage, body: bytes) -> dict[str, str]:
+    """Those of the ``named`` metrics that a page lacks, each with the most similar name on it."""
+    missing = {}
+    for name in sorted(named - page.families.keys() - page.stamped):
+        similar = difflib.get_close_matches(name, parse_metrics(body).families, n=1)
+        missing[name] = similar[0] if similar else ""
+    return missing
+
+
+def _remedy_of_name(similar: str) -> str:
+    """How to name a metric that no page has. ``similar``: one that a page has; "" without one."""
+    if similar:
+        return f"did you mean {shown(similar)}?"
+    return (
+        "write a name that is on the page; if it comes with the first request, send one before the "
+        "run"
+    )
+
+
 def _way_to_map(body: bytes) -> str:
     """How to use a page of an unknown program: gauges of it that may count connections."""
     names = []
@@ -382,5 +422,5 @@ def _way_to_map(body: bytes) -> str:
             names.append(name)
     if not names:
         return "name one that counts connections with --metrics-map active=NAME, or leave it out"
-    shown = ", ".join(excerpt(name).strip('"') for name in names[:_MOST_PROPOSED])
-    return f"name what counts connections with --metrics-map active=NAME: {shown}"
+    proposed = ", ".join(excerpt(name).strip('"') for name in names[:_MOST_PROPOSED])
+    return f"name what counts connections with --metrics-map active=NAME: {proposed}"

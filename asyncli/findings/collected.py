@@ -18,6 +18,8 @@ _ASKED_BY = {
     "node": "--collect auto",
     "jvm": "--collect auto",
 }
+# They collect what is young more often than all of the heap.
+_GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 _BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
@@ -34,12 +36,24 @@ def collect_flags(kind: str) -> str:
 
 
 @finding("live_unknown", "info")
-def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Words:
-    """What is alive in a collected heap is known only right after a collection, and too few came.
+def live_unknown(
+    collections: int, rising: int, kind: str, forced: bool, most_bytes: float | None = None
+) -> Words:
+    """What is alive in a collected heap is known only right after a collection, and too few came;
+    or what was alive did not rise with the connections.
 
     ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
-    ``rising``: of these, while connections were opened; ``kind``: the server's runtime.
+    ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
+    ``most_bytes``: what was alive for each connection at most, where it did not rise with them.
     """
+    if most_bytes is not None:
+        return Words(
+            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
+            "for: what was alive after them did not rise with the connections (by at most "
+            f"{format_bytes(most_bytes)} for each)",
+            "see that --collect asks the process that holds the connections; where it does, hold "
+            "more of them",
+        )
     if forced:
         return Words(
             f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
@@ -51,7 +65,17 @@ def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Word
         "some of them while connections are opened"
     )
     asking = collect_flags(kind) or _BY_COMMAND
-    remedy = f"ask for collections ({asking}), or {remedy}"
+    by_asking = f"ask for collections ({asking})"
+    remedy = f"{by_asking}, or {remedy}"
+    if not collections and kind == "jvm":
+        # Its old generation is collected when that is full, which it may never be.
+        remedy = by_asking
+    if not collections and kind in _GENERATIONAL:
+        return Words(
+            f"{_CANNOT_BE_TOLD}: its page of metrics showed no full collection, and one of the "
+            "young generation alone does not show it",
+            remedy,
+        )
     if not collections:
         return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)
     if collections == 1:
@@ -70,6 +94,7 @@ def heap_of_a_part(
     processes: int | None,
     resident_bytes: float | None,
     goal_bytes: float | None,
+    server: str = "",
 ) -> Words:
     """What is alive is known of one process. It is divided by the connections only if that process
     holds them all: its descriptors rise by one for each.
@@ -79,7 +104,7 @@ def heap_of_a_part(
     the server then. ``resident_bytes``: the least that a connection took of the server's processes,
     where that is more than ``goal_bytes``, the most by the page when the heap has filled: then the
     server has memory that the page does not count, of C libraries or of mapped files, and the cost
-    at its goal is unknown.
+    at its goal is unknown. ``server``: its program's name; "" where it is unknown.
     """
     if resident_bytes is not None and goal_bytes is not None:
         return Words(
@@ -89,11 +114,24 @@ def heap_of_a_part(
             "plan with the server's resident memory after a long hold with all connections",
         )
     not_divided = "so what it keeps alive is not divided by them"
+    if share is not None and round(share, 2) <= 0:
+        return Words(
+            "the page of metrics is of another process: neither its descriptors nor its "
+            f"connections rose while this run's were opened, {not_divided}",
+            f"name the page of {server or 'the server'} itself (--server-metrics)",
+        )
+    if share is not None and share > 1:
+        return Words(
+            "the process of the page of metrics opened descriptors or connections for "
+            f"{format_share(share)} of those that this run opened: it holds others' too, "
+            f"{not_divided}",
+            "stop the other clients of this server, and run again",
+        )
     if share is not None:
         return Words(
-            "the page of metrics is of a process that opened descriptors or connections for "
-            f"{format_share(share)} of those that were opened: it does not hold them all, or holds "
-            f"others too, {not_divided}",
+            "the process of the page of metrics opened descriptors or connections for "
+            f"{format_share(share)} of those that this run opened: it does not hold them all, "
+            f"{not_divided}",
             "let one worker serve, or name a page that adds up all workers (--server-metrics)",
         )
     return Words(
@@ -119,8 +157,10 @@ def collections_forced(collections: int, longest_s: float) -> str:
 @finding(
     "collection_failed",
     "warning",
-    "mend that, or leave --collect out",
+    "make a collection possible, or leave --collect out",
 )
 def collection_failed(why: str) -> str:
-    """The server's runtime could not be asked for a collection. The run goes on without them."""
-    return f"no collection of the server's heap was asked for any more: {why}"
+    """The server's runtime could not be asked for a collection, or nothing showed that it made one.
+    The run goes on without them.
+    """
+    return f"asyncli asked for no more collections of the server's heap: {why}"

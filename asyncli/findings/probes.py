@@ -43,12 +43,17 @@ def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> s
     )
 
 
-@finding("{probe}_lost", "warning", "figures leave this gap blank", values=_PROBES)
-def probe_lost(probe: str, from_s: float, why: str, untrusted: bool) -> str:
+@finding("{probe}_lost", "warning", values=_PROBES)
+def probe_lost(probe: str, from_s: float, why: str, untrusted: bool) -> Words:
     """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap
     from then on. ``untrusted``: TLS failed, which is no sign that the server is silent.
     """
-    return f"{probe} could not be read from {format_clock(from_s)} on: {why}"
+    remedy = "figures leave this gap blank"
+    if probe.startswith(("status", "metrics")):
+        remedy = (
+            "have the page answer for the whole run: nothing that it counts is known in this gap"
+        )
+    return Words(f"{probe} could not be read from {format_clock(from_s)} on: {why}", remedy)
 
 
 @finding("{probe}_back", "info", values=_PROBES)

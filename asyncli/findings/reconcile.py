@@ -439,7 +439,7 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
             "Apache counts requests with ExtendedStatus On, and connections in prefork, or in "
             "event with one process",
         ),
-        "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
+        "page_silent": ("the page that counts was silent at the hold's end", _SEE_OTHERS),
         "page_of_a_part": (
             "by the kernel's sockets the server holds all connections, and the page of metrics "
             "counts fewer: it is of one of its processes, or of another server",

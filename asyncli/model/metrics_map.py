@@ -36,6 +36,8 @@ class MappedMetric(NamedTuple):
 def mapped_metric(text: str) -> MappedMetric:
     """Parse ``active=NAME{label="x"}``. ``ValueError`` says what is wrong."""
     match = _MAPPED.fullmatch(text)
+    if match is None and text.count("{") > text.count("}"):
+        raise ValueError(f"{shown(text)} has an open brace; {_EXAMPLE}")
     if match is None:
         raise ValueError(f"{shown(text)} names no metric; {_EXAMPLE}")
     if match["meaning"] not in MAPPED:

@@ -172,6 +172,15 @@ def growth(summary: Summary) -> Finding | None:
     return None
 
 
+def heap_unknown(summary: Summary) -> Finding | None:
+    """Why nothing is known of what is alive in a heap that is collected; None where it is known, or
+    where no heap is collected.
+    """
+    if summary.cost.live:
+        return None
+    return summary.finding("live_unknown", "heap_of_a_part", "heap_collected")
+
+
 def drift_of_server(summary: Summary) -> str:
     """The verdict of the server's drift, or ""."""
     drift = summary.drift.get("server_user")
@@ -185,6 +194,8 @@ _TOLD_FIRST = {host_shared.code, "cost_short_lived", *OF_ANOTHER}
 def stands_first(summary: Summary, finding: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
     if finding.code in _TOLD_FIRST or finding is growth(summary):
+        return True
+    if finding is heap_unknown(summary):
         return True
     return _is_of_bottleneck(summary, finding)
 

@@ -12,7 +12,15 @@ from asyncli.analysis.slope import Cost
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.answer import drift_of_server, is_heap_filling, is_hidden, server_name
+from asyncli.report.answer import (
+    as_doubt,
+    drift_of_server,
+    heap_unknown,
+    is_heap_filling,
+    is_hidden,
+    server_name,
+    with_remedy,
+)
 from asyncli.report.format import (
     bytes_each,
     capitalised,
@@ -63,9 +71,9 @@ def heap_answer(summary: Summary) -> str:
     """
     cost = summary.cost
     server = server_name(summary)
-    unknown = summary.finding("live_unknown", "heap_of_a_part", "heap_collected")
-    if not cost.live and unknown is not None:
-        return oneline(f"{capitalised(unknown.evidence, server)}; {unknown.remedy}.")
+    unknown = heap_unknown(summary)
+    if unknown is not None:
+        return as_doubt(unknown, with_remedy(summary, unknown))
     if not cost.live:
         return ""
     in_stacks = ""

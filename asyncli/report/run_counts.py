@@ -62,10 +62,13 @@ def counts_section(summary: Summary) -> doc.Section:
     if counts.divergences:
         divergences = [divergence_in_words(divergence) for divergence in counts.divergences]
         blocks.append(doc.Bullets(divergences, view=doc.View.PAGE))
-    if not blocks:
-        unknown = summary.finding("reconciliation_unknown")
-        if unknown is not None:
-            blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=doc.View.PAGE))
+    unknown = summary.finding("reconciliation_unknown")
+    if unknown is not None and unknown.fields["why"] == "page_silent":
+        # Whoever named the page looks for its counts.
+        view = doc.View.SHORT | doc.View.PAGE
+        blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=view))
+    elif unknown is not None and not blocks:
+        blocks.append(doc.Paragraph(with_remedy(summary, unknown), view=doc.View.PAGE))
     return doc.Section("counts", "Counts compared", blocks, tight=True)
 
 

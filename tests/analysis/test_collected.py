@@ -72,8 +72,26 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert heap.live is None
     asked, unknown = heap.findings
     assert asked.code == "collections_forced"
-    assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True})
+    assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True, "most_bytes": None})
     assert unknown.remedy.endswith("--plateaus 5")
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_answers_that_do_not_rise_are_no_cost(rises: bool) -> None:
+    """Nothing shows that they are of the process that holds the connections: another one's heap is as it is."""
+    run = a_run(2_000, batch=2, interval_s=0.02, plateaus=5)
+    asked = [run.first_connect_s - 1.5, *[run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]]
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+    for number, place in enumerate(asked):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        alive = 5e6 + 3_000 * (number % 2) + rises * 2_500 * (run.held.at(sample.t_s) or 0.0)
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
+    heap = heap_of(run)
+    assert (heap.live is not None) == rises
+    bounds = [finding.fields["most_bytes"] for finding in heap.findings if finding.code == "live_unknown"]
+    assert len(bounds) == (not rises)
+    assert all(0 < upper < 100 for upper in bounds)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +101,14 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
 def test_the_way_to_collections_is_one_that_the_runtime_has(kind: str, flag: str) -> None:
     assert flag in live_unknown(0, 0, kind, forced=False).remedy
     assert (flag in heap_collected("app", "X 1", kind, asked=False).remedy) == (flag != "COMMAND")
+
+
+@pytest.mark.parametrize(("kind", "is_full", "helps"), [("go", False, True), ("node", True, True), ("jvm", True, False)])
+def test_a_collection_of_the_young_generation_is_none(kind: str, is_full: bool, helps: bool) -> None:
+    """A page that counts only young ones showed no full one; the JVM may never make one, however many connect."""
+    unknown = live_unknown(0, 0, kind, forced=False)
+    assert ("full collection" in unknown.evidence) == is_full
+    assert ("more connections" in unknown.remedy) == helps
 
 
 def test_memory_beyond_the_page_leaves_no_goal() -> None:
@@ -112,6 +138,16 @@ def test_collections_of_the_hold_alone_are_one_level() -> None:
     [unknown] = heap.findings
     assert unknown.fields["collections"] > 20
     assert unknown.fields["rising"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("share", "says"), [(0.0, "name the page of nginx"), (0.5, "one worker"), (1.13, "other clients")], ids=["another's", "a worker's", "others too"]
+)
+def test_what_to_do_about_a_page_follows_its_descriptors(share: float, says: str) -> None:
+    """A page of another process is not mended by fewer workers."""
+    [refused] = heap_of(of_go(soak(), share=share)).findings
+    assert refused.fields["share"] == pytest.approx(share, abs=0.02)
+    assert says in refused.remedy
 
 
 def test_a_page_of_one_worker_of_two_is_refused() -> None:
@@ -172,6 +208,30 @@ def test_an_allocator_needs_no_collections() -> None:
     assert heap.live.bytes_per_connection == pytest.approx(2_447, rel=0.01)
     assert heap.live.collections == 0
     assert (heap.stacks, heap.at_goal) == (None, None)
+
+
+@pytest.mark.parametrize("per_s", [66.7, 100.0])
+@pytest.mark.parametrize("plateaus", [0, 5])
+@pytest.mark.parametrize("read_after_s", [0.01, 0.5, 0.98])
+def test_a_number_of_the_page_is_of_the_instant_at_which_it_changed(per_s: float, plateaus: int, read_after_s: float) -> None:
+    """Envoy writes its memory every 5 s, and counts its connections at once: the page's memory is of those of some seconds ago."""
+    run = a_run(2_000, batch=2, interval_s=2 / per_s, plateaus=plateaus)
+    written = 0.0
+    next_s = 0.0
+    for sample in run.samples:
+        if sample.t_s >= next_s - 0.2:
+            written = 6e6 + 15_800 * (run.held.at(sample.t_s - read_after_s) or 0.0)
+            next_s += 5.0
+        sample.values |= {metrics.RUNTIME_ALLOCATED_BYTES: written, metrics.RUNTIME_CONNECTIONS: run.held.at(sample.t_s) or 0.0}
+    live = heap_of(run).live
+    assert live is not None
+    low, high = live.ci95
+    assert low <= 15_800 <= high
+    assert live.half_width < 0.07 * 15_800
+    assert live.fixed_bytes == pytest.approx(6e6, abs=7e5)
+    if not plateaus and not live.of_levels:
+        # When it changed, between two pages, nobody knows.
+        assert live.half_width >= 0.5 * per_s * 15_800 / 2_000 * 0.95
 
 
 def test_a_runtime_that_says_no_goal_has_no_cost_at_it() -> None:

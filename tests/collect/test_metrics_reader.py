@@ -141,7 +141,7 @@ async def test_a_page_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
             await asyncio.sleep(0.05)
 
     with speaking(trickle) as at:
-        assert "no answer" in await refusal(f"http://{at}/metrics")
+        assert "end within" in await refusal(f"http://{at}/metrics")
 
 
 async def test_gigabytes_are_cut_off() -> None:
@@ -186,6 +186,33 @@ async def test_a_metric_that_the_user_names_counts() -> None:
     assert values["status.active"] == 7 + 1
     assert values["runtime.heap_bytes"] == 582496
     assert reader.source.products == ("--metrics-map", "Go")
+
+
+@pytest.mark.parametrize(("name", "similar"), [("go_memstats_heap_aloc_bytes", "'go_memstats_heap_alloc_bytes'?"), ("nope_nope", "")])
+async def test_a_metric_that_no_page_has_is_refused_before_the_run(name: str, similar: str) -> None:
+    mapped = mapped_product([mapped_metric(f"active={name}")])
+    with serving(answer=page(GO)) as server:
+        pages = MetricsPages([MetricsReader(server.url, mapped=mapped)], has_status_page=False)
+        with pytest.raises(PeerError) as caught:
+            await pages.open()
+        await pages.close()
+    message = str(caught.value)
+    assert "--metrics-map" in message
+    assert f"'{name}'" in message
+    assert similar in message
+
+
+async def test_a_metric_may_be_on_one_page_of_two() -> None:
+    texts = iter([GO, "ws 1\n", GO, "ws 8\n"])
+    mapped = mapped_product([mapped_metric("active=ws")])
+    with serving(answer=lambda _: page(next(texts))) as server:
+        pages = MetricsPages([MetricsReader(f"{server.url}{place}", mapped=mapped) for place in range(2)], has_status_page=False)
+        try:
+            await pages.open()
+            _, second = [await poll(True) for poll in pages.polls.values()]
+        finally:
+            await pages.close()
+    assert second.values["status.active"] == 8
 
 
 @pytest.mark.parametrize(("first", "counted"), [(1, 51), (0, 52), (2, 52)], ids=["ours", "none", "another's"])

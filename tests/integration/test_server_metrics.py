@@ -107,3 +107,13 @@ def test_a_page_of_no_use_refuses_the_soak_in_one_line(tmp_path: Path) -> None:
     (line,) = done.err.splitlines()
     assert f"metrics page {server.url}: " in line
     assert "HTML" in line
+
+
+def test_a_metric_that_is_not_on_the_page_refuses_the_soak_in_one_line(tmp_path: Path) -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Length: 80\r\n\r\n" + b"go_goroutines 8\ngo_memstats_heap_alloc_bytes 5000000\n".ljust(80)
+    with serving(answer=page) as server:
+        asked = ("--server-metrics", server.url, "--metrics-map", "active=go_gorutines")
+        done = here(tmp_path, "soak", "http://127.0.0.1:1/", "-c", "5", *asked)
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert "'go_goroutines'?" in line

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from lab_clients import asked_until, group, hung_up, made, opened, refusal
 
+from asyncli.cli.lab import _flags
 from asyncli.lab import choose, java
 from asyncli.model.errors import PlanError
 
@@ -151,6 +152,8 @@ async def test_a_server_reports_its_own_metrics(name: str, temporary: Path, monk
     async with server:
         held = await opened(server.url, 5 if can_hold else 0)
         page = await page_of(server.metrics_url)
+        # So that the heap is collected while connections are opened.
+        assert "--ramp 67/s" in [*_flags(server)]
         assert [line for line in server.complaints if "error" in line.lower()] == []
         if METRICS[name] is NODE:
             await collect(server)
@@ -162,3 +165,14 @@ async def test_a_server_reports_its_own_metrics(name: str, temporary: Path, monk
     # By itself at SIGTERM.
     assert (process.returncode != -signal.SIGKILL, group(pid)) == (True, [])
     assert not list(temporary.iterdir())
+
+
+async def test_the_first_commands_for_a_heap_work_as_they_are_written() -> None:
+    """The port of the server that the first line starts, and that of its page, are in the second."""
+    text = (Path(__file__).parents[2] / "docs" / "howto" / "collected-heaps.md").read_text(encoding="utf-8")
+    name, port = re.findall(r"^asyncli lab (\S+) --port (\d+)$", text, re.MULTILINE)[0]
+    (soak,) = re.findall(r"^asyncli soak .*--server-metrics http.*$", text, re.MULTILINE)
+    server = choose(name, port=int(port))
+    server.status_port = int(port) + 1
+    assert soak.split()[-1] == server.url
+    assert str(server.metrics_url) in soak.split()

@@ -12,7 +12,7 @@ from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.model.topology import Place
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import headroom, one_line
+from asyncli.report.answer import headroom, one_line, stands_first
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
@@ -113,3 +113,12 @@ def test_the_bar_of_a_connection_says_of_which_heap_it_is() -> None:
         summary = summarise(run)
         bar = pictures(run, summary, analyse(run))[0]
         assert ("was filling" in bar.caption) == told
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_why_a_heap_is_unknown_is_said_once(share: float) -> None:
+    summary = summarise(of_go(soak(), share=share))
+    [refused] = [finding for finding in summary.findings if finding.code == "heap_of_a_part"]
+    assert stands_first(summary, refused)
+    assert refused.remedy in heap_answer(summary)
+    assert heap_answer(summary).startswith("Warning: ")

@@ -170,3 +170,16 @@ def test_what_is_left_over_is_not_below_zero_in_a_sentence() -> None:
     assert "40 B" in said
     assert "exceed" in said
     assert "-30 B" not in said
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_page_that_was_silent_at_the_end_is_why_the_counts_are_missing(verbose: bool) -> None:
+    """Also where its counts had differed before."""
+    run = a_run(5_000)
+    hold = run.phase("hold")
+    assert hold is not None
+    ramp_middle_s = (run.first_connect_s + hold.start_s) / 2
+    shifted = raised(run, -500.0, "status.active", since_s=ramp_middle_s)
+    said = printed(without(shifted, "status.", since_s=hold.start_s), verbose=verbose)
+    (counts,) = re.findall(r"counts are unknown:[^.;]*", " ".join(said.split()))
+    assert "silent" in counts
