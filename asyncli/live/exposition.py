@@ -49,10 +49,11 @@ _BOUNDS_S = (
 
 def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
-    return page_of(_families(feed), accept)
+    return page_of(families_of(feed), accept)
 
 
-def _families(feed: RunFeed) -> Iterator[Metric]:
+def families_of(feed: RunFeed) -> Iterator[Metric]:
+    """All metrics of a run, which :mod:`asyncli.live.otlp` sends too."""
     state = feed.state
     plan = feed.plan
     yield _labelled(

@@ -88,6 +88,7 @@ class RunFeed:
         self.events: deque[RunEvent] = deque(maxlen=_MOST_KEPT)
         #: Why the run does not continue; "" while it does.
         self.why_ended = ""
+        self.run_id = ""
         #: Seconds since 1970.
         self.began_s = 0.0
         #: How often the histories have changed so that what was sent of them is void.
@@ -147,6 +148,7 @@ class RunFeed:
         fold_news(self._fold, news)
         self.plan = news.plan
         self.began_s = news.began_s
+        self.run_id = news.run_id
         for phase in news.phases:
             if phase.name == "ramp":
                 self._ramp_s = phase.start_s

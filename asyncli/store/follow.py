@@ -51,6 +51,7 @@ class News(msgspec.Struct):
     #: When the run began (s since 1970).
     began_s: float = 0.0
     events: list[RunEvent] = msgspec.field(default_factory=list)
+    run_id: str = ""
 
 
 class Follower:
@@ -148,6 +149,7 @@ class Follower:
             frame.complete,
             frame.started_wall_s,
             self._new_events(connection),
+            frame.id,
         )
 
     def _catch_up(
