@@ -107,19 +107,20 @@ class CostMeter:
             self.ask(now_s)
         return so_far
 
-    def ask(self, now_s: float) -> None:
-        """Have the cost computed, if that is due at ``now_s``."""
+    def ask(self, now_s: float) -> bool:
+        """Have the cost computed, if that is due at ``now_s``; whether it is now."""
         if self._process is None or self._is_asked or now_s < self._next_s:
-            return
+            return False
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
         except OSError:
             self.close()
-            return
+            return False
         self._is_asked = True
         self._next_s = now_s + EVERY_S
+        return True
 
     def answer(self, now_s: float, timeout_s: float = 0.0) -> CostSoFar | None:
         """The cost that was asked for, once it has been computed."""

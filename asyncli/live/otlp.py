@@ -113,7 +113,7 @@ class OtlpSender:
         if not (feed.state.over or ended.is_set()):
             return False
         latest_s = time.monotonic() + _COMPUTES_S
-        while time.monotonic() < latest_s and not (feed.state.over and feed.so_far is not None):
+        while time.monotonic() < latest_s and not (feed.state.over and feed.is_final):
             await asyncio.sleep(_LOOK_S)
         return True
 

@@ -9,21 +9,9 @@ from asyncli.analysis.drift import drifts, in_words
 from asyncli.analysis.totals import fold
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
 from asyncli.report.summary import limits_of, summarise
 from asyncli.report.summary_parts import CostPart
-
-
-class LimitSoFar(msgspec.Struct, frozen=True):
-    """A limit of --fail-if. ``amount``: the value with its unit and interval. ``is_crossed``: None
-    if that is undecided.
-    """
-
-    text: str
-    key: str
-    bound: float
-    value: float | None
-    amount: str
-    is_crossed: bool | None
 
 
 class CostSoFar(msgspec.Struct, frozen=True):
@@ -61,20 +49,4 @@ def cost_so_far(run: Run) -> CostSoFar:
 
 def _limits_so_far(run: Run, analyses: Analyses) -> tuple[LimitSoFar, ...]:
     outcomes, _ = limits_of(run.plan, summarise(run, analyses))
-    limits = []
-    for outcome in outcomes:
-        threshold = outcome.threshold
-        bound = float(threshold.bound)
-        if outcome.whole is not None:
-            bound *= outcome.whole
-        limits.append(
-            LimitSoFar(
-                threshold.text,
-                threshold.key,
-                bound,
-                outcome.value,
-                outcome.amount,
-                outcome.crossed,
-            )
-        )
-    return tuple(limits)
+    return tuple(limit_so_far(outcome) for outcome in outcomes)

@@ -15,9 +15,8 @@ from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
 from asyncli.report.cost_so_far import CostSoFar
-from asyncli.report.live_thresholds import LiveLimits
-from asyncli.report.summary import CostPart, Summary
-from asyncli.report.thresholds import parse
+from asyncli.report.limits_so_far import LimitSoFar, LimitsSoFar
+from asyncli.report.summary import CostPart
 
 # Rates and latencies cover this time: steady to read, yet quick to change.
 _RECENT_S = 10
@@ -95,6 +94,8 @@ class LiveState(msgspec.Struct):
     cost: CostPart | None = None
     cost_at_s: float | None = None
     cost_unknown: str = ""
+    #: Each limit of --fail-if.
+    limits: tuple[LimitSoFar, ...] = ()
     generator_bytes: float | None = None
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
@@ -186,6 +187,7 @@ class LiveFold:
         self._state.streams = streams_each(plan.streams, [])
         if plan.agent is not None:
             self._state.host = "the server's host"
+        self._limits = LimitsSoFar(plan)
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -239,6 +241,7 @@ class LiveFold:
 
     def _count(self, tick: Tick) -> None:
         state = self._state
+        self._limits.tick(tick)
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
@@ -306,6 +309,7 @@ class LiveFold:
         state.cost = so_far.cost
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
+        self._limits.computed(so_far.limits)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""
@@ -335,6 +339,7 @@ class LiveFold:
         state = self._state
         state.findings = tuple(self._findings)
         state.events = tuple(self._events)
+        state.limits = self._limits.state()
         self._progress()
         return msgspec.structs.replace(
             state,
@@ -458,8 +463,8 @@ class LiveObserver:
         self.stop: Callable[[str], None] = lambda _because: None
         self.failed: Callable[[BaseException], None] = lambda _error: None
         self._display_failed = False
-        limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
-        self._limits = LiveLimits(limits, plan.connections)
+        #: Those of this session alone, counted even when the display has failed.
+        self._limits = LimitsSoFar(plan) if plan.abort else None
 
     def __enter__(self) -> Self:
         return self
@@ -488,10 +493,16 @@ class LiveObserver:
         self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        crossed = self._limits.crossed(tick)
+        self._stop_if_crossed(tick)
+        self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
+
+    def _stop_if_crossed(self, tick: Tick) -> None:
+        if self._limits is None:
+            return
+        self._limits.tick(tick)
+        crossed = self._limits.crossed()
         if crossed is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
-        self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 
     def sample(self, sample: Sample) -> None:
         self._fold_and_show(lambda: self.fold.sample(sample), at_once=False)
