@@ -175,8 +175,11 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
 
 
 # Buckets from which numpy pays: loading it takes as long as the loop takes for a million buckets.
-# And the buckets that are summed at once: more cost memory and gain nothing.
-_WORTH_LOADING, _WORTH_NUMPY, _AT_ONCE = 200_000, 1_000, 250_000
+_WORTH_LOADING = 200_000
+_WORTH_NUMPY = 1_000
+# The buckets that are summed at once: with 250,000, most of which are in no cache of the CPU by
+# then, a histogram takes 9.8 us in place of 7.4.
+_AT_ONCE = 20_000
 
 
 def _has_numpy() -> bool:

@@ -242,7 +242,9 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
         counts_by_tick = [counts_of(tick) for _, tick in run.ticks]
         totals = Counter[str]()
         for counts in counts_by_tick:
-            totals.update(counts)
+            # Most seconds have none.
+            if counts:
+                totals.update(counts)
         for cause, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])):
             if not total:
                 continue
