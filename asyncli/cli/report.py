@@ -82,8 +82,8 @@ def command(
             require_folder(flag, folder)
     # Before it is read: a run that ends meanwhile is complete.
     is_written = is_locked(path)
-    # A night's run is half a million long-lived objects: exempt them from garbage collection, before
-    # the first one, which would take 0.2 s.
+    # A night's run is half a million long-lived objects: exempt them from garbage collection,
+    # before the first one, which would take 0.2 s.
     gc.disable()
     results = read_results(path)
     gc.freeze()

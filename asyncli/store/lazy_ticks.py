@@ -21,8 +21,8 @@ _NONE = msgspec.msgpack.encode(Histogram())
 
 
 class StoredHistogram:
-    """A read-only :class:`Histogram` that keeps its packed bytes, and from the first decoding on its
-    least and greatest value: whether a second had a late answer is asked again of each. Raises
+    """A read-only :class:`Histogram` that keeps its packed bytes, and from the first decoding on
+    its least and greatest value: whether a second had a late answer is asked again of each. Raises
     :class:`StoreError` if they are damaged.
     """
 
