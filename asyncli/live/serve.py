@@ -24,6 +24,7 @@ from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
 from asyncli.model.certificates import identify
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
+from asyncli.web.running import run_until
 
 #: So long after the soak's end the last values may still be sent.
 LAST_VALUES_S = 8.0
@@ -128,22 +129,6 @@ class _FeedReader:
         self.feed.close()
 
 
-async def serve_until(
-    server: PageServer | _FeedReader, ended: asyncio.Event, linger_s: float = 0.0
-) -> None:
-    """Serve a server that listens until ``linger_s`` seconds after ``ended``."""
-    running = asyncio.create_task(server.run())
-    ending = asyncio.create_task(ended.wait())
-    await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)
-    if not running.done():
-        await asyncio.wait({running}, timeout=linger_s)
-    ending.cancel()
-    running.cancel()
-    await asyncio.wait({running, ending})
-    if not running.cancelled():
-        running.result()
-
-
 async def _beside_a_soak(settings: Settings) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -169,7 +154,7 @@ async def _beside_a_soak(settings: Settings) -> None:
         sent = asyncio.Event()
         sending = asyncio.create_task(_send(settings.otlp, server.feed, ended, sent))
         # The values are read until the last ones were sent.
-        await serve_until(server, sent, linger_s)
+        await run_until(server.run(), sent, linger_s)
         await sending
     finally:
         await server.close()

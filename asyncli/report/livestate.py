@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import msgspec
@@ -14,6 +14,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
+from asyncli.model.samples import first_read
 from asyncli.report.cost_so_far import CostSoFar
 from asyncli.report.limits_so_far import LimitSoFar, LimitsSoFar
 from asyncli.report.summary import CostPart
@@ -108,13 +109,6 @@ class LiveState(msgspec.Struct):
     events_seen: int = 0
     #: The last phase has ended, or the writer has.
     over: bool = False
-
-
-_MEMORY = {
-    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
-    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
-    "generator": (metrics.GENERATOR_USS_BYTES,),
-}
 
 
 def _forget_ticks(state: LiveState) -> None:
@@ -300,9 +294,9 @@ class LiveFold:
 
     def _memory(self, values: Mapping[str, float]) -> None:
         state = self._state
-        state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
-        state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
-        state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
+        state.server_bytes = _last_read("server", values, state.server_bytes)
+        state.kernel_bytes = _last_read("kernel", values, state.kernel_bytes)
+        state.generator_bytes = _last_read("generator", values, state.generator_bytes)
 
     def cost(self, so_far: CostSoFar) -> None:
         state = self._state
@@ -439,14 +433,10 @@ def _add(counts: dict[str, int], further: Mapping[str, int]) -> None:
         counts[name] = counts.get(name, 0) + count
 
 
-def _first(
-    values: Mapping[str, float], names: Iterable[str], otherwise: float | None
-) -> float | None:
-    """The first of these metrics that was read."""
-    for name in names:
-        if name in values:
-            return values[name]
-    return otherwise
+def _last_read(whose: str, values: Mapping[str, float], before: float | None) -> float | None:
+    """The memory of a sample; where it has none, as ``before``."""
+    memory_bytes = first_read(metrics.MEMORY[whose], values)
+    return before if memory_bytes is None else memory_bytes
 
 
 class LiveObserver:

@@ -36,10 +36,10 @@ ROLE_OF: dict[str, Role] = {
 
 #: (Metrics, the first of which that was read is drawn; label; role).
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
-    ((metrics.HOST_USED_BYTES,), "{host}", "total"),
-    ((metrics.KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
-    ((metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES), "{server}", "server"),
-    ((metrics.GENERATOR_USS_BYTES,), "asyncli", "ours"),
+    (metrics.MEMORY["host"], "{host}", "total"),
+    (metrics.MEMORY["kernel"], "kernel", "kernel"),
+    (metrics.MEMORY["server"], "{server}", "server"),
+    (metrics.MEMORY["generator"], "asyncli", "ours"),
     ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
 # Drawn only if it explains a visible jump of the host's memory (bytes).
