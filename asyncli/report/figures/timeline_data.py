@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from asyncli.analysis.totals import errors
-from asyncli.core.histogram import Histogram, summed
+from asyncli.core.histogram import Histogram, RangeSums
 from asyncli.model import metrics
 from asyncli.model.records import Phase, PhaseName, RunEvent, Tick
 from asyncli.model.run import Run
@@ -119,8 +119,8 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
         _connections(run, asked, width),
         memory(run, width, server),
         _beats(run, width),
-        _quantiles("latency", "Latency of heartbeats", run, width, lambda tick: tick.latency_us),
-        _quantiles("lateness", "Lateness of asyncli", run, width, lambda tick: tick.lateness_us),
+        _quantiles("latency", "Latency of heartbeats", run, width, run.latency_sums),
+        _quantiles("lateness", "Lateness of asyncli", run, width, run.lateness_sums),
         *_losses(run, width),
     ]
     filled = [panel for panel in panels if panel.lines]
@@ -214,20 +214,20 @@ def _covered(t_s: Any) -> Any:
     return covered_s
 
 
-def _quantiles(
-    key: str, title: str, run: Run, width_s: float, of: Callable[[Tick], Histogram]
-) -> Panel:
+def _quantiles(key: str, title: str, run: Run, width_s: float, sums: RangeSums) -> Panel:
     instants = []
-    histograms = []
-    for at_s, tick in run.ticks:
-        if of(tick):
+    numbers = []
+    for number, (at_s, _) in enumerate(run.ticks):
+        if sums.has_any(number):
             instants.append(at_s)
-            histograms.append(of(tick))
+            numbers.append(number)
     t_s = np.array(instants)
     shares = [share for _, share, _ in _QUANTILES]
     values_us = []
     for first, beyond in stretches(t_s, width_s):
-        values_us.append(summed(histograms[first:beyond]).quantiles(shares))
+        # Those between without any add nothing.
+        whole = sums.between(numbers[first], numbers[beyond - 1] + 1)
+        values_us.append(whole.quantiles(shares))
     lines = []
     for place, (label, _, role) in enumerate(_QUANTILES if values_us else ()):
         seconds = np.array([max(_LEAST_S, (values[place] or 0.0) / 1e6) for values in values_us])
