@@ -26,10 +26,10 @@ def added_up(
     """The sum of all arguments, which are not changed. ``known``: fields whose sum is known."""
     parts, whole = (first, *others), type(first)()
     for name, how in summable(type(first)).items():
-        if name in known:
-            setattr(whole, name, known[name])
-        else:
-            setattr(whole, name, how([getattr(part, name) for part in parts]))
+        total = known.get(name)
+        if total is None:
+            total = how([getattr(part, name) for part in parts])
+        setattr(whole, name, total)
     return whole
 
 
