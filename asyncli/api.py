@@ -35,13 +35,12 @@ from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.forest import forest
 from asyncli.report.figures.timeline_and_deaths import timeline_panels
 from asyncli.report.figures.timeline_data import timeline
+from asyncli.report.live_thresholds import require_limits
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.run_costs import server_level
 from asyncli.report.run_report import print_report
-from asyncli.report.summary import Summary
 from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_of
 from asyncli.report.terminal import html_of, print_document, text_of
-from asyncli.report.thresholds import require as require_limits
 from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
     Raises :class:`~asyncli.model.errors.PlanError` with the key, the problem and the remedy.
     """
     plan = build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
-    require_limits(plan.fail_if, Summary)
+    require_limits(plan)
     return plan
 
 

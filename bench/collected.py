@@ -1,10 +1,11 @@
 """Counts how often the costs of a collected heap hold the truth, on real servers.
 
     python bench/collected.py [--servers go-http node-http] [--connections 4000] [--repeats 5]
-    [--collected 0] [--ramp 60] [--hold 50] [--rest 200] [--keep FOLDER]
+    [--collected 0] [--collected-connections 450] [--truths 1] [--ramp 60] [--hold 50] [--rest 200]
+    [--keep FOLDER]
 
 The truth of *live* is a line through collections that asyncli forces at eight plateaus, in a run of
-its own. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
+its own; of several such runs (--truths), their mean, with twice its standard error. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
 seconds, with all connections and with half of them. It is compared with the line of a repeat at so
 many connections, and what its processes had beside the heap before the first connect: a slope of
 two such holds would be worse known than what it is the truth for, as each collection sets another
@@ -12,7 +13,10 @@ goal. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
 *Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
-collection at each of five plateaus (``--collect``), and reads no page. Beside them, the slope of resident memory, which is what a report had without the page.
+collection at each of five plateaus (``--collect``), and reads no page. Their truth is of as many
+connections, from their first plateau on: the first connections cost more than later ones. Beside
+them, the slope
+of resident memory, which is what a report had without the page.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from asyncli.store.reader import read_run
 
 LAST_S = 15.0
 NEAR = 0.05
+WHOLE = 0.95
 LINES: dict[str, Callable[[Costs], Cost | None]] = {
     "at goal": lambda cost: cost.heap.at_goal,
     "resident": lambda cost: cost.server_user,
@@ -62,7 +67,14 @@ class Setup(NamedTuple):
     reads_page: bool = True
 
 
-COLLECTED = Setup(450, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
+class Truth(NamedTuple):
+    """Bytes a connection, and twice the standard error of the runs' mean; of one run its own."""
+
+    bytes_per_connection: float
+    half_width: float
+
+    def __str__(self) -> str:
+        return f"{self.bytes_per_connection:,.0f} B ± {self.half_width:,.0f}"
 
 
 async def main() -> None:
@@ -71,6 +83,8 @@ async def main() -> None:
     parser.add_argument("--connections", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--collected", type=int, default=0, help="repeats with --collect")
+    parser.add_argument("--collected-connections", type=int, default=450)
+    parser.add_argument("--truths", type=int, default=1, help="runs that a truth is the mean of")
     parser.add_argument("--ramp", type=int, default=60, help="seconds of the ramp")
     parser.add_argument("--hold", type=int, default=50)
     parser.add_argument("--rest", type=int, default=200, help="seconds of the hold at rest")
@@ -85,50 +99,98 @@ async def main() -> None:
 
 
 async def compare_with_truth(name: str, options: argparse.Namespace, folder: Path) -> None:
-    at_eight = Setup(options.connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
     for_long = Setup(options.connections, options.ramp, hold=options.rest)
     with_half = Setup(options.connections // 2, options.ramp, hold=options.rest)
     by_page = Setup(options.connections, options.ramp, hold=options.hold)
-    forced = await run_of(name, at_eight, folder / f"{name}-forced.db")
+    truth = await truth_of(name, options.connections, options, folder)
+    print(f"\n{name}: live {truth}", flush=True)
     at_rest = await run_of(name, for_long, folder / f"{name}-rest.db")
     half_at_rest = await run_of(name, with_half, folder / f"{name}-rest-half.db")
-    live = costs(forced).heap.live
-    print(f"\n{name}: live {shown(live)}", flush=True)
     repeats = [
         await run_of(name, by_page, folder / f"{name}-{number:02}.db")
         for number in range(options.repeats)
     ]
     known = [costs(run) for run in repeats]
-    collected = [
-        costs(await run_of(name, COLLECTED, folder / f"{name}-collected-{number:02}.db"))
+    if truth is not None:
+        report("live", [cost.heap.live for cost in known], truth)
+    report_at_rest(repeats, known, [half_at_rest, at_rest])
+    if options.collected:
+        await compare_collected(name, options, folder)
+
+
+async def compare_collected(name: str, options: argparse.Namespace, folder: Path) -> None:
+    count = options.collected_connections
+    setup = Setup(count, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
+    truth = await truth_of(name, count, options, folder, since=count / setup.plateaus)
+    print(f"{name}, {count} connections: live {truth}", flush=True)
+    label = "collected"
+    if count != 450:
+        label = f"collected-{count}"
+    known = [
+        costs(await run_of(name, setup, folder / f"{name}-{label}-{number:02}.db"))
         for number in range(options.collected)
     ]
-    print(f"{name}:")
-    if live is not None:
-        report("live", [cost.heap.live for cost in known], live.bytes_per_connection)
-        of_450 = [cost.heap.live for cost in collected]
-        report("collected", of_450, live.bytes_per_connection)
-    report_at_rest(repeats, known, [half_at_rest, at_rest])
+    if truth is not None:
+        report("collected", [cost.heap.live for cost in known], truth)
 
 
-def shown(cost: Cost | None) -> str:
-    if cost is None:
-        return "unknown"
-    return f"{cost.bytes_per_connection:,.0f} B ± {cost.half_width:,.0f}"
+async def truth_of(
+    name: str, connections: int, options: argparse.Namespace, folder: Path, since: float = 0.0
+) -> Truth | None:
+    """The mean of several runs with eight plateaus; None if one of them tells no cost. ``since``:
+    by a line through their collections with so many connections or more.
+    """
+    setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
+    values = []
+    half_width = 0.0
+    for number in range(options.truths):
+        run = await run_of(name, setup, folder / f"{name}-forced-{connections}-{number}.db")
+        live = costs(run).heap.live
+        if live is None:
+            return None
+        half_width = live.half_width
+        if since:
+            values.append(slope_since(run, since))
+        else:
+            values.append(live.bytes_per_connection)
+    if len(values) > 1:
+        half_width = 2 * statistics.stdev(values) / len(values) ** 0.5
+    return Truth(statistics.mean(values), half_width)
 
 
-def report(label: str, known: Sequence[Cost | None], truth: float) -> None:
+def slope_since(run: Run, least: float) -> float:
+    """The slope (bytes) of a line through the collections with so many connections or more."""
+    hold = run.phase("hold")
+    assert hold is not None
+    assert hold.end_s is not None
+    counts = []
+    live = []
+    for t_s, value in run.series(metrics.RUNTIME_FORCED_BYTES).rows():
+        held = run.held.at(t_s) or 0.0
+        # A plateau ends on a whole batch.
+        if t_s <= hold.end_s + LAST_S / 2 and held >= WHOLE * least:
+            counts.append(held)
+            live.append(value)
+    return statistics.linear_regression(counts, live).slope
+
+
+def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
     told = [cost for cost in known if cost is not None]
     if not told:
         print(f"  {label:9} told by 0 of {len(known)}")
         return
-    held = sum(cost.ci95[0] <= truth <= cost.ci95[1] for cost in told)
+    value = truth.bytes_per_connection
+    held = sum(cost.ci95[0] <= value <= cost.ci95[1] for cost in told)
+    agree = sum(
+        abs(cost.bytes_per_connection - value) <= cost.half_width + truth.half_width
+        for cost in told
+    )
     values = statistics.median(cost.bytes_per_connection for cost in told)
     half = statistics.median(cost.half_width / cost.bytes_per_connection for cost in told)
     widest = max(cost.half_width / cost.bytes_per_connection for cost in told)
     print(
-        f"  {label:9} told by {len(told)} of {len(known)}, {held} hold {truth:,.0f} B: median "
-        f"{values:,.0f} B, half width {half:.1%}, at most {widest:.1%}"
+        f"  {label:9} told by {len(told)} of {len(known)}, {held} hold {value:,.0f} B, "
+        f"{agree} meet {truth}: median {values:,.0f} B, half width {half:.1%}, at most {widest:.1%}"
     )
 
 

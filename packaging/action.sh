@@ -16,6 +16,7 @@ mkdir -p "$RESULTS"
 trap 'rm -f "$RESULTS"/.*.secrets' EXIT
 words=()
 [ -z "$PLAN" ] || words+=("--plan=$PLAN")
+while IFS= read -r run; do [ -z "${run//[[:space:]]/}" ] || words+=("--baseline-run=$run"); done <<< "$BASELINE_RUN"
 while IFS= read -r limit; do [ -z "${limit//[[:space:]]/}" ] || words+=("--fail-if=$limit"); done <<< "$FAIL_IF"
 # xargs splits by a shell's quoting rules, but expands and runs nothing. It prints the words before an open quote: only its status tells.
 while IFS= read -r -d '' word; do words+=("$word"); done < <(printf '%s' "$ARGS" | xargs -r printf '%s\0')
@@ -34,8 +35,12 @@ status=0
 } 3>&1 | tee "$RESULTS/report.txt" || status=$?
 echo "::$token::"
 {
-    printf '## asyncli soak\n\n'
-    if [ -s "$RESULTS/run.json" ]; then "$ASYNCLI" report "$RESULTS/run.db"; else tail -n 20 "$RESULTS/errors.txt"; fi | sed 's/^/    /'
+    if [ -s "$RESULTS/run.json" ]; then
+        "$ASYNCLI" report "$RESULTS/run.db" --summary markdown
+    else
+        printf '## asyncli soak\n\n'
+        tail -n 20 "$RESULTS/errors.txt" | sed 's/^/    /'
+    fi
 } >> "$GITHUB_STEP_SUMMARY"
 verdict=$("${ASYNCLI%/*}/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["run"]["verdict"])' "$RESULTS/run.json" 2>/dev/null || true)
 echo "verdict=$verdict" >> "$GITHUB_OUTPUT"

@@ -347,9 +347,9 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     # Without an upper end (a stall) the difference has no interval, but a p-value.
     if math.isfinite(low) and math.isfinite(high):
         difference.ci95 = (low, high)
-    difference.why = _why_incomparable(row, first, second)
+    difference.why = why_incomparable(row, first, second)
     if not difference.why:
-        difference.why = _why_late(row, difference.difference, first, second)
+        difference.why = why_late(row, difference.difference, first, second)
     if not difference.why:
         difference.p_value = p_value
     return difference
@@ -401,7 +401,7 @@ _OF_AN_INVALID_RUN: tuple[Group, ...] = ("latency", "losses")
 _OF_BOTH_ENDS = ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel")
 
 
-def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+def why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a number means different things in the two runs, or ""."""
     return (
         _why_invalid(row, first, second)
@@ -465,7 +465,7 @@ def _why_not_as_many(row: Number, first: MeasuredRun, second: MeasuredRun) -> st
     )
 
 
-def _why_late(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
+def why_late(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a difference of latencies may be asyncli's lateness, or ""."""
     if row.group != "latency":
         return ""
@@ -542,7 +542,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
         findings += _caveats(run)
     sysctls = [key for key in by_key if key.startswith("sysctls.")]
     for entry, differences in (
-        (comparison.compare_plan, of(filter(_is_of_plan, by_key))),
+        (comparison.compare_plan, of(filter(is_of_plan, by_key))),
         (comparison.compare_host, of([*HOST, "local"])),
         (comparison.compare_asyncli, of(OURS)),
         (comparison.compare_sysctls, of(sysctls)),
@@ -557,7 +557,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     return sorted(findings, key=lambda finding: _BY_SEVERITY.index(finding.severity))
 
 
-def _is_of_plan(key: str) -> bool:
+def is_of_plan(key: str) -> bool:
     """Whether a fact is of the plan, and says more than where the server is."""
     if key == "protocol":
         return True

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,10 @@ class Repeat(msgspec.Struct, frozen=True):
 
     share: float = 0.0
     absolute: float = 0.0
+
+    def variance(self, value: float) -> float:
+        """The variance between repeats of a run that measured this value."""
+        return (self.share * value) ** 2 + self.absolute**2
 
 
 NO_SCATTER = Repeat()
@@ -218,57 +222,72 @@ def quantile(stretches: Stretches | str, q: float) -> Estimate | str:
     return Estimate(sum(at(q)) / 2, low, high, freedom)
 
 
+class Variance(NamedTuple):
+    """A variance and its degrees of freedom."""
+
+    value: float
+    freedom: float
+
+    def reach(self, chance: float) -> float:
+        """How far beyond the estimate its truth is at most, but for this chance."""
+        from asyncli.analysis.special import stdtrit
+
+        return math.sqrt(self.value) * float(stdtrit(self.freedom, 1 - chance))
+
+
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
     """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference; at p = 0.05
     the interval ends at zero.
     """
-    from asyncli.analysis.special import stdtr, stdtrit
+    from asyncli.analysis.special import stdtr
 
-    scatter = sum((repeat.share * run.value) ** 2 + repeat.absolute**2 for run in (a, b))
+    scatter = sum(repeat.variance(run.value) for run in (a, b))
     # The scatter of both runs comes from the same repeats: it is one estimate.
-    between = [(scatter, float(REPEAT_FREEDOM))] if scatter > 0 else []
-
-    def side(down: Estimate, up: Estimate) -> tuple[float, float]:
-        """Standard error and degrees of freedom of ``down``'s lower side and ``up``'s upper one."""
-        parts = [
-            *between,
-            _variance(down, down.value - down.low),
-            _variance(up, up.high - up.value),
-        ]
-        variance = sum(part for part, _ in parts)
-        if variance <= 0 or variance == math.inf:
-            return variance, math.inf
-        loose = sum(part**2 / freedom for part, freedom in parts)
-        if loose <= 0:
-            return math.sqrt(variance), math.inf
-        return math.sqrt(variance), variance**2 / loose
-
-    def reach(error: float, freedom: float) -> float:
-        return error * float(stdtrit(min(freedom, _MANY), 1 - ALPHA / 2))
+    between = [Variance(scatter, float(REPEAT_FREEDOM))] if scatter > 0 else []
 
     difference = b.value - a.value
-    lower = side(b, a)
-    upper = side(a, b)
-    error, freedom = lower if difference > 0 else upper
+    lower = summed_variance([*between, below(b), above(a)])
+    upper = summed_variance([*between, below(a), above(b)])
+    side = lower if difference > 0 else upper
     if difference == 0:
         p = 1.0
-    elif error == 0:
+    elif side.value == 0:
         p = 0.0
     else:
-        p = min(1.0, 2 * float(stdtr(min(freedom, _MANY), -abs(difference) / error)))
-    return difference - reach(*lower), difference + reach(*upper), p
+        distance = abs(difference) / math.sqrt(side.value)
+        p = min(1.0, 2 * float(stdtr(side.freedom, -distance)))
+    return difference - lower.reach(ALPHA / 2), difference + upper.reach(ALPHA / 2), p
 
 
-# From here on Student's t is normal to seven digits.
-_MANY = 1e7
+def summed_variance(parts: Iterable[Variance]) -> Variance:
+    """The variance of a sum, with degrees of freedom after Welch and Satterthwaite."""
+    known = list(parts)
+    value = sum(part.value for part in known)
+    if value <= 0 or value == math.inf:
+        return Variance(value, math.inf)
+    loose = sum(part.value**2 / part.freedom for part in known)
+    if loose <= 0:
+        return Variance(value, math.inf)
+    return Variance(value, value**2 / loose)
 
 
-def _variance(estimate: Estimate, half: float) -> tuple[float, float]:
-    """The variance of estimate side of a 95 % interval, and its degrees of freedom."""
+def below(estimate: Estimate) -> Variance:
+    """The variance of an estimate by the lower side of its interval."""
+    return _of_side(estimate, estimate.value - estimate.low)
+
+
+def above(estimate: Estimate) -> Variance:
+    """The variance of an estimate by the upper side of its interval."""
+    return _of_side(estimate, estimate.high - estimate.value)
+
+
+def _of_side(estimate: Estimate, half: float) -> Variance:
+    """The variance by one side of a 95 % interval."""
     from asyncli.analysis.special import stdtrit
 
-    freedom = _MANY if estimate.freedom is None else max(1.0, estimate.freedom)
-    return (max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))) ** 2, freedom
+    freedom = math.inf if estimate.freedom is None else max(1.0, estimate.freedom)
+    error = max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))
+    return Variance(error**2, freedom)
 
 
 def rates_differ(a: Rate, b: Rate) -> float:

@@ -94,8 +94,16 @@ class MeasuredRun(msgspec.Struct):
     findings: list[Finding]
 
 
-def measure(name: str, path: str, run: Run) -> MeasuredRun:
-    """All numbers of ``run``, which has the name ``name`` ("A") and the file ``path``."""
+def measure(
+    name: str,
+    path: str,
+    run: Run,
+    costs: Costs | None = None,
+    growth: dict[MetricName, Drift] | None = None,
+) -> MeasuredRun:
+    """All numbers of ``run``, which has the name ``name`` ("A") and the file ``path``. ``costs``,
+    ``growth``: of this run, if the caller has them.
+    """
     # The verdict needs no latencies, and the histograms of a night are slow to add.
     quick = [
         (t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE))
@@ -118,8 +126,12 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}
-    grown, _ = drifts(run)
-    known = known_costs(run, totals, grown)
+    grown = growth
+    if grown is None:
+        grown, _ = drifts(run)
+    known = costs
+    if known is None:
+        known = known_costs(run, totals, grown)
     levels = _costs(numbers, known)
     _memory(numbers, run, known.holders)
     _cpu(numbers, run)
@@ -387,6 +399,8 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     if plan.hold_until is not None:
         # Its length varies by seconds.
         del known["plan.hold_s"]
+    # They are compared with the run, and change nothing of it.
+    del known["plan.baseline_runs"]
     if not plan.abort:
         # Limits judge what was measured, and change nothing of it.
         del known["plan.fail_if"]

@@ -24,10 +24,11 @@ from asyncli.model.errors import AsyncliError
 from asyncli.model.own_process import LinesFrom, command_of, environment_of
 from asyncli.model.plan import Plan
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
+from asyncli.report.relative_limits import LOOK_EVERY_S
 from asyncli.store.reader import read_run
 
 #: The cost is computed at most this often, and takes this share of a core at most (it is nice).
-EVERY_S = 10.0
+EVERY_S = LOOK_EVERY_S
 _MOST_OF_A_CORE = 0.025
 # An import takes a second, on a busy machine several. Without it the run has no cost to show.
 _PATIENCE_S = 30.0

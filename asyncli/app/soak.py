@@ -16,6 +16,7 @@ import msgspec
 
 from asyncli import preflight
 from asyncli.analysis.handshakes import certificate_ends, planned_s
+from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.app.check import Examined, examine, examine_again, make_sampler, plan_spread
 from asyncli.app.cost_meter import CostMeter, is_worth_showing
 from asyncli.app.forced_collections import ForcedCollections
@@ -31,13 +32,21 @@ from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import clock_at, read_environment
-from asyncli.findings.run import aborted_by_limit, cut_off, stopped_by_user, waiting
+from asyncli.findings.run import (
+    aborted_by_limit,
+    baseline_runs_left_out,
+    cut_off,
+    decided_early,
+    stopped_by_user,
+    waiting,
+)
 from asyncli.model.data_file import described, read_data
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 from asyncli.model.template import Data
 from asyncli.preflight.host_limits import Limits
+from asyncli.report.cost_so_far import CostSoFar, decided
 from asyncli.store.private_file import delete_private
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
@@ -57,6 +66,10 @@ class KnownServer(msgspec.Struct, frozen=True):
 
     label: str
     pid: int
+
+
+# So that a decision comes soon. A look takes half a second of CPU time or more.
+_MOST_OF_A_CORE_TO_DECIDE = 0.1
 
 
 class Soak:
@@ -110,9 +123,12 @@ class Soak:
             self._resumption.set_clock(self._progress)
         self._generator: Any = None
         self._data: Data | None = None
+        self._baseline = BaselineRuns()
         self._meter = CostMeter(out)
-        self._shows_cost = is_worth_showing(plan) and any(
-            observer.shows_cost for observer in observers
+        if plan.baseline_runs:
+            self._meter = CostMeter(out, _MOST_OF_A_CORE_TO_DECIDE)
+        self._shows_cost = bool(plan.baseline_runs) or (
+            is_worth_showing(plan) and any(observer.shows_cost for observer in observers)
         )
 
     @classmethod
@@ -137,6 +153,8 @@ class Soak:
             if self._shows_cost:
                 self._meter.start()
             self._data = await asyncio.to_thread(read_data, self._progress.plan)
+            if self._resumption is None:
+                self._baseline = await asyncio.to_thread(read_baseline_runs, self._progress.plan)
             if self._resumption is not None:
                 self._resumption.require_same(self._data)
             limits, spread = await self._retry(self._plan_spread)
@@ -315,6 +333,9 @@ class Soak:
     def _record_preflight(self, writer: RunWriter, plan: Plan, examined: Examined) -> None:
         writer.checks(examined.checks)
         of_checks = preflight.checks_to_findings(examined.checks)
+        if self._baseline.left_out:
+            used = len(self._baseline.runs)
+            self._recorder.finding(baseline_runs_left_out(self._baseline.left_out, used))
         for finding in [*self._findings, *examined.findings, *of_checks]:
             self._recorder.finding(finding)
         if examined.tls is not None and examined.tls.certificate is not None:
@@ -364,6 +385,8 @@ class Soak:
             environment["tls"] = msgspec.to_builtins(tls)
         if self._data is not None:
             environment["data"] = described(self._data)
+        if self._baseline.runs:
+            environment["baseline_runs"] = msgspec.to_builtins(self._baseline.runs)
         return environment
 
     async def _close_run_file(
@@ -447,8 +470,20 @@ class Soak:
         """
         progress = self._progress
         so_far = self._meter.turn(progress.now_s(), is_held=progress.is_in("ramp", "hold"))
-        if so_far is not None:
-            self._recorder.show(lambda observer: observer.cost(so_far))
+        if so_far is None:
+            return
+        self._recorder.show(lambda observer: observer.cost(so_far))
+        if progress.is_in("hold"):
+            self._end_if_decided(so_far)
+
+    def _end_if_decided(self, so_far: CostSoFar) -> None:
+        """End the hold once it is sure what the limits that compare with earlier runs say."""
+        decision = decided(self._progress.plan, so_far)
+        if decision is None or self._progress.stopped.is_set():
+            return
+        where = self._progress.where()
+        self._recorder.finding(decided_early(*where, decision.is_worse, decision.because))
+        self._progress.stopped.set()
 
     @property
     def _command(self) -> str:

@@ -33,6 +33,7 @@ _LEFT_OUT = (
     "plateau_rest",
     "collect",
     "fail_if",
+    "baseline_run",
     "abort",
     "plan_file",
 )

@@ -35,6 +35,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
 
     from rich.console import Console
 
+    from asyncli.app.baseline_runs import read_baseline_runs
     from asyncli.app.check import check
     from asyncli.cli.outputs import printing
     from asyncli.preflight import refusals
@@ -47,6 +48,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     for line in environment_lines():
         say(line)
     cluster = cluster_of(values)
+    read_baseline_runs(plan)
     examined = asyncio.run(check(plan, cluster, say, connects=probe, beats=probe))
     findings = [*examined.findings, *too_short(plan)]
     tls = None if examined.tls is None else msgspec.to_builtins(examined.tls)

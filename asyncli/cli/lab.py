@@ -63,6 +63,11 @@ go-http, gorilla, gobwas, jvm; node-ws with prom-client), the URL of that page i
 @click.option(
     "--heap", metavar="SIZE", help="Most memory of the heap, if the server has one (jvm: 256M)."
 )
+@click.option(
+    "--pad",
+    metavar="BYTES",
+    help="How much more memory each connection takes, to try limits on (nginx: a multiple of 16).",
+)
 def command(
     name: str,
     connections: str | None,
@@ -72,12 +77,15 @@ def command(
     http2: bool,
     ws_deflate: bool,
     heap: str | None,
+    pad: str | None,
 ) -> int:
     options: dict[str, Any] = {}
     if connections is not None:
         options["connections"] = parsed("--connections", parse_count, connections)
     if heap is not None:
         options["heap_bytes"] = int(parsed("--heap", lambda text: parse_memory(str(text)), heap))
+    if pad is not None:
+        options["pad_bytes"] = parsed("--pad", parse_count, pad)
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")

@@ -358,6 +358,13 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
         help="Fail if LIMIT is true, such as 'lost > 0.1%'; repeatable.",
     ),
     click.option(
+        "--baseline-run",
+        metavar="RUN.db",
+        multiple=True,
+        help="An earlier run, or a folder of them, for limits such as 'cost.server_user worse by "
+        "3%'; repeatable.",
+    ),
+    click.option(
         "--abort",
         is_flag=True,
         default=None,
@@ -435,6 +442,12 @@ def seconds_of(flag: str, text: str | None) -> float:
     return parsed(flag, parse_duration, text)
 
 
+summary_option = click.option(
+    "--summary",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="Print the report as text, or as Markdown for a pull request.  [default: text]",
+)
 _OUTPUT_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--out",
@@ -469,6 +482,7 @@ _OUTPUT_OPTIONS: tuple[Option, ...] = (
         "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
     ),
     click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict."),
+    summary_option,
 )
 
 
@@ -554,7 +568,7 @@ def plan_from(
         # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
         of_urls.append(Layer("URL", {"urls": list(urls)}))
     plan = with_environment_headers(build_plan([*layers, *of_urls]))
-    if plan.fail_if or plan.abort:
+    if plan.fail_if or plan.abort or plan.baseline_runs:
         from asyncli.report.live_thresholds import require_limits
 
         require_limits(plan, limits_in(layers))
@@ -576,7 +590,8 @@ def _require_computed(plan: Plan, where: str) -> None:
     from asyncli.report.thresholds import parse
 
     for text in plan.fail_if:
-        if parse(text, Summary).key.partition(".")[0] in _COMPUTED:
+        limit = parse(text, Summary)
+        if limit.is_relative or limit.key.partition(".")[0] in _COMPUTED:
             raise PlanError(
                 f"{where}: {text!r} needs NumPy and SciPy, which are not installed here; "
                 f"{how_to_install()}"

@@ -43,6 +43,7 @@ class Outputs(NamedTuple):
     on_finish: str | None = None
     verbose: bool = False
     quiet: bool = False
+    summary: str = "text"
 
     @property
     def files(self) -> dict[str, str | None]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asyncli.cli.command import Command
+from asyncli.cli.options import summary_option
 
 if TYPE_CHECKING:
     from asyncli.app.results import Results
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder."
 )
+@summary_option
 @click.option(
     "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
 )
@@ -57,6 +59,7 @@ def command(
     junit_file: str | None,
     plots_folder: str | None,
     csv_folder: str | None,
+    summary: str,
     verbose: bool,
 ) -> int:
     """Print the report of a run file: finished, interrupted, or still being written.
@@ -91,7 +94,7 @@ def command(
     if not results.records.complete:
         results.records.written = is_written
     if not any((*files.values(), plots_folder, csv_folder)):
-        _print(results, verbose)
+        _print(results, verbose, summary)
         return 0
     written = [Path(file) for file in files.values() if file not in (None, "-")]
 
@@ -128,13 +131,16 @@ def command(
     return 0
 
 
-def _print(results: Results, verbose: bool) -> None:
+def _print(results: Results, verbose: bool, summary: str = "text") -> None:
     from rich.console import Console
 
     from asyncli.cli.outputs import printing
-    from asyncli.report.run_report import print_report
+    from asyncli.report.run_report import print_report, report_markdown
 
     with printing():
+        if summary == "markdown":
+            print(report_markdown(results.summary, results.path))
+            return
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
 
 

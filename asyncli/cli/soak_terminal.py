@@ -29,7 +29,7 @@ from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.live import end_line
 from asyncli.report.live_thresholds import unwatched
-from asyncli.report.run_report import print_report
+from asyncli.report.run_report import print_report, report_markdown
 from asyncli.store.writer import require_free
 
 if TYPE_CHECKING:
@@ -151,7 +151,9 @@ def _report(
         with printing():
             if to.log_json:
                 print(end_line(results.summary, path), file=log.file)
-            if not to.quiet:
+            if to.summary == "markdown":
+                print(report_markdown(results.summary, path), file=console.file)
+            elif not to.quiet:
                 print_report(results.summary, console, path, verbose=to.verbose)
             elif not to.log_json:
                 print(one_line(results.summary), file=console.file)

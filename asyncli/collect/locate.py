@@ -66,7 +66,8 @@ class Found(msgspec.Struct, frozen=True):
 class MetricsSource(msgspec.Struct, frozen=True):
     """A page of the server's metrics. ``url``: without its login and query; ``products``: what it
     was recognised as; ``active_by``, ``descriptors_by``: its metrics of active connections, and of
-    its process's descriptors, if those are used.
+    its process's descriptors, if those are used; ``cpu_ms``: what a reading cost at most, the
+    server and asyncli together: the shortest that one took. None: it is not asked, but publishes.
     """
 
     url: str
@@ -74,6 +75,7 @@ class MetricsSource(msgspec.Struct, frozen=True):
     active_by: str | None = None
     descriptors_by: str | None = None
     interval_s: float = 1.0
+    cpu_ms: float | None = None
 
     def __post_init__(self) -> None:
         tidy(self)

@@ -74,14 +74,22 @@ class PageValues:
             return ""
         return reading.names[0]
 
-    def source_at(self, url: str, interval_s: float) -> MetricsSource:
-        """What is read there, and how often, for the run's environment."""
+    def source_at(
+        self, url: str, interval_s: float, shortest_s: float | None = None
+    ) -> MetricsSource:
+        """What is read there, and how often, for the run's environment. ``shortest_s``: the
+        shortest time that a reading took.
+        """
+        cpu_ms = None
+        if shortest_s is not None:
+            cpu_ms = round(shortest_s * 1e3, 2)
         return MetricsSource(
             url=url,
             products=tuple(self.products),
             active_by=self.source or None,
             descriptors_by=self._name_of(RUNTIME_DESCRIPTORS) or None,
             interval_s=round(interval_s, 1),
+            cpu_ms=cpu_ms,
         )
 
     @property

@@ -130,13 +130,18 @@ class MetricsReader:
     @property
     def interval_s(self) -> float:
         """The seconds from one reading to the next."""
-        scrape_s = min(self._took_s, default=0.0)
+        scrape_s = self._shortest_s or 0.0
         return min(_LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, _PERIODS_OF_A_SCRAPE * scrape_s))
 
     @property
     def source(self) -> MetricsSource:
         """What is read, for the run's environment."""
-        return self._pages.source_at(self.url, self.interval_s)
+        return self._pages.source_at(self.url, self.interval_s, self._shortest_s)
+
+    @property
+    def _shortest_s(self) -> float | None:
+        """The shortest of the last readings, which bounds what the others cost in CPU time too."""
+        return min(self._took_s, default=None)
 
     @property
     def is_due(self) -> bool:

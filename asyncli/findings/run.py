@@ -69,6 +69,32 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
     return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
+@finding("decided_early", "info")
+def decided_early(
+    phase: str | None, after_s: float, of_s: float | None, is_worse: bool, because: str
+) -> str:
+    """The run ended before its planned end: it was sure that a limit that compares with earlier
+    runs is crossed, or that each is kept. ``is_worse``: crossed.
+    """
+    ended = f"ended {where(phase, after_s, of_s)}"
+    if is_worse:
+        return f"{ended}, since a limit is surely crossed: {because}"
+    return f"{ended}, since each limit is surely kept: {because}"
+
+
+@finding(
+    "baseline_runs_left_out", "warning", "move them out of the folder, or name the runs themselves"
+)
+def baseline_runs_left_out(files: Sequence[str], used: int) -> str:
+    """Run files of a folder of --baseline-run were not compared with. ``files``: each with the
+    reason; ``used``: how many were.
+    """
+    others = ""
+    if len(files) > 1:
+        others = f", and {len(files) - 1:,} more"
+    return f"{used:,} baseline runs are compared with; left out: {files[0]}{others}"
+
+
 @finding(GAVE_UP, "error", "see the findings on connects that failed")
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
     """The ramp ended early, because nothing had connected and many connects had failed.

@@ -27,8 +27,9 @@ def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
 @finding("limit_unknown", "error")
 def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
-    interval includes the limit. ``key`` null: this asyncli cannot parse the limit, and ``amount``
-    says why.
+    interval includes the limit; or the interval of its difference from earlier runs includes both
+    0 and the limit, which more of these (--baseline-run) make narrower. ``key`` null: this asyncli
+    cannot parse the limit, and ``amount`` says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")

@@ -62,6 +62,8 @@ class LabServer(ABC):
     speaks_deflate: ClassVar[bool] = False
     #: It takes ``heap_bytes``, the most memory of its heap.
     limits_heap: ClassVar[bool] = False
+    #: It takes ``pad_bytes``, which each connection takes more.
+    pads_connections: ClassVar[bool] = False
     #: The scheme of its URL without TLS.
     scheme: str = "http"
     #: A second scheme that it accepts at the same port; "": none.

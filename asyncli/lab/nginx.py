@@ -11,11 +11,14 @@ from typing import Any
 from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_nginx, size
-from asyncli.model.errors import HostError
+from asyncli.model.errors import HostError, PlanError
 
 # In characters: an escaped ASCII character takes two bytes, another one up to four.
 _LONGEST_PART = 1_900
 _LONGEST_PART_BEYOND_ASCII = 950
+# nginx's default on hosts of 64 bits (ngx_http_core_module), of which a size is a multiple.
+_CONNECTION_POOL_BYTES = 512
+_POOL_ALIGNMENT = 16
 
 
 class LabNginx(LabServer):
@@ -23,14 +26,14 @@ class LabNginx(LabServer):
 
     It answers every path with ``body``, in which nginx replaces its variables. ``least_workers``:
     the least number of workers (default: one per CPU). With ``http2`` and without TLS it speaks
-    only HTTP/2. ``proxy_protocol``: connections begin with a PROXY header. The other keyword
-    arguments provoke connection losses.
+    only HTTP/2. ``proxy_protocol``: connections begin with a PROXY header. ``pad_bytes``: how much
+    more memory each connection takes. The other keyword arguments provoke connection losses.
     """
 
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
-    speaks_tls = speaks_http2 = speaks_proxy_protocol = True
+    speaks_tls = speaks_http2 = speaks_proxy_protocol = pads_connections = True
     error_pattern = re.compile(r"\[(emerg|alert|crit|error)\]")
     prefix_pattern = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
     # It writes to stderr until it has read its configuration, then to the log.
@@ -47,6 +50,7 @@ class LabNginx(LabServer):
         content_type: str = "text/plain",
         least_workers: int | None = None,
         proxy_protocol: bool = False,
+        pad_bytes: int = 0,
         **more: Any,
     ) -> None:
         super().__init__(*common, **more)
@@ -56,6 +60,11 @@ class LabNginx(LabServer):
         self._slots = worker_connections
         self._binary = binary
         self._proxied = proxy_protocol
+        if pad_bytes % _POOL_ALIGNMENT:
+            raise PlanError(
+                f"nginx: a pad of {pad_bytes} bytes is no multiple of {_POOL_ALIGNMENT}"
+            )
+        self._pad_bytes = pad_bytes
         self._body = body
         self._content_type = content_type
         self._sized_for = self._connections
@@ -154,6 +163,7 @@ class LabNginx(LabServer):
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
             "header_timeout": header_timeout_s,
+            "connection_pool": _CONNECTION_POOL_BYTES + self._pad_bytes,
             "keepalive_time": keepalive_time,
             "status_keepalive_time": status_keepalive_time,
             "listen": " ".join([ports.host_port(self.address, self.port), *self._listen_options()]),

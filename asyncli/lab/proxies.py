@@ -133,7 +133,7 @@ class LabNginxProxy(Proxy, LabNginx):
 
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
-    speaks_proxy_protocol = False
+    speaks_proxy_protocol = pads_connections = False
     default_size = 10_000
 
     def __init__(

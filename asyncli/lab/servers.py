@@ -77,6 +77,7 @@ _ABILITIES = {
     "proxy_protocol": _Ability("speak the PROXY protocol", lambda kind: kind.speaks_proxy_protocol),
     "deflate": _Ability("speak permessage-deflate", lambda kind: kind.speaks_deflate),
     "heap_bytes": _Ability("limit its heap", lambda kind: kind.limits_heap),
+    "pad_bytes": _Ability("pad its connections", lambda kind: kind.pads_connections),
 }
 
 

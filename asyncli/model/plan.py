@@ -138,6 +138,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     #: Limits on the run's numbers, as expressions; a crossed one fails the run
     #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
+    #: Run files, and folders of them, that limits on what is worse compare with.
+    baseline_runs: tuple[str, ...] = ()
     #: End the run at the first crossed limit that can only get worse.
     abort: bool = False
     seed: int = 0
@@ -321,6 +323,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "alpn": ("alpn", values.parse_alpn),
     "tls_resume": ("tls_resume", values.parse_boolean),
     "fail_if": ("fail_if", values.each_of(values.parse_text)),
+    "baseline_run": ("baseline_runs", values.each_of(values.parse_file)),
     "abort": ("abort", values.parse_boolean),
     "seed": ("seed", values.whole_number(0, 2**63 - 1, "a seed")),
     "force": ("force", values.parse_boolean),
@@ -470,6 +473,7 @@ _OPTIONAL = frozenset(
         "server_metrics",
         "metrics_map",
         "collect",
+        "baseline_runs",
     }
 )
 

@@ -145,7 +145,7 @@ def _is_evidence_against_server(bottleneck: Bottleneck) -> bool:
 
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
-    outcomes, _ = limits_of(run.plan, summary)
+    outcomes, _ = limits_of(run, summary, analyses)
     crossed = list(dict.fromkeys(limit for limit in not_kept(outcomes) if limit.crossed))
     totals = analyses.totals
     wrong = errors(totals.whole, [limit.threshold.key for limit in outcomes])

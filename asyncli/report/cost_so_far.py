@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import drifts, in_words
+from asyncli.analysis.drift import drifts, in_words, least_hold_s
 from asyncli.analysis.totals import fold
+from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
@@ -24,6 +27,15 @@ class CostSoFar(msgspec.Struct, frozen=True):
     why_unknown: str = ""
     drifts: dict[str, str] = msgspec.field(default_factory=dict)
     limits: tuple[LimitSoFar, ...] = ()
+    #: How long all connections have been held (s).
+    held_s: float = 0.0
+
+
+class Decision(NamedTuple):
+    """What limits that compare with earlier runs surely say: one is crossed, or all are kept."""
+
+    is_worse: bool
+    because: str
 
 
 def cost_so_far(run: Run) -> CostSoFar:
@@ -44,9 +56,28 @@ def cost_so_far(run: Run) -> CostSoFar:
         why_unknown=costs.unknown.get("host_total", ""),
         drifts={name: in_words(drift) for name, drift in growth.items()},
         limits=limits,
+        held_s=0.0 if run.hold is None else run.hold.length_s,
     )
 
 
+def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
+    """What limits that compare with earlier runs surely say; None while it is not sure, and where a
+    limit of another kind needs the whole hold.
+    """
+    relative = [limit for limit in so_far.limits if limit.is_relative]
+    for limit in relative:
+        if limit.is_crossed:
+            return Decision(is_worse=True, because=limit.words)
+    if not relative or len(relative) < len(plan.fail_if):
+        return None
+    if any(limit.is_crossed is None for limit in relative):
+        return None
+    # Memory that is taken later than that would be missed.
+    if so_far.held_s < least_hold_s(plan.keepalive_s):
+        return None
+    return Decision(is_worse=False, because=" and ".join(limit.words for limit in relative))
+
+
 def _limits_so_far(run: Run, analyses: Analyses) -> tuple[LimitSoFar, ...]:
-    outcomes, _ = limits_of(run.plan, summarise(run, analyses))
+    outcomes, _ = limits_of(run, summarise(run, analyses), analyses)
     return tuple(limit_so_far(outcome) for outcome in outcomes)

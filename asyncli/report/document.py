@@ -1,5 +1,5 @@
 """A report as data: sections of tables, figures, notes and findings. terminal.py prints it as text,
-html.py as a page.
+html.py as a page, markdown.py for a pull request.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 
 class View(enum.Flag):
-    """Where a block is shown: the short terminal report, the one of ``-v``, the page."""
+    """Where a block is shown: the short terminal report, the one of ``-v``, the page, the summary
+    for a pull request.
+    """
 
     SHORT = enum.auto()
     VERBOSE = enum.auto()
     PAGE = enum.auto()
+    SUMMARY = enum.auto()
 
 
 TERMINAL = View.SHORT | View.VERBOSE
 FULL = View.VERBOSE | View.PAGE
-ALL = TERMINAL | View.PAGE
+ALL = TERMINAL | View.PAGE | View.SUMMARY
 
 #: Text, or parts of text, each with a style for terminals.
 Words = str | tuple[str | tuple[str, str], ...]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
 from asyncli.model.quantities import grows, so_far
 from asyncli.model.records import Tick
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import Outcome, Threshold, judge, parse
+from asyncli.report.thresholds import Outcome, Threshold, judge, parse, worst_difference
 
 _REQUESTED = "connections.requested"
 
@@ -32,6 +33,8 @@ class LimitSoFar(msgspec.Struct, frozen=True):
     amount: str = ""
     is_crossed: bool | None = None
     stays_crossed: bool = False
+    #: It compares with the baseline runs.
+    is_relative: bool = False
 
     @property
     def words(self) -> str:
@@ -44,6 +47,8 @@ def limit_so_far(outcome: Outcome) -> LimitSoFar:
     bound = float(threshold.bound)
     if outcome.whole is not None:
         bound *= outcome.whole
+    if isinstance(outcome.worsening, Worsening):
+        bound = outcome.worsening.before + worst_difference(threshold, outcome.worsening)
     return LimitSoFar(
         threshold.text,
         threshold.key,
@@ -52,6 +57,7 @@ def limit_so_far(outcome: Outcome) -> LimitSoFar:
         outcome.amount,
         outcome.crossed,
         stays_crossed(threshold),
+        threshold.is_relative,
     )
 
 
@@ -66,7 +72,7 @@ def stays_crossed(threshold: Threshold) -> bool:
 
 def _is_counted(threshold: Threshold) -> bool:
     """Whether the ticks alone tell a limit."""
-    if not grows(threshold.key):
+    if threshold.is_relative or not grows(threshold.key):
         return False
     return threshold.whole in (None, _REQUESTED) or grows(threshold.whole)
 
@@ -123,6 +129,11 @@ class LimitsSoFar:
         for threshold in self._thresholds:
             limit = counted.get(threshold.text) or self._computed.get(threshold.text)
             if limit is None:
-                limit = LimitSoFar(threshold.text, threshold.key, float(threshold.bound))
+                limit = LimitSoFar(
+                    threshold.text,
+                    threshold.key,
+                    float(threshold.bound),
+                    is_relative=threshold.is_relative,
+                )
             limits.append(limit)
         return limits

@@ -21,6 +21,17 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
     without one.
     """
     require(plan.fail_if, Summary, where)
+    relative = relative_limits(plan)
+    if relative and not plan.baseline_runs:
+        raise PlanError(
+            f"{where} {relative[0]!r}: there is no earlier run to compare with; name one with "
+            "--baseline-run"
+        )
+    if plan.baseline_runs and not relative:
+        raise PlanError(
+            "--baseline-run: no limit compares with it; set one, such as --fail-if "
+            "'cost.server_user worse by 3%'"
+        )
     if plan.listens:
         for text in _limits_on(plan, "heartbeats."):
             raise PlanError(
@@ -32,6 +43,11 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
         )
 
 
+def relative_limits(plan: Plan) -> list[str]:
+    """The limits that compare with the baseline runs."""
+    return [text for text in plan.fail_if if parse(text, Summary).is_relative]
+
+
 def _limits_on(plan: Plan, part: str) -> list[str]:
     """The limits whose key is in this part of the JSON."""
     return [text for text in plan.fail_if if parse(text, Summary).key.startswith(part)]
@@ -41,7 +57,10 @@ def unwatched(plan: Plan) -> list[str]:
     """The limits that ``abort`` cannot watch: they are judged at the end."""
     if not plan.abort:
         return []
-    return [text for text in plan.fail_if if not stays_crossed(parse(text, Summary))]
+    relative = relative_limits(plan)
+    unjudged = [text for text in plan.fail_if if not stays_crossed(parse(text, Summary))]
+    # Those that compare with earlier runs are looked at in the hold.
+    return [text for text in unjudged if text not in relative]
 
 
 def too_short(plan: Plan) -> list[Finding]:

@@ -38,6 +38,7 @@ from asyncli.report.run_costs import (
     is_of_one_ramp,
 )
 from asyncli.report.run_counts import counts_section, processes_section
+from asyncli.report.run_limits import is_of_limit, limits_sections
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
@@ -58,6 +59,13 @@ def print_report(
     """Print the report of the run in ``path``. ``verbose``: with notes, all limits, every table."""
     view = doc.View.VERBOSE if verbose else doc.View.SHORT
     print_document(run_document(summary, os.fspath(path)), console, view)
+
+
+def report_markdown(summary: Summary, path: str | os.PathLike[str]) -> str:
+    """The summary of the run in ``path`` for a pull request, in Markdown."""
+    from asyncli.report.markdown import markdown
+
+    return markdown(run_document(summary, os.fspath(path)))
 
 
 def render(
@@ -93,6 +101,7 @@ def run_document(
             heartbeats.append(events.heartbeats_section(summary))
         sections = [
             _answer(summary),
+            *limits_sections(summary),
             cost_section(summary),
             capacity_section(summary),
             drift_section(summary),
@@ -224,6 +233,11 @@ def _findings(summary: Summary) -> doc.Section:
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
         doc.ItemList(doc.finding_items(beside), "Findings", view=doc.View.VERBOSE),
         doc.ItemList(doc.finding_items(shown), view=doc.View.PAGE),
+        # Limits have a table there.
+        doc.ItemList(
+            doc.finding_items(finding for finding in serious if not is_of_limit(finding)),
+            view=doc.View.SUMMARY,
+        ),
     ]
     return doc.Section("findings", "Findings", blocks)
 

@@ -24,6 +24,7 @@ from asyncli.analysis.server_memory import at_hold_end, memory_in_all
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
+from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
@@ -47,8 +48,9 @@ from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.relative_limits import baseline_findings, judge_worsenings
 from asyncli.report.summary_parts import CostPart, Limit, Summary
-from asyncli.report.thresholds import Outcome
+from asyncli.report.thresholds import Outcome, Threshold
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 
@@ -130,7 +132,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             summary_parts.EventPart.of(number, event)
             for number, event in enumerate(run.events, start=1)
         ]
-    outcomes, unreadable = limits_of(plan, summary)
+    outcomes, unreadable = limits_of(run, summary, known)
     crossed = [outcome.words for outcome in not_kept(outcomes)]
     crossed += [finding.evidence for finding in unreadable]
     suspensions = [diagnosis for diagnosis in known.diagnoses if diagnosis.code == SUSPENDED]
@@ -156,6 +158,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
         *limit_findings(outcomes),
         *unreadable,
+        *baseline_findings(run),
         *limits,
         *loss_findings.failures(run, totals),
         *tls_findings(
@@ -197,7 +200,17 @@ def _limit(outcome: Outcome) -> Limit:
     kept = None
     if outcome.crossed is not None:
         kept = not outcome.crossed
-    return Limit(outcome.threshold.text, outcome.value, kept)
+    against = None
+    difference = outcome.worsening
+    if isinstance(difference, Worsening):
+        against = summary_parts.Against(
+            difference.before,
+            difference.difference,
+            difference.low,
+            difference.high,
+            difference.runs,
+        )
+    return Limit(outcome.threshold.text, outcome.value, kept, against)
 
 
 def _full_handshakes(run: Run) -> float | None:
@@ -235,18 +248,29 @@ def summary_verdict(run: Run) -> tuple[Verdict, str]:
     return summary.verdict, summary.why
 
 
-def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
-    """The judged limits, and findings for the limits that this version cannot parse."""
-    limits = []
+def limits_of(
+    run: Run, summary: Summary, analyses: Analyses
+) -> tuple[list[Outcome], list[Finding]]:
+    """The judged limits, and findings for the limits that this version cannot parse. A run that is
+    not complete is judged as at a look before its end.
+    """
+    limits: list[Threshold] = []
     unreadable = []
-    for text in plan.fail_if:
+    for text in run.plan.fail_if:
         try:
             limits.append(parse_limit(text, Summary))
         except ValueError as error:
             unreadable.append(limit_unknown(text, None, None, str(error)))
-    if not limits:
-        return [], unreadable
-    return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True)), unreadable
+    relative = [limit for limit in limits if limit.is_relative]
+    others = [limit for limit in limits if not limit.is_relative]
+    outcomes: list[Outcome] = []
+    if others:
+        outcomes += judge_limits(others, msgspec.to_builtins(summary, str_keys=True))
+    if relative:
+        outcomes += judge_worsenings(run, relative, analyses)
+    # In the plan's order.
+    outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
+    return outcomes, unreadable
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:

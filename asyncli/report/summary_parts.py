@@ -204,14 +204,27 @@ class GeneratorUse(msgspec.Struct):
     saturated: bool
 
 
-class Limit(msgspec.Struct):
+class Against(msgspec.Struct):
+    """A value against that of earlier runs: the mean of ``runs`` of them ``before``, and the
+    ``difference`` with the ends of the interval that decides.
+    """
+
+    before: float
+    difference: float
+    low: float
+    high: float
+    runs: int
+
+
+class Limit(msgspec.Struct, omit_defaults=True):
     """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
-    undecided).
+    undecided). ``against``: of a limit that compares with earlier runs (``--baseline-run``).
     """
 
     limit: str
     value: float | None
     kept: bool | None
+    against: Against | None = None
 
 
 class EventPart(msgspec.Struct):

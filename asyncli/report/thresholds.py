@@ -1,6 +1,7 @@
 """``--fail-if 'lost > 0.1%'``: limits on any number of a run's JSON. Pure.
 
-An expression is a key, a comparison and a number with a unit. Keys are checked against the JSON's
+An expression is a key, a comparison and a number with a unit; ``cost.server_user worse by 3%``
+compares with earlier runs (:mod:`asyncli.analysis.worsening`). Keys are checked against the JSON's
 types before the run starts. Numbers are compared as exact fractions of their decimal text.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.worsening import COMPARABLE, Worsening
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
 from asyncli.model.quantities import ANY, Quantity, matches, quantity_of
@@ -31,7 +33,9 @@ from asyncli.model.units import (
     shown,
 )
 
-_FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*)")
+#: The comparison with the baseline runs.
+WORSE_BY = "worse by"
+_FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<|worse +by\b)\s*(\S.*)")
 _COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -66,6 +70,8 @@ _UNIT_WORDS = {
 }
 #: The number of a part, if only the part is named.
 _DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
+#: The whole of a percentage of a limit that compares with the baseline runs.
+OF_BASELINE = "baseline runs"
 #: The whole of a percentage, by the first word of the key.
 _WHOLES = {
     "connections": "connections.requested",
@@ -90,7 +96,7 @@ _CAUSES: dict[str, Sequence[str]] = {
 
 class Threshold(msgspec.Struct, frozen=True):
     """One parsed limit: the full ``key``, and ``bound`` in the key's unit or as a share of
-    ``whole``.
+    ``whole``, of a limit on what is worse of the baseline runs' mean (:data:`OF_BASELINE`).
     """
 
     text: str
@@ -99,12 +105,18 @@ class Threshold(msgspec.Struct, frozen=True):
     bound: Fraction
     whole: str | None = None
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether it compares with the baseline runs."""
+        return self.comparison == WORSE_BY
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """``value`` of the key (None: unknown) and whether the limit was ``crossed`` (None: undecided).
 
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
-    of.
+    of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
+    limits.
     """
 
     threshold: Threshold
@@ -112,6 +124,7 @@ class Outcome(msgspec.Struct, frozen=True):
     crossed: bool | None
     ci95: tuple[float, float] | None = None
     whole: float | None = None
+    worsening: Worsening | str | None = None
 
     @property
     def words(self) -> str:
@@ -123,17 +136,45 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def amount(self) -> str:
         """The value with its unit, interval and share."""
+        if isinstance(self.worsening, str):
+            return f"unknown: {self.worsening}"
         if self.value is None:
             return "unknown"
         key = self.threshold.key
-        amount = _shown(key, self.value)
+        amount = value_shown(key, self.value)
+        if isinstance(self.worsening, Worsening):
+            return f"{amount}, {_compared(key, self.worsening)}"
         if self.ci95 is not None:
-            low, high = (_shown(key, end) for end in self.ci95)
+            low, high = (value_shown(key, end) for end in self.ci95)
             amount += f" (95 % interval {low} to {high})"
         if self.whole and self.threshold.whole is not None:
             share = _percent(self.value / self.whole * 100)
             amount += f", {share} of the {format_count(self.whole)} {_OF[self.threshold.whole]}"
         return amount
+
+
+def _compared(key: str, worsening: Worsening) -> str:
+    """How a value differs from that of the baseline runs, with the interval of the decision."""
+    before = value_shown(key, worsening.before)
+    if worsening.runs > 1:
+        before = f"the mean of {worsening.runs} baseline runs, {before}"
+    else:
+        before = f"the baseline run's {before}"
+    low, difference, high = (
+        difference_shown(key, value, worsening.before)
+        for value in (worsening.low, worsening.difference, worsening.high)
+    )
+    return f"{difference} against {before} ({low} to {high})"
+
+
+def difference_shown(key: str, difference: float, before: float) -> str:
+    """A difference as a share of the value before; where that is not above zero, with its unit."""
+    if not math.isfinite(difference):
+        return "any"
+    if before > 0:
+        return f"{difference / before * 100:+,.2f} %"
+    sign = "+" if difference > 0 else ""
+    return f"{sign}{value_shown(key, difference)}"
 
 
 def _percent(percent: float) -> str:
@@ -149,10 +190,15 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
     text = re.sub(r"\s", " ", text.strip())  # it is printed on one line
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{shown(text)} is not a limit; write KEY > NUMBER, such as 'lost > 0.1%'")
+        raise ValueError(
+            f"{shown(text)} is not a limit; write KEY > NUMBER, such as 'lost > 0.1%', or "
+            "KEY worse by NUMBER, such as 'cost.server_user worse by 3%'"
+        )
     short_key, comparison, number = match.groups()
     key = _full(short_key, keys(of))
     try:
+        if comparison.startswith("worse"):
+            return _relative(text, key, number, keys(of))
         if not number.endswith("%"):
             return Threshold(text, key, comparison, _bound(key, number))
         whole = _WHOLES.get(key.partition(".")[0])
@@ -162,6 +208,51 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         return Threshold(text, key, comparison, share, whole)
     except OverflowError:
         raise ValueError(f"{shown(number)} is too large; write a smaller number") from None
+
+
+def _relative(text: str, key: str, number: str, known: Sequence[str]) -> Threshold:
+    """A limit on how much worse a number may be than in the baseline runs; ``known``: the keys of
+    all numbers.
+    """
+    comparable = [other for other in COMPARABLE if other in known]
+    if not comparable:
+        raise ValueError("only a soak is compared with earlier runs; write KEY > NUMBER")
+    if key not in comparable:
+        names = ", ".join(_without_default(other) for other in comparable)
+        raise ValueError(f"{key} is not compared with earlier runs; those that are: {names}")
+    whole = None
+    if not number.endswith("%"):
+        bound = _bound(key, number)
+    elif key.startswith("drift."):
+        raise ValueError(f"{key} may be near zero, so {number} of it says nothing; write an amount")
+    else:
+        bound = _number(number[:-1].strip(), {"": 1}, number) / 100
+        whole = OF_BASELINE
+    if bound <= 0:
+        raise ValueError(f"{shown(number)} is no worsening; write a number above 0")
+    return Threshold(text, key, WORSE_BY, bound, whole)
+
+
+def _without_default(key: str) -> str:
+    """A key as it is written: without the number that its part stands for."""
+    part, _, number = key.rpartition(".")
+    return part if number in _DEFAULT_NUMBERS else key
+
+
+def judge_worsening(threshold: Threshold, worsening: Worsening | str) -> Outcome:
+    """Judge a limit that compares with earlier runs. A text is the reason for no difference."""
+    if isinstance(worsening, str):
+        return Outcome(threshold, None, None, worsening=worsening)
+    crossed = worsening.is_by(worst_difference(threshold, worsening))
+    return Outcome(threshold, worsening.value, crossed, worsening=worsening)
+
+
+def worst_difference(threshold: Threshold, worsening: Worsening) -> float:
+    """The bound of a limit that compares with the baseline runs, in the key's unit."""
+    bound = float(threshold.bound)
+    if threshold.whole == OF_BASELINE:
+        return bound * worsening.before
+    return bound
 
 
 def require(expressions: Iterable[str], of: type[msgspec.Struct], where: str = "--fail-if") -> None:
@@ -413,7 +504,8 @@ def _unreadable_number(text: str, units: Mapping[str, int], given: str) -> Value
     return ValueError(f"{shown(given)} does not fit; write a number")
 
 
-def _shown(key: str, value: float) -> str:
+def value_shown(key: str, value: float) -> str:
+    """A value with the unit of its key."""
     quantity = quantity_of(key)
     unit = quantity.unit
     if unit == "bytes":

@@ -64,6 +64,8 @@ LINES: list[tuple[str, str]] = [
     ("-c 0 -k 60 URL", "--connections: '0' is below 1"), ("-c -5 URL", "--connections: '-5' is below 1"),
     ("soak --hold until 07:00 URL", "--hold: 'until' has no time after it; write both in quotes, for example 'until 07:00'"),
     ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both set the ramp's rate"),
+    ("soak URL --fail-if cost.server_user_worse_by_3%", "--fail-if: 'cost.server_user_worse_by_3%' is not a limit"),
+    ("soak URL --baseline-run some.db", "--baseline-run: no limit compares with it; set one, such as --fail-if 'cost.server_user worse by 3%'"),
     ("soak URL --abort", "--abort: there is no limit to stop at"),
     ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
     ("soak URL --fail-if lots>1", "--fail-if: 'lots' is not a number of a run; did you mean 'lost'?"),

@@ -10,6 +10,7 @@ import pytest
 from programs import SHORT, codes, here
 
 import asyncli
+from asyncli.cli import options
 from asyncli.model.errors import PlanError
 
 
@@ -18,6 +19,14 @@ def test_python_api_raises_the_same_error() -> None:
     assert asyncli.make_plan("http://127.0.0.1:9/", fail_if=limit).fail_if == (limit,)
     with pytest.raises(PlanError, match="'lost'"):
         asyncli.make_plan("http://127.0.0.1:9/", fail_if=["lots > 1"])
+
+
+@pytest.mark.parametrize("limit", ["cost.server_user > 600", "heartbeats.latency_ms.p50 worse by 20%"])
+def test_a_limit_that_cannot_be_computed_here_is_refused_at_the_start(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "can_compute", lambda: False)
+    earlier = ["--baseline-run", str(tmp_path)] if "worse" in limit else []
+    done = here(tmp_path, "soak", "http://127.0.0.1:9/", "--fail-if", limit, *earlier)
+    assert (done.status, "NumPy" in done.err) == (2, True)
 
 
 @pytest.mark.nginx

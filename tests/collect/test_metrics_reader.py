@@ -322,6 +322,7 @@ async def test_a_page_is_read_as_often_as_its_scrape_allows(monkeypatch: pytest.
         try:
             await pages.open()
             assert reader.interval_s == pytest.approx(4.0)
+            assert reader.source.cpu_ms == pytest.approx(40.0)
             now_s[0] = 1003.0
             assert (await poll(False)).values == {}
             now_s[0] = 1003.9

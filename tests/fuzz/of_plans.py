@@ -45,7 +45,7 @@ _OF = {
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),
     "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "unix:/run/a.sock", "unix:@a", "unix:a", "unix:", "unix:/" + "x" * 200, "", 5), "resolve": ("a:80:10.0.0.7", "127.0.0.1:8080:127.0.0.2,[::1]", "127.0.0.1:8080:::1", "[::1]:8080:::1", "a:80", "a:80:b", "a:x:::1", "a:0:::1", "a:80:,", "", 5), "proxy_protocol": ("v1", "v2", "v3", 1, ""), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "{n:4d}{\\x7d", "{random:1}", "", "\\x", *_TEXTS),
     **dict.fromkeys(("expect", "greeting"), ("any", "+PONG\\r\\n", "/^ok/", "/(/", "5 bytes", "0 bytes", *_TEXTS)),
-    "fail_if": ("lost > 1", "", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
+    "fail_if": ("lost > 1", "cost.server_user worse by 3%", "", 5), "baseline_run": ("main.db", "", "\x00", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip
 assert set(_OF) == {*KEYS, "ramp"}
 _NAMES = tuple(_OF)
@@ -62,7 +62,7 @@ def _good(key: str) -> tuple[Any, ...]:
 
 
 _GOOD = {key: _good(key) for key in _NAMES}
-_LISTS = ("urls", "resolve", "source", "header", "fail_if", "subscribe")
+_LISTS = ("urls", "resolve", "source", "header", "fail_if", "baseline_run", "subscribe")
 _DATES = ("1979-05-27T07:32:00Z", "1979-13-01", "25:00:00", "1979-05-27")
 _PIECES = ("[", "{a=", "[[a]]\n", "a.", "1", '"', "#", "\n", "x = 1\n", "'", "\\", "connections = 5\n", "urls = [", "0", "_")
 _FILE = FOLDER / "plan.toml"

@@ -112,6 +112,13 @@ def test_only_a_server_with_a_heap_can_limit_it() -> None:
         choose("nginx", heap_bytes=100_000_000)
 
 
+def test_only_nginx_pads_its_connections() -> None:
+    with pytest.raises(PlanError, match="the lab caddy does not pad its connections; those that do are nginx"):
+        choose("caddy", pad_bytes=16)
+    with pytest.raises(PlanError, match="a pad of 20 bytes is no multiple of 16"):
+        choose("nginx", pad_bytes=20)
+
+
 async def test_java_without_maven_is_refused_unless_it_is_built(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(temporary))
     text = {"java": 'openjdk version "17.0.15" 2025-04-15\n'}

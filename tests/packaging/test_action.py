@@ -33,7 +33,7 @@ class Ran(NamedTuple):
 
 def act(folder: Path, **inputs: str) -> Ran:
     folder.mkdir()
-    names = ("URLS", "PLAN", "ARGS", "FAIL_IF")
+    names = ("URLS", "PLAN", "ARGS", "FAIL_IF", "BASELINE_RUN")
     own = {"RESULTS": str(folder / "results"), "ASYNCLI": str(PROGRAMS / "asyncli")}
     given = {**dict.fromkeys(names, ""), **own, **inputs}
     files = {name: str(folder / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
@@ -53,7 +53,8 @@ def test_the_action_ends_as_its_soak_does_and_keeps_the_results(tmp_path: Path) 
     assert [(ran.status, ran.outputs) for ran in (failed, refused)] == [(99, "verdict=failed\n"), (2, "verdict=\n")]
     run = json.loads((failed.results / "run.json").read_text(encoding="utf-8"))
     assert [limit["kept"] for limit in run["limits"]] == [True, False]
-    assert "FAILED" in failed.summary
+    assert "**FAILED**" in failed.summary
+    assert "crossed" in failed.summary
     assert ET.parse(failed.results / "junit.xml").getroot().get("failures") != "0"
     assert (failed.results / "report.html").stat().st_size > 10_000
     assert refused.err
@@ -76,6 +77,7 @@ def test_the_action_ends_as_its_soak_does_and_keeps_the_results(tmp_path: Path) 
         {"URLS": "http://127.0.0.1:9/", "ARGS": "-c 20 '--fail-if=connections.held < 21"},
         {"URLS": "http://127.0.0.1:9/", "ARGS": '-c 20 "--fail-if=connections.held < 21 --no-reopen'},
         {"URLS": "http://127.0.0.1:9/", "ARGS": "--fail-if 'lost >\n0' -c 20"},
+        {"URLS": "http://127.0.0.1:9/", "BASELINE_RUN": "--on-finish=touch${IFS}it"},
         {"URLS": "http://127.0.0.1:9/", "ARGS": "-c 20", "RESULTS": "results/../../outside"},
     ],
 )

@@ -17,6 +17,7 @@ from asyncli.live.following import fold_news
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Phase, Tick
 from asyncli.model.run import Run
+from asyncli.report.analyses import analyse
 from asyncli.report.cost_so_far import cost_so_far
 from asyncli.report.limits_so_far import LimitsSoFar
 from asyncli.report.livestate import LiveFold, LiveObserver
@@ -54,7 +55,7 @@ def followed(path: Path) -> LiveFold:
 
 def test_at_the_end_each_is_as_the_report_says(tmp_path: Path) -> None:
     run = a_limited_run()
-    outcomes, _ = limits_of(run.plan, summarise(run))
+    outcomes, _ = limits_of(run, summarise(run), analyse(run))
     expected = [(outcome.threshold.text, outcome.value, outcome.crossed, outcome.amount) for outcome in outcomes]
     assert len(expected) == len(LIMITS)
     assert {crossed for _, _, crossed, _ in expected} == {True, False}
@@ -92,7 +93,7 @@ def test_page_and_metrics_have_the_same_limits_as_the_terminal(tmp_path: Path) -
         limits = feed.state.limits
     finally:
         feed.close()
-    outcomes, _ = limits_of(run.plan, summarise(run))
+    outcomes, _ = limits_of(run, summarise(run), analyse(run))
     assert [(limit.text, limit.value, limit.is_crossed) for limit in limits] == [
         (outcome.threshold.text, outcome.value, outcome.crossed) for outcome in outcomes
     ]

@@ -5,17 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bench_result import BenchResult
+from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar
 from asyncli.report.live_thresholds import too_short
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import judge, keys, parse
+from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
 
 DOCUMENT: dict[str, Any] = {
     "connections": {"requested": 1000, "held": 995, "lost": 5, "deaths": {"reset": 5}},
@@ -134,6 +136,15 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         # A backtracking pattern would try every split of the blanks, for minutes.
         ("lost > 1" + " " * 120_000 + "x", "... does not fit"),
         ("x" * 120_000, "xxx... is not a limit"),
+        ("lost worse by 3%", "connections.lost is not compared"),
+        ("drift.kernel worse by 1MB/h", "cost.at_goal, drift.server_user, heartbeats.latency_ms.p50,"),
+        ("cost.host_total worse by 3%", "is not compared"),
+        ("drift.server_user worse by 3%", "near zero"),
+        ("cost.server_user worse by 0%", "'0%' is no"),
+        ("cost.server_user worse by -3%", "'-3%' is no"),
+        ("cost.server_user worse by", "is not a limit"),
+        ("cost.server_user worse than 3%", "KEY worse by NUMBER"),
+        ("cost.server_user worse by 3 parsecs", "does not fit"),
     ],
 )
 def test_invalid_limit_says_what_to_write(text: str, words: str) -> None:
@@ -223,3 +234,35 @@ def test_hold_too_short_for_a_drift_limit_has_a_finding(limit: str, keepalive_s:
     found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))
     assert len(found) == (least is not None)
     assert all(str(least) in one.evidence for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "bound", "whole"),
+    [
+        ("cost.server_user worse by 3%", Fraction(3, 100), OF_BASELINE), ("cost.server_user worse  by 30 B", 30, None),
+        ("cost.live worse by 1kB", 1000, None), ("drift.server_user worse by 1MB/h", 10**6, None),
+        ("heartbeats.latency_ms.p99 worse by 5ms", 5, None), ("latency_ms.p50 worse by 20%", Fraction(1, 5), OF_BASELINE),
+    ],
+)  # fmt: skip
+def test_a_limit_may_compare_with_earlier_runs(text: str, bound: int | Fraction, whole: str | None) -> None:
+    limit = parse(text, Summary)
+    assert (limit.bound, limit.whole, limit.is_relative) == (bound, whole, True)
+
+
+def test_a_difference_is_judged_by_its_interval() -> None:
+    limit = parse("cost.server_user worse by 3%", Summary)
+    before = Worsening(value=1020.0, before=1000.0, difference=20.0, low=-5.0, high=29.0, runs=3)
+    calls = []
+    for low, high in ((-5.0, 29.0), (5.0, 29.0), (5.0, 31.0), (-5.0, 31.0)):
+        outcome = judge_worsening(limit, msgspec.structs.replace(before, low=low, high=high))
+        calls.append(outcome.crossed)
+    assert calls == [False, False, True, None]
+    amount = judge_worsening(limit, before).amount
+    assert [number for number in ("1,020 B", "+2.00 %", "1,000 B", "-0.50 %", "+2.90 %") if number not in amount] == []
+    unknown = judge_worsening(limit, "no slope is known")
+    assert (unknown.crossed, unknown.value) == (None, None)
+
+
+def test_a_bench_is_compared_with_no_earlier_run() -> None:
+    with pytest.raises(ValueError, match="only a soak"):
+        parse("latency_ms.p99 worse by 3%", BenchResult)

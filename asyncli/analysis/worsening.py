@@ -1,0 +1,264 @@
+"""Whether a number is higher than in earlier runs by a bound: a test that may stop early.
+
+Two errors are possible, each with a stated chance in a whole run: a *false alarm* (the number is
+as it was, and the run is called worse) and a *miss* (it is higher by the bound or more, and the run
+is called as good). The decision is by an interval of the difference, whose lower end is exceeded
+with the first chance and its upper end with the second:
+
+- as good: the upper end is below the bound;
+- worse: else, if the lower end is above zero;
+- undecided: the interval has both in it.
+
+A difference between zero and the bound may be called either; the more is measured, the nearer to
+the bound the two calls meet. Each look spends a part of both chances, and the look at the end half
+of them; so they hold however often one looks, and however much the looks have in common
+(Bonferroni's inequality; for the spending of chances over looks see Lan and DeMets 1983, Biometrika
+70).
+
+What repeats of one run differ by, beyond their own intervals, is the larger of what was measured on
+other hosts (:data:`~asyncli.analysis.compare.REPEAT`) and of what the baseline runs show.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asyncli.analysis.compare import REPEAT, ROW_OF, why_incomparable, why_late
+from asyncli.analysis.estimates import (
+    ALPHA,
+    NO_SCATTER,
+    REPEAT_FREEDOM,
+    Estimate,
+    Repeat,
+    Variance,
+    above,
+    below,
+    summed_variance,
+)
+from asyncli.analysis.measured import HOST, OURS, MeasuredRun
+from asyncli.findings.compare import compare_asyncli, compare_host
+from asyncli.model.records import Finding
+
+#: The chances of both errors in a whole run. The first is for all its limits together.
+FALSE_ALARMS = 0.01
+MISSES = ALPHA
+
+#: The numbers of a run's JSON that can be compared with earlier runs, and their keys in
+#: :mod:`asyncli.analysis.compare`. Other programs' memory is in the rest of the costs.
+COMPARABLE: Mapping[str, str] = {
+    "cost.server_user.bytes_per_connection": "cost.server_user",
+    "cost.kernel.bytes_per_connection": "cost.kernel",
+    "cost.live.bytes_per_connection": "cost.live",
+    "cost.stacks.bytes_per_connection": "cost.stacks",
+    "cost.at_goal.bytes_per_connection": "cost.at_goal",
+    "drift.server_user.bytes_per_hour": "drift.server_user",
+    "heartbeats.latency_ms.p50": "latency.p50",
+    "heartbeats.latency_ms.p99": "latency.p99",
+    "heartbeats.latency_ms.p999": "latency.p999",
+}
+
+
+# Of the host, what may change memory or CPU; the names of runners differ from job to job.
+_HOST = tuple(key for key in HOST if key != "host")
+
+
+class BaselineRun(msgspec.Struct, frozen=True):
+    """What a later run records of an earlier one. ``name``: of its file. ``numbers`` and
+    ``unknown``: by key of a row; each is in one of them.
+    """
+
+    name: str
+    id: str
+    started: str
+    held: int
+    spoiled: str
+    numbers: dict[str, Estimate]
+    unknown: dict[str, str]
+    kinds: dict[str, str]
+    levels: tuple[str, ...]
+    late_ms: dict[str, float]
+    #: The host, the version of asyncli, and whether both ends were on that host.
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, name: str, run: MeasuredRun) -> BaselineRun:
+        numbers: dict[str, Estimate] = {}
+        unknown: dict[str, str] = {}
+        for key in COMPARABLE.values():
+            number = run.numbers.get(key, "unknown")
+            if not isinstance(number, Estimate):
+                unknown[key] = str(number)
+            elif not math.isfinite(number.high):
+                unknown[key] = "most of the slowest came in few stretches of time"
+            else:
+                numbers[key] = number
+        return cls(
+            name=name,
+            id=run.id,
+            started=run.started,
+            held=run.held,
+            spoiled=run.spoiled,
+            numbers=numbers,
+            unknown=unknown,
+            kinds=run.kinds,
+            levels=tuple(sorted(run.levels)),
+            late_ms=run.late_ms,
+            facts={key: run.facts.get(key) for key in (*_HOST, *OURS, "local")},
+        )
+
+    def measured(self) -> MeasuredRun:
+        """The run as :mod:`~asyncli.analysis.compare` judges what can be compared."""
+        return MeasuredRun(
+            name=self.name,
+            path=self.name,
+            id=self.id,
+            started=self.started,
+            verdict="passed",
+            why="",
+            complete=True,
+            spoiled=self.spoiled,
+            held=self.held,
+            hold_s=0.0,
+            facts=self.facts,
+            numbers={**self.numbers, **self.unknown},
+            late_ms=self.late_ms,
+            kinds=self.kinds,
+            levels=frozenset(self.levels),
+            files=None,
+            hidden=frozenset(),
+            findings=[],
+        )
+
+
+class Chances(NamedTuple):
+    """Of a false alarm and of a miss, at one look at one limit."""
+
+    false_alarm: float
+    miss: float
+
+
+def chances_at(look: int | None, limits: int) -> Chances:
+    """The chances that may be spent at the ``look``-th look at a running soak (from 1), None: after
+    its end. ``limits``: how many limits share them.
+
+    The looks before the end share one half: the first has 1/2 of it, the second 1/6, the third
+    1/12.
+    """
+    spent = 0.5
+    if look is not None:
+        spent = 0.5 / (look * (look + 1))
+    return Chances(FALSE_ALARMS * spent / limits, MISSES * spent)
+
+
+class Worsening(msgspec.Struct, frozen=True):
+    """How much higher a number is than in earlier runs, and how sure that is. ``before``: the mean
+    of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of ``difference``.
+    """
+
+    value: float
+    before: float
+    difference: float
+    low: float
+    high: float
+    runs: int
+
+    def is_by(self, bound: float) -> bool | None:
+        """Whether it is higher by ``bound``; None: undecided."""
+        if self.high < bound:
+            return False
+        if self.low > 0:
+            return True
+        return None
+
+
+def worsening(
+    key: str, baseline: Sequence[BaselineRun], run: MeasuredRun, chances: Chances
+) -> Worsening | str:
+    """How much higher the number under ``key`` (of a row) is in ``run``, by those baseline runs
+    that can be compared with it; or the reason for none.
+    """
+    after = run.numbers.get(key, "unknown")
+    if not isinstance(after, Estimate):
+        return str(after)
+    row = ROW_OF[key]
+    known: list[Estimate] = []
+    reasons: list[str] = []
+    for earlier in baseline:
+        before = earlier.numbers.get(key)
+        if before is None:
+            reasons.append(f"in {earlier.name}, {earlier.unknown.get(key, 'unknown')}")
+            continue
+        measured = earlier.measured()
+        reason = why_incomparable(row, measured, run)
+        if not reason:
+            reason = why_late(row, after.value - before.value, measured, run)
+        if reason:
+            reasons.append(reason)
+            continue
+        known.append(before)
+    if not known:
+        return reasons[0]
+    return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances)
+
+
+def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list[Finding]:
+    """Findings if baseline runs were of another host, or of another version of asyncli, which may
+    explain a difference.
+    """
+    findings = []
+    for keys, differ in ((_HOST, compare_host), (OURS, compare_asyncli)):
+        differing = {}
+        for key in keys:
+            here = facts.get(key)
+            elsewhere = [earlier.facts.get(key) for earlier in baseline]
+            others = [value for value in elsewhere if value != here]
+            if others:
+                differing[key] = [others[0], here]
+        if differing:
+            findings.append(differ(differing))
+    return findings
+
+
+def _difference(
+    known: Sequence[Estimate], after: Estimate, repeat: Repeat, chances: Chances
+) -> Worsening:
+    """The difference of a run from the mean of earlier ones."""
+    runs = len(known)
+    mean = statistics.fmean(estimate.value for estimate in known)
+    scatter = _scatter(known, mean, repeat)
+    # Of the run itself, and of the mean of the others.
+    between = Variance(scatter.value * (1 + 1 / runs), scatter.freedom)
+    lower = summed_variance([between, below(after), *_of_mean(above(run) for run in known)])
+    upper = summed_variance([between, above(after), *_of_mean(below(run) for run in known)])
+    difference = after.value - mean
+    return Worsening(
+        value=after.value,
+        before=mean,
+        difference=difference,
+        low=difference - lower.reach(chances.false_alarm),
+        high=difference + upper.reach(chances.miss),
+        runs=runs,
+    )
+
+
+def _scatter(known: Sequence[Estimate], mean: float, repeat: Repeat) -> Variance:
+    """The variance between repeats beyond what their own intervals say."""
+    elsewhere = Variance(repeat.variance(mean), float(REPEAT_FREEDOM))
+    if len(known) < 2:
+        return elsewhere
+    own = statistics.fmean(max(below(run).value, above(run).value) for run in known)
+    seen = statistics.variance([run.value for run in known])
+    here = Variance(seen - own, float(len(known) - 1))
+    if here.value > elsewhere.value:
+        return here
+    return elsewhere
+
+
+def _of_mean(variances: Iterable[Variance]) -> list[Variance]:
+    known = list(variances)
+    return [Variance(part.value / len(known) ** 2, part.freedom) for part in known]

@@ -1,0 +1,174 @@
+"""The runs that --baseline-run names: read and measured in a process of its own, since the analysis
+takes memory that the soak's own process must not have.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli.analysis.worsening import BaselineRun
+from asyncli.model.errors import AsyncliError, HostError, PlanError
+from asyncli.model.own_process import command_of, environment_of
+from asyncli.model.plan import Plan, load_plan, plan_document
+from asyncli.model.private_values import recorded_document
+
+# Each takes about a second to measure.
+_MOST_OF_A_FOLDER = 30
+_OPTION = "--baseline-run"
+
+
+class _Asked(msgspec.Struct):
+    """What the process is asked: the files and folders, and the new run's plan without secrets."""
+
+    places: tuple[str, ...]
+    plan: dict[str, Any]
+
+
+class _Measured(msgspec.Struct):
+    """``problem``: why the soak cannot compare with them; "" if it can. ``left_out``: why files of
+    folders were not used.
+    """
+
+    runs: tuple[BaselineRun, ...] = ()
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+class BaselineRuns(msgspec.Struct, frozen=True):
+    """The runs that a soak compares with, in order of their start; and in one line each, why files
+    of a folder are not among them.
+    """
+
+    runs: tuple[BaselineRun, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def read_baseline_runs(plan: Plan) -> BaselineRuns:
+    """What the runs measured that ``plan`` compares with. Blocks for about a second a run.
+
+    Raises :class:`PlanError` for a file that is no run, or one that cannot be compared.
+    """
+    if not plan.baseline_runs:
+        return BaselineRuns()
+    asked = _Asked(plan.baseline_runs, recorded_document(plan_document(plan)))
+    done = subprocess.run(
+        command_of("asyncli.app.baseline_runs"),
+        env=environment_of(),
+        input=msgspec.json.encode(asked),
+        capture_output=True,
+        check=False,
+    )
+    try:
+        answer = msgspec.json.decode(done.stdout, type=_Measured)
+    except msgspec.MsgspecError:
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise HostError(f"{_OPTION}: its runs were not read: {last_line}") from None
+    if answer.problem:
+        raise PlanError(f"{_OPTION}: {answer.problem}")
+    return BaselineRuns(answer.runs, answer.left_out)
+
+
+def _answer(asked: _Asked) -> _Measured:
+    runs: dict[str, BaselineRun] = {}
+    left_out: list[str] = []
+    try:
+        of_plan = _facts_of_plan(load_plan(asked.plan))
+        for place in asked.places:
+            path = Path(place)
+            if path.is_dir():
+                of_folder, refused = _runs_in(path, of_plan)
+                if not of_folder:
+                    raise PlanError(_none_in(path, refused))
+                left_out += refused
+            else:
+                of_folder = [_read(path, of_plan)]
+            runs.update({run.id: run for run in of_folder})
+    except AsyncliError as error:
+        return _Measured(problem=str(error))
+    in_order = sorted(runs.values(), key=lambda run: run.started)
+    return _Measured(tuple(in_order), left_out=tuple(left_out))
+
+
+def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:
+    """The newest runs of a folder that can be compared, and why others cannot be."""
+    runs: list[BaselineRun] = []
+    refused: list[str] = []
+    for path in _newest_first(folder):
+        if len(runs) == _MOST_OF_A_FOLDER:
+            break
+        try:
+            runs.append(_read(path, of_plan))
+        except AsyncliError as error:
+            refused.append(str(error))
+    return runs, refused
+
+
+def _newest_first(folder: Path) -> Iterator[Path]:
+    dated = []
+    for path in folder.glob("*.db"):
+        try:
+            dated.append((path.stat().st_mtime, path))
+        except OSError:
+            continue
+    for _, path in sorted(dated, reverse=True):
+        yield path
+
+
+def _none_in(folder: Path, refused: Sequence[str]) -> str:
+    if refused:
+        return f"{folder}: none of its {len(refused)} run files can be compared; {refused[0]}"
+    return f"{folder}: has no run files (*.db); name a folder of runs, or a run file"
+
+
+def _read(path: Path, of_plan: Mapping[str, Any]) -> BaselineRun:
+    """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a soak of a
+    plan with these facts.
+    """
+    from asyncli.analysis.compare import hindrance
+    from asyncli.analysis.measured import measure
+    from asyncli.store.reader import read_run
+
+    run = read_run(path)
+    why = hindrance(str(path), run)
+    if why is not None:
+        raise PlanError(why)
+    if not run.complete:
+        raise PlanError(f"{path}: did not reach its end; compare with runs that did")
+    _require_same_plan(path, _facts_of_plan(run.plan), of_plan)
+    return BaselineRun.of(path.name, measure(path.name, str(path), run))
+
+
+def _facts_of_plan(plan: Plan) -> dict[str, Any]:
+    """What two runs must have in common to be compared: all of the plan but where the server is,
+    and how long connections are held.
+    """
+    from asyncli.analysis.compare import is_of_plan
+    from asyncli.analysis.measured import facts
+
+    known = facts(plan, {})
+    of_plan = {key: value for key, value in known.items() if is_of_plan(key)}
+    for key in ("plan.hold_s", "plan.hold_until", "plan.fail_if", "plan.abort"):
+        of_plan.pop(key, None)
+    return of_plan
+
+
+def _require_same_plan(path: Path, of_run: Mapping[str, Any], of_plan: Mapping[str, Any]) -> None:
+    for key, value in of_plan.items():
+        earlier = of_run.get(key)
+        if earlier != value:
+            option = key.removeprefix("plan.")
+            raise PlanError(
+                f"{path}: was a soak with {option} = {earlier}, and this one has {value}; soak "
+                "with the options of that run, or compare with another"
+            )
+
+
+if __name__ == "__main__":
+    answer = _answer(msgspec.json.decode(sys.stdin.buffer.read(), type=_Asked))
+    sys.stdout.buffer.write(msgspec.json.encode(answer))

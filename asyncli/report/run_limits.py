@@ -1,0 +1,82 @@
+"""The section of a report with the limits of --fail-if."""
+
+from __future__ import annotations
+
+from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
+from asyncli.model.records import Finding
+from asyncli.report import document as doc
+from asyncli.report.summary import Summary
+from asyncli.report.summary_parts import Against, Limit
+from asyncli.report.thresholds import difference_shown, parse, value_shown
+
+_VIEW = doc.View.PAGE | doc.View.SUMMARY
+_CODES = (limit_kept.code, limit_crossed.code, limit_unknown.code)
+_CALLS = {True: "kept", False: "crossed", None: "undecided"}
+
+
+def is_of_limit(finding: Finding) -> bool:
+    return finding.code in _CODES
+
+
+def limits_sections(summary: Summary) -> list[doc.Section]:
+    """Each limit with its value; those that compare with earlier runs with the difference too. None
+    without limits.
+    """
+    if not summary.limits:
+        return []
+    compares = any(limit.against is not None for limit in summary.limits)
+    columns = [doc.TableColumn("result", kind="word"), doc.TableColumn("this run")]
+    if compares:
+        columns += doc.numbers("before", "difference", "between")
+    rows = [doc.TableRow(limit.limit, _cells(limit, compares=compares)) for limit in summary.limits]
+    blocks: list[doc.Block] = [doc.DataTable("Limits of --fail-if", columns, rows, view=_VIEW)]
+    runs = max((limit.against.runs for limit in summary.limits if limit.against), default=0)
+    if runs:
+        blocks.append(doc.Paragraph(_how(runs), view=_VIEW))
+    return [doc.Section("limits", "Limits", blocks)]
+
+
+def _cells(limit: Limit, *, compares: bool) -> list[doc.Cell]:
+    cells: list[doc.Cell] = [_CALLS[limit.kept], _value(limit.limit, limit.value)]
+    if not compares:
+        return cells
+    if limit.against is None:
+        return [*cells, "-", "-", "-"]
+    return [*cells, *_compared(limit.limit, limit.against)]
+
+
+def _compared(text: str, against: Against) -> list[doc.Cell]:
+    key = _key(text)
+    low, difference, high = (
+        difference_shown(key, value, against.before)
+        for value in (against.low, against.difference, against.high)
+    )
+    return [_value(text, against.before), difference, f"{low} and {high}"]
+
+
+def _value(text: str, value: float | None) -> str:
+    key = _key(text)
+    if value is None:
+        return "unknown"
+    if not key:
+        return f"{value:g}"
+    return value_shown(key, value)
+
+
+def _key(text: str) -> str:
+    """The key of a limit; "" if this version cannot parse it."""
+    try:
+        return parse(text, Summary).key
+    except ValueError:
+        return ""
+
+
+def _how(runs: int) -> str:
+    before = "the baseline run"
+    if runs > 1:
+        before = f"the mean of {runs} baseline runs"
+    return (
+        f"Before: {before}. A limit is crossed if the difference is surely above 0, and not surely "
+        "below the limit. Without any difference 1 run in 100 is called worse at most, and of runs "
+        "that are worse by the limit 5 in 100 are missed at most."
+    )

@@ -1,0 +1,148 @@
+"""Earlier runs that a soak is compared with: what is read of them, what is refused, and the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from recording import write_run
+from synthetic_run import a_run, cut
+
+from asyncli.analysis.measured import measure
+from asyncli.analysis.worsening import BaselineRun
+from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Plan
+from asyncli.model.run import Run
+from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.summary import summarise
+
+LIMIT = "cost.server_user worse by 3%"
+
+
+def a_soak(seed: int = 1, **changes: object) -> Run:
+    """100,000 connections that cost 1,020 B each."""
+    return a_run(seed=seed, **changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of the plan, one of another, one that was killed, and a file that is no run."""
+    folder = tmp_path_factory.mktemp("baseline")
+    for name, run in {
+        "first": a_soak(1), "second": a_soak(2), "other": a_run(2000), "killed": cut(a_soak(3), 90.0),
+    }.items():  # fmt: skip
+        write_run(run, folder / f"{name}.db", run_id=name)
+    (folder / "note.db").write_text("no run")
+    return folder
+
+
+def read(*places: Path, plan: Plan | None = None) -> BaselineRuns:
+    of_soak = a_soak().plan if plan is None else plan
+    names = tuple(str(place) for place in places)
+    return read_baseline_runs(msgspec.structs.replace(of_soak, baseline_runs=names, fail_if=(LIMIT,)))
+
+
+def test_a_folder_gives_its_runs_of_the_same_plan(folder: Path) -> None:
+    known = read(folder)
+    assert sorted(run.name for run in known.runs) == ["first.db", "second.db"]
+    assert sorted(Path(reason.partition(":")[0]).name for reason in known.left_out) == ["killed.db", "note.db", "other.db"]
+    assert known.runs[0].numbers["cost.server_user"].value == pytest.approx(1020, rel=0.02)
+
+
+def test_a_run_that_is_named_twice_counts_once(folder: Path) -> None:
+    assert len(read(folder / "first.db", folder, folder / "first.db").runs) == 2
+
+
+def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> None:
+    plan = msgspec.structs.replace(a_soak().plan, hold_s=600.0, urls=("http://127.0.0.1:9999/",), seed=7)
+    assert len(read(folder / "first.db", plan=plan).runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.db", "--baseline-run: .*missing.db"),
+        ("note.db", "--baseline-run: .*note.db"),
+        ("killed.db", "killed.db: did not"),
+        ("other.db", "connections = 2000"),
+    ],
+)
+def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        read(folder / name)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(PlanError, match="no run files"):
+        read(tmp_path)
+    write_run(a_run(2000), tmp_path / "other.db")
+    with pytest.raises(PlanError, match=r"other.db"):
+        read(tmp_path)
+
+
+def compared(run: Run, before: Run, *limits: str) -> Run:
+    """The run as a soak with ``--baseline-run`` records it."""
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits or (LIMIT,), baseline_runs=("main.db",))
+    earlier = BaselineRun.of("main.db", measure("main.db", "main.db", before))
+    run.environment["baseline_runs"] = [msgspec.to_builtins(earlier)]
+    return run
+
+
+def padded(seed: int, share: float) -> Run:
+    """A run whose connections cost this share more."""
+    run = a_soak(seed)
+    fixed = {}
+    for sample in run.samples:
+        for name in ("server.pss_bytes", "server.uss_bytes", "server.rss_bytes", "server.anon_shmem_bytes"):
+            if name in sample.values:
+                least = fixed.setdefault(name, sample.values[name])
+                sample.values[name] = least + (sample.values[name] - least) * (1 + share)
+    return run
+
+
+@pytest.mark.parametrize(("share", "verdict", "code"), [(0.0, "passed", "limit_kept"), (0.05, "failed", "limit_crossed")])
+def test_the_verdict_is_by_the_difference(share: float, verdict: str, code: str) -> None:
+    summary = summarise(compared(padded(5, share), a_soak(1)))
+    assert summary.run.verdict == verdict
+    (finding,) = [finding for finding in summary.findings if finding.code.startswith("limit_")]
+    assert finding.code == code
+    assert finding.fields["value"] == pytest.approx(1020 * (1 + share), rel=0.02)
+
+
+def test_a_run_without_its_baseline_is_undecided() -> None:
+    run = compared(a_soak(), a_soak(2))
+    del run.environment["baseline_runs"]
+    summary = summarise(run)
+    assert summary.run.verdict == "failed"
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    assert finding.fields["value"] is None
+
+
+def test_a_decision_before_the_end() -> None:
+    plan = compared(a_soak(), a_soak(2)).plan
+    good = cost_so_far(cut(compared(a_soak(5), a_soak(1)), 150.0))
+    early = cost_so_far(cut(compared(a_soak(5), a_soak(1)), 112.0))
+    worse = cost_so_far(cut(compared(padded(5, 0.05), a_soak(1)), 112.0))
+    assert [limit.is_crossed for limit in good.limits] == [False]
+    sure = decided(plan, good)
+    assert sure is not None
+    assert not sure.is_worse
+    # What is worse is told at once; that nothing comes later needs the time in which growth can be told.
+    assert decided(plan, early) is None
+    found = decided(plan, worse)
+    assert found is not None
+    assert found.is_worse
+    # Another limit needs the whole hold.
+    both = msgspec.structs.replace(plan, fail_if=(LIMIT, "lost > 0"))
+    assert decided(both, good) is None
+
+
+def test_baseline_runs_of_another_host_are_a_warning() -> None:
+    before = a_soak(2)
+    before.environment |= {"kernel": "6.1.0", "asyncli": "0.1.0", "host": "another-runner"}
+    run = compared(a_soak(), before)
+    run.environment |= {"kernel": "6.18.0", "asyncli": "0.2.0", "host": "runner"}
+    differing = {finding.code: finding.fields["differs"] for finding in summarise(run).findings if finding.code.startswith("compare_")}
+    assert differing == {"compare_host": {"kernel": ["6.1.0", "6.18.0"]}, "compare_asyncli": {"asyncli": ["0.1.0", "0.2.0"]}}
