@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -306,6 +307,11 @@ def _wander(rests: Sequence[Series]) -> float:
 
 def minus(whole: Series, parts: Sequence[Series]) -> Series:
     """``whole`` less ``parts``, at the instants of the metric that was sampled least often."""
+    if all(part.t_s == whole.t_s for part in parts):
+        # Read together, as most are: some ten times faster.
+        columns = [part.values for part in parts]
+        sums = map(sum, zip(*columns, strict=True)) if columns else itertools.repeat(0.0)
+        return Series(list(whole.t_s), list(map(operator.sub, whole.values, sums)))
     sparsest = min([whole, *parts], key=len)
     difference = Series()
     for t_s in sparsest.t_s:

@@ -112,14 +112,14 @@ def fold(run: Run) -> Totals:
     to none.
     """
     totals = Totals(recorded=_is_recorded(run), missing=_missing(run))
-    parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
+    parts: dict[PhaseName, list[int]] = {}
     in_gaps: list[Tick] = []
     at_drain = 0
-    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
+    for number, ((t_s, tick), name) in enumerate(zip(run.ticks, run.phases_of_ticks, strict=True)):
         if any(_is_within(gap, t_s) for gap in run.gaps):
             in_gaps.append(tick)
         else:
-            parts.setdefault(name, []).append((t_s, tick))
+            parts.setdefault(name, []).append(number)
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
         # The sum over workers that have begun the drain.
         at_drain = max(at_drain, tick.held_at_drain)
@@ -128,8 +128,9 @@ def fold(run: Run) -> Totals:
                 totals.pending_peak_per_worker, tick.connecting / tick.workers
             )
     for name, part in parts.items():
-        totals.by_phase[name] = added_up(Tick(), *(tick for _, tick in part))
-        (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
+        totals.by_phase[name] = _sum_of(run, part)
+        start_s, first_tick = run.ticks[part[0]]
+        end_s, last_tick = run.ticks[part[-1]]
         if end_s > start_s:
             # The processes of a resumed run begin at zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
@@ -140,6 +141,21 @@ def fold(run: Run) -> Totals:
             totals.acceptance = _acceptance(run)
         totals.held = max(0, totals.open - totals.whole.unanswered - totals.acceptance.waiting)
     return totals
+
+
+def _sum_of(run: Run, numbers: list[int]) -> Tick:
+    """The sum of the ticks with these ascending numbers."""
+    ticks = [run.ticks[number][1] for number in numbers]
+    first = numbers[0]
+    beyond = numbers[-1] + 1
+    if beyond - first > len(numbers):
+        # Ticks in a gap are between them.
+        return added_up(Tick(), *ticks)
+    times = {
+        "latency_us": run.latency_sums.between(first, beyond),
+        "lateness_us": run.lateness_sums.between(first, beyond),
+    }
+    return added_up(Tick(), *ticks, known=times)
 
 
 def _is_within(gap: Gap, t_s: float) -> bool:

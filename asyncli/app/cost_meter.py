@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import msgspec
 
 from asyncli.app.report_memory import import_report
 from asyncli.model.errors import AsyncliError
-from asyncli.model.own_process import command_of, environment_of
+from asyncli.model.own_process import LinesFrom, command_of, environment_of
 from asyncli.model.plan import Plan
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.report.relative_limits import LOOK_EVERY_S
@@ -33,7 +32,6 @@ EVERY_S = LOOK_EVERY_S
 _MOST_OF_A_CORE = 0.025
 # An import takes a second, on a busy machine several. Without it the run has no cost to show.
 _PATIENCE_S = 30.0
-_MOST_BYTES = 1 << 20
 # The process's first line.
 _READY = b"ready"
 
@@ -68,7 +66,7 @@ class CostMeter:
         self._most_of_a_core = most_of_a_core
         self._path = Path(path).absolute()
         self._process: subprocess.Popen[bytes] | None = None
-        self._received = b""
+        self._lines: LinesFrom | None = None
         self._is_asked = False
         self._next_s = -1.0
 
@@ -84,6 +82,8 @@ class CostMeter:
                 # Ctrl-C is for the run, which ends this process after its hold.
                 start_new_session=True,
             )
+            assert self._process.stdout is not None
+            self._lines = LinesFrom(self._process.stdout)
 
     def __enter__(self) -> Self:
         self.start()
@@ -108,19 +108,20 @@ class CostMeter:
             self.ask(now_s)
         return so_far
 
-    def ask(self, now_s: float) -> None:
-        """Have the cost computed, if that is due at ``now_s``."""
+    def ask(self, now_s: float) -> bool:
+        """Have the cost computed, if that is due at ``now_s``; whether it is now."""
         if self._process is None or self._is_asked or now_s < self._next_s:
-            return
+            return False
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
         except OSError:
             self.close()
-            return
+            return False
         self._is_asked = True
         self._next_s = now_s + EVERY_S
+        return True
 
     def answer(self, now_s: float, timeout_s: float = 0.0) -> CostSoFar | None:
         """The cost that was asked for, once it has been computed."""
@@ -141,21 +142,11 @@ class CostMeter:
 
     def _line(self, timeout_s: float) -> bytes | None:
         """The next line of the process; None if there is none in this time, or it has ended."""
-        if self._process is None or self._process.stdout is None:
+        if self._process is None or self._lines is None:
             return None
-        latest_s = time.monotonic() + timeout_s
-        poll = select.poll()
-        poll.register(self._process.stdout, select.POLLIN)
-        while b"\n" not in self._received:
-            left_s = max(0.0, latest_s - time.monotonic())
-            if not poll.poll(left_s * 1e3):
-                return None
-            part = os.read(self._process.stdout.fileno(), _MOST_BYTES)
-            if not part or len(self._received) > _MOST_BYTES:
-                self.close()
-                return None
-            self._received += part
-        line, _, self._received = self._received.partition(b"\n")
+        line = self._lines.next(timeout_s)
+        if line is None and self._lines.has_ended:
+            self.close()
         return line
 
     def close(self) -> None:

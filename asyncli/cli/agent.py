@@ -187,6 +187,7 @@ async def _serve(
     import asyncio
 
     from asyncli.agent.server import Agent
+    from asyncli.web.running import run_until
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -205,16 +206,7 @@ async def _serve(
         _say(f"asyncli agent {__version__} samples {name}, and listens at {url}")
         for line in agent.unknown:
             _say(f"unknown here: {line}")
-        running = asyncio.create_task(agent.run())
-        stopping = asyncio.create_task(stopped.wait())
-        try:
-            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
-        finally:
-            for task in (running, stopping):
-                task.cancel()
-            await asyncio.wait({running, stopping})
+        await run_until(agent.run(), stopped)
     finally:
         await agent.close()
     _say("asyncli agent ends")

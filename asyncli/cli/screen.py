@@ -33,6 +33,7 @@ class Screen(LiveObserver):
     ) -> None:
         super().__init__(plan)
         self._console = console
+        self._is_quiet = quiet
         self._preface = [] if quiet else list(preface)
         self.shows_cost = not quiet
         if quiet:
@@ -73,10 +74,20 @@ class Screen(LiveObserver):
         lines = self._preface
         self._preface = []
         for line in lines:
-            if isinstance(self._view, JsonView):
-                print(line, file=sys.stderr)
-            else:
-                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if isinstance(self._view, JsonView):
+            print(line, file=sys.stderr)
+        else:
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def say(self, line: str) -> None:
+        """Print a line beside the view, which goes on below it."""
+        if self._is_quiet:
+            return
+        with contextlib.suppress(*OUTPUT_GONE):
+            self._print(line)
 
 
 def is_screen(console: Console) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from asyncli.app.report_memory import require_memory
 from asyncli.cli import options
 from asyncli.cli.command import Command, environment_lines, main_flag
+from asyncli.cli.otlp_options import otlp_option, otlp_place
 from asyncli.cli.web_options import metrics_options, take_web_place, web_options
 from asyncli.model.consistency import flag_of, require_collect
 from asyncli.model.errors import PlanError
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
 @options.cluster_options
 @web_options
 @metrics_options
+@otlp_option
 def command(
     urls: tuple[str, ...],
     resume: str | None,
     wait_for_server: str | None,
     metrics_linger: str | None,
+    otlp: str | None,
     **values: Any,
 ) -> int:
     """Hold connections on the server at URL, and measure what one more costs.
@@ -56,6 +59,7 @@ def command(
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     place = take_web_place(values, options.seconds_of("--metrics-linger", metrics_linger))
+    otlp_to = otlp_place(otlp)
     to = options.outputs_of(values)
     require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
@@ -83,6 +87,7 @@ def command(
         wait_for_server_s=wait_s,
         collect_by=command_of_collect,
         page_at=place,
+        otlp_to=otlp_to,
     )
 
 

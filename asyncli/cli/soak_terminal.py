@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from asyncli.store.writer import require_free
 
 if TYPE_CHECKING:
     from asyncli.live.beside_soak import PageBeside
-    from asyncli.live.serve import ServedAt
+    from asyncli.live.serve import SentTo, ServedAt
 
 # A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for
 # one that hangs.
@@ -47,12 +47,14 @@ def run_soak(
     *,
     lab: LabServer | None = None,
     page_at: ServedAt | None = None,
+    otlp_to: SentTo | None = None,
     preface: Sequence[str] = (),
     **options: Any,
 ) -> int:
     """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim
     the plan at. ``page_at``: where the run is shown to browsers and to Prometheus meanwhile.
-    ``preface``: lines to print before the first state of the run.
+    ``otlp_to``: where its metrics are sent. ``preface``: lines to print before the first state of
+    the run.
 
     ``options``: ``resume``, ``cluster``, ``wait_for_server_s`` and ``collect_by`` of
     :class:`~asyncli.app.soak.Soak`.
@@ -73,34 +75,72 @@ def run_soak(
         limits = " and ".join(unwatched_limits)
         print(f"asyncli: --abort: {limits} can be checked only at the end", file=sys.stderr)
     import_report(page=to.html_file is not None)
-    page = _page_beside(path, page_at, messages, to)
+    page = _page_beside(path, page_at, otlp_to, messages, to)
     if page is not None:
         options["helper_pids"] = lambda: page.pids
     try:
-        status, results = asyncio.run(_soak(plan, path, to, log, messages, lab, preface, options))
+        status, results = asyncio.run(
+            _soak(plan, path, to, log, messages, lab, page, preface, options)
+        )
         if results is not None:
             _report(results, status, path, to, log, console)
     finally:
         if page is not None:
-            page.close()
+            say = speaker(messages, to.quiet)
+            for notice in page.close():
+                say(notice)
     return status
 
 
 def _page_beside(
-    path: Path, place: ServedAt | None, messages: Console, to: Outputs
+    path: Path,
+    place: ServedAt | None,
+    otlp_to: SentTo | None,
+    messages: Console,
+    to: Outputs,
 ) -> PageBeside | None:
-    """The page's process, which listens; None without a place."""
-    if place is None:
+    """The process of page, metrics and OTLP, which listens; None where nothing of it is asked
+    for.
+    """
+    if place is None and otlp_to is None:
         return None
+    from asyncli.cli.otlp_options import otlp_line
     from asyncli.cli.web_options import web_lines
     from asyncli.live.beside_soak import PageBeside
 
-    page = PageBeside(path, place)
+    page = PageBeside(path, place, otlp_to)
     page.start()
+    lines = []
+    if place is not None:
+        lines += web_lines(place, page.port)
+    if otlp_to is not None:
+        lines.append(otlp_line(otlp_to))
     say = speaker(messages, to.quiet)
-    for line in web_lines(place, page.port):
+    for line in lines:
         say(line)
     return page
+
+
+@contextlib.contextmanager
+def _notices_shown(page: PageBeside | None, screen: Screen) -> Iterator[None]:
+    """Show what the process of page and metrics has to say, when it says it."""
+    if page is None or page.has_ended:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    descriptor = page.fileno()
+
+    def show() -> None:
+        for notice in page.notices():
+            screen.say(notice)
+        if page.has_ended:
+            loop.remove_reader(descriptor)
+
+    loop.add_reader(descriptor, show)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def _report(
@@ -133,6 +173,7 @@ async def _soak(
     log: Console,
     messages: Console,
     lab: LabServer | None,
+    page: PageBeside | None,
     preface: Sequence[str],
     options: dict[str, Any],
 ) -> tuple[int, Results | None]:
@@ -151,7 +192,8 @@ async def _soak(
             with Screen(plan, log, to.quiet, to.log_json, preface) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.print_status)
                 soak = Soak.shown_by(screen, plan, path, target=target, **options)
-                await soak.run()
+                with _notices_shown(page, screen):
+                    await soak.run()
 
     def stop() -> bool:
         if soak is None or not soak.recording:

@@ -63,7 +63,8 @@ def _show_page(path: Path, place: ServedAt) -> int:
     import asyncio
 
     from asyncli.cli.signals import stop_signals
-    from asyncli.live.serve import serve_until, server_of
+    from asyncli.live.serve import server_of
+    from asyncli.web.running import run_until
 
     async def serve() -> None:
         stopped = asyncio.Event()
@@ -76,7 +77,7 @@ def _show_page(path: Path, place: ServedAt) -> int:
             await server.listen()
             for line in web_lines(place, server.port):
                 _say(line)
-            await serve_until(server, stopped)
+            await run_until(server.run(), stopped)
         finally:
             await server.close()
 

@@ -7,9 +7,10 @@ Fields that a struct lists in ``not_added`` (its gauges) keep their default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,11 +20,16 @@ from asyncli.core.histogram import Histogram, summed
 _Counts = TypeVar("_Counts", bound=msgspec.Struct)
 
 
-def added_up(first: _Counts, *others: _Counts) -> _Counts:
-    """The sum of all arguments, which are not changed."""
+def added_up(
+    first: _Counts, *others: _Counts, known: Mapping[str, object] = MappingProxyType({})
+) -> _Counts:
+    """The sum of all arguments, which are not changed. ``known``: fields whose sum is known."""
     parts, whole = (first, *others), type(first)()
     for name, how in summable(type(first)).items():
-        setattr(whole, name, how([getattr(part, name) for part in parts]))
+        total = known.get(name)
+        if total is None:
+            total = how([getattr(part, name) for part in parts])
+        setattr(whole, name, total)
     return whole
 
 

@@ -174,9 +174,50 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
     return whole
 
 
+# A minute of a figure has two of them, and seconds at its ends that are summed one by one.
+_BLOCK = 32
+
+
+class RangeSums:
+    """The sums of any ranges of ``histograms``. Those of blocks are kept, so that the second use of
+    a range unpacks a quarter of the histograms of a run file, or fewer.
+    """
+
+    def __init__(self, histograms: Sequence[Histogram]) -> None:
+        self._histograms = histograms
+        self._blocks: dict[int, Histogram] = {}
+
+    def between(self, first: int, beyond: int) -> Histogram:
+        """The sum of those from index ``first`` on, before ``beyond``."""
+        parts: list[Histogram] = []
+        at = first
+        while at < beyond:
+            if at % _BLOCK == 0 and at + _BLOCK <= beyond:
+                parts.append(self._block(at))
+                at += _BLOCK
+            else:
+                parts.append(self._histograms[at])
+                at += 1
+        return summed(parts)
+
+    def has_any(self, at: int) -> bool:
+        """Whether the histogram with this index has a value."""
+        return bool(self._histograms[at])
+
+    def _block(self, at: int) -> Histogram:
+        block = self._blocks.get(at)
+        if block is None:
+            block = summed(self._histograms[at : at + _BLOCK])
+            self._blocks[at] = block
+        return block
+
+
 # Buckets from which numpy pays: loading it takes as long as the loop takes for a million buckets.
-# And the buckets that are summed at once: more cost memory and gain nothing.
-_WORTH_LOADING, _WORTH_NUMPY, _AT_ONCE = 200_000, 1_000, 250_000
+_WORTH_LOADING = 200_000
+_WORTH_NUMPY = 1_000
+# The buckets that are summed at once: with 250,000, most of which are in no cache of the CPU by
+# then, a histogram takes 9.8 us in place of 7.4.
+_AT_ONCE = 20_000
 
 
 def _has_numpy() -> bool:

@@ -49,10 +49,11 @@ _BOUNDS_S = (
 
 def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
-    return page_of(_families(feed), accept)
+    return page_of(families_of(feed), accept)
 
 
-def _families(feed: RunFeed) -> Iterator[Metric]:
+def families_of(feed: RunFeed) -> Iterator[Metric]:
+    """All metrics of a run, which :mod:`asyncli.live.otlp` sends too."""
     state = feed.state
     plan = feed.plan
     yield _labelled(
@@ -76,7 +77,7 @@ def _families(feed: RunFeed) -> Iterator[Metric]:
     yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
     yield from _costs(state)
-    yield from _limits(feed)
+    yield from _limits(state)
 
 
 def _labelled(name: str, about: str, labels: dict[str, str]) -> Metric:
@@ -173,15 +174,15 @@ def _costs(state: LiveState) -> Iterator[Metric]:
     yield family
 
 
-def _limits(feed: RunFeed) -> Iterator[Metric]:
-    if feed.so_far is None or not feed.so_far.limits:
+def _limits(state: LiveState) -> Iterator[Metric]:
+    if not state.limits:
         return
     values = GaugeMetricFamily(
         "asyncli_limit_value", "the number that a limit is of", labels=["limit"]
     )
     bounds = GaugeMetricFamily("asyncli_limit_bound", "the bound of a limit", labels=["limit"])
     crossed = GaugeMetricFamily("asyncli_limit_crossed", "1: it is crossed", labels=["limit"])
-    for limit in feed.so_far.limits:
+    for limit in state.limits:
         bounds.add_metric([limit.text], limit.bound)
         if limit.value is not None:
             values.add_metric([limit.text], limit.value)

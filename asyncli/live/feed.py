@@ -86,8 +86,12 @@ class RunFeed:
         self._ramp_s = math.inf
         self.findings: deque[tuple[float, Finding]] = deque(maxlen=_MOST_KEPT)
         self.events: deque[RunEvent] = deque(maxlen=_MOST_KEPT)
+        #: Whether ``so_far`` is of the whole run.
+        self.is_final = False
+        self._is_last_asked = False
         #: Why the run does not continue; "" while it does.
         self.why_ended = ""
+        self.run_id = ""
         #: Seconds since 1970.
         self.began_s = 0.0
         #: How often the histories have changed so that what was sent of them is void.
@@ -135,18 +139,31 @@ class RunFeed:
         self.why_ended = why_ended_of(self.follower, news)
         if self.why_ended and (news.complete or not self.follower.is_open):
             self._fold.end()
-        is_held = self._fold.state().phase in ("ramp", "hold") and not self.why_ended
-        # Of a run that has ended, the cost is computed once.
-        is_held |= self.so_far is None and news.complete
-        so_far = self._meter.turn(time.monotonic(), is_held=is_held)
+        so_far = self._computed(is_over=news.complete)
         if so_far is not None:
             self._take_cost(so_far)
+
+    def _computed(self, *, is_over: bool) -> CostSoFar | None:
+        """The cost that was computed. It is asked for again while connections are held, and once
+        more after the end.
+        """
+        assert self._fold is not None
+        if not is_over:
+            is_held = self._fold.state().phase in ("ramp", "hold") and not self.why_ended
+            return self._meter.turn(time.monotonic(), is_held=is_held)
+        so_far = self._meter.answer(math.inf)
+        if self._is_last_asked:
+            self.is_final |= so_far is not None
+        else:
+            self._is_last_asked = self._meter.ask(math.inf)
+        return so_far
 
     def _take_state(self, news: News) -> None:
         assert self._fold is not None
         fold_news(self._fold, news)
         self.plan = news.plan
         self.began_s = news.began_s
+        self.run_id = news.run_id
         for phase in news.phases:
             if phase.name == "ramp":
                 self._ramp_s = phase.start_s

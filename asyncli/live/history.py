@@ -25,6 +25,7 @@ from asyncli.live.panels import (
     TimesOfTick,
 )
 from asyncli.model.records import Sample, Tick
+from asyncli.model.samples import first_read
 
 #: About the columns of pixels in a chart.
 MOST_STRETCHES = 600
@@ -242,7 +243,7 @@ def levels_of(sample: Sample) -> dict[str, float]:
     for line in _LINES:
         source = line.source
         if isinstance(source, LevelOfSample):
-            value = _first_of(source.metrics, sample.values)
+            value = first_read(source.metrics, sample.values)
             if value is not None:
                 levels[line.key] = max(0.0, value - source.less)
     return levels
@@ -260,13 +261,6 @@ def _next_width(width_s: float) -> float:
         if wider_s > width_s:
             return float(wider_s)
     return 2.0 * width_s
-
-
-def _first_of(names: tuple[str, ...], values: Mapping[str, float]) -> float | None:
-    for name in names:
-        if name in values:
-            return values[name]
-    return None
 
 
 def _add_level(stretch: _Stretch, key: str, value: float) -> None:

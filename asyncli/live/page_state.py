@@ -11,7 +11,7 @@ from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.text import printable
-from asyncli.report.cost_so_far import LimitSoFar
+from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
 # Times of day and numbers of a chart need no more digits than a screen shows.
@@ -142,7 +142,7 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["total"] = _cost(known_total(state))
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
-    fields["limits"] = _limits(feed)
+    fields["limits"] = [_limit(limit) for limit in state.limits]
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
 
@@ -166,15 +166,6 @@ def _findings(feed: RunFeed) -> list[dict[str, Any]]:
             }
         )
     return findings
-
-
-def _limits(feed: RunFeed) -> list[dict[str, Any]]:
-    if feed.so_far is None:
-        return [
-            {"text": text, "amount": "", "share": None, "crossed": None}
-            for text in feed.plan.fail_if
-        ]
-    return [_limit(limit) for limit in feed.so_far.limits]
 
 
 def _limit(limit: LimitSoFar) -> dict[str, Any]:

@@ -124,24 +124,24 @@ PANELS = (
         "Memory above that before the first connect",
         "bytes",
         (
-            LineOfPanel("host", "of the host", "total", LevelOfSample((metrics.HOST_USED_BYTES,))),
+            LineOfPanel("host", "of the host", "total", LevelOfSample(metrics.MEMORY["host"])),
             LineOfPanel(
                 "server",
                 "of the server",
                 "server",
-                LevelOfSample((metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)),
+                LevelOfSample(metrics.MEMORY["server"]),
             ),
             LineOfPanel(
                 "kernel",
                 "of the kernel's sockets",
                 "kernel",
-                LevelOfSample((metrics.KERNEL_SOCKET_BYTES,)),
+                LevelOfSample(metrics.MEMORY["kernel"]),
             ),
             LineOfPanel(
                 "generator",
                 "of asyncli",
                 "ours",
-                LevelOfSample((metrics.GENERATOR_USS_BYTES,)),
+                LevelOfSample(metrics.MEMORY["generator"]),
             ),
         ),
         is_above_baseline=True,

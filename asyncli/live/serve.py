@@ -1,8 +1,9 @@
 """Serves the live page or the metrics of one run until told to end: in the foreground for ``asyncli
-watch --web``, and as a process of its own beside a soak, which it must not disturb.
+watch --web``, and as a process of its own beside a soak, which it must not disturb. That process
+also sends the metrics to an OpenTelemetry collector.
 
 The process beside a soak gets its settings as a line of JSON on standard input, answers with a line
-when it listens, and ends when its standard input does.
+when it listens, and ends when its standard input does. Each further line is a notice for the user.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
 from asyncli.model.certificates import identify
-from asyncli.model.errors import AsyncliError, HostError, NotBegunError
+from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
+from asyncli.web.running import run_until
 
+#: So long after the soak's end the last values may still be sent.
+LAST_VALUES_S = 8.0
 # A soak creates its file after its preflight.
 _AGAIN_S = 0.2
+_TURN_S = 1.0
 
 
 class ServedAt(msgspec.Struct, frozen=True):
@@ -41,6 +47,11 @@ class ServedAt(msgspec.Struct, frozen=True):
     with_page: bool = True
     linger_s: float = 0.0
 
+    @property
+    def flag(self) -> str:
+        """The option that asked for it."""
+        return "--web" if self.with_page else "--metrics"
+
     def url(self, port: int) -> str:
         """Its address; a browser keeps to itself what stands after ``#``."""
         scheme = "http" if self.certificate is None else "https"
@@ -48,16 +59,26 @@ class ServedAt(msgspec.Struct, frozen=True):
         return f"{scheme}://{host}:{port}/"
 
 
+class SentTo(msgspec.Struct, frozen=True):
+    """To which URL the metrics are sent by OTLP, and how often."""
+
+    endpoint: str
+    every_s: float
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """Of the process beside a soak; ``stops``: the process that Ctrl-C would end."""
+    """Of the process beside a soak; ``stops``: the process that Ctrl-C would end. ``place``: None:
+    nothing is served. ``otlp``: None: nothing is sent.
+    """
 
     path: str
-    place: ServedAt
+    place: ServedAt | None
     stops: int
+    otlp: SentTo | None = None
 
 
 class ListensAt(msgspec.Struct, frozen=True):
-    """The process's answer: its port, or why it does not listen."""
+    """The process's answer: its port (0: nothing is served), or why it does not listen."""
 
     port: int = 0
     problem: str = ""
@@ -88,27 +109,27 @@ def server_of(
     )
 
 
-async def serve_until(server: PageServer, ended: asyncio.Event, linger_s: float = 0.0) -> None:
-    """Serve a server that listens until ``linger_s`` seconds after ``ended``."""
-    running = asyncio.create_task(server.run())
-    ending = asyncio.create_task(ended.wait())
-    await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)
-    if not running.done():
-        await asyncio.wait({running}, timeout=linger_s)
-    ending.cancel()
-    running.cancel()
-    await asyncio.wait({running, ending})
-    if not running.cancelled():
-        running.result()
+class _FeedReader:
+    """Keeps a feed up to date where nothing is served."""
+
+    def __init__(self, path: Path) -> None:
+        self.feed = RunFeed(path)
+
+    async def read(self) -> None:
+        await asyncio.to_thread(self.feed.open)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_TURN_S)
+            # A file that cannot be read now is read at the next turn.
+            with contextlib.suppress(StoreError):
+                self.feed.take(await asyncio.to_thread(self.feed.read))
+
+    async def close(self) -> None:
+        self.feed.close()
 
 
 async def _beside_a_soak(settings: Settings) -> None:
-    place = settings.place
-
-    def stop() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(settings.stops, signal.SIGINT)
-
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     soak = sys.stdin.fileno()
@@ -119,18 +140,56 @@ async def _beside_a_soak(settings: Settings) -> None:
         ended.set()
 
     loop.add_reader(soak, end)
-    server = server_of(Path(settings.path), place, _log, stop)
-    await server.listen()
-    _answer(ListensAt(server.port))
+    server: PageServer | _FeedReader
+    linger_s = 0.0
+    if settings.place is None:
+        server = _FeedReader(Path(settings.path))
+        _answer(ListensAt())
+    else:
+        server = await _listening(settings, settings.place)
+        linger_s = settings.place.linger_s
     try:
-        await _read_once_begun(server, ended)
-        await serve_until(server, ended, place.linger_s)
+        if not await _read_once_begun(server, ended):
+            return
+        sent = asyncio.Event()
+        sending = asyncio.create_task(_send(settings.otlp, server.feed, ended, sent))
+        # The values are read until the last ones were sent.
+        await run_until(server.run(), sent, linger_s)
+        await sending
     finally:
         await server.close()
 
 
-async def _read_once_begun(server: PageServer, ended: asyncio.Event) -> None:
-    """Read the run as soon as it has begun, unless the soak ends before."""
+async def _listening(settings: Settings, place: ServedAt) -> PageServer:
+    def stop() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(settings.stops, signal.SIGINT)
+
+    server = server_of(Path(settings.path), place, _log, stop)
+    await server.listen()
+    _answer(ListensAt(server.port))
+    return server
+
+
+async def _send(
+    to: SentTo | None, feed: RunFeed, ended: asyncio.Event, sent: asyncio.Event
+) -> None:
+    """Send the metrics until the soak has ended, and then set ``sent``."""
+    try:
+        if to is not None:
+            from asyncli.live.otlp import OtlpSender
+
+            sender = OtlpSender(to.endpoint, to.every_s, LAST_VALUES_S, _notify)
+            await sender.send_until(feed, ended)
+    except Exception as error:
+        # Such as a setting that the library does not accept; a page is served all the same.
+        _notify(f"warning: --otlp: nothing can be sent ({type(error).__name__})")
+    await ended.wait()
+    sent.set()
+
+
+async def _read_once_begun(server: PageServer | _FeedReader, ended: asyncio.Event) -> bool:
+    """Read the run as soon as it has begun; False if the soak ends before."""
     while not ended.is_set():
         try:
             await server.read()
@@ -138,7 +197,8 @@ async def _read_once_begun(server: PageServer, ended: asyncio.Event) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), _AGAIN_S)
             continue
-        return
+        return True
+    return False
 
 
 def _log(line: str) -> None:
@@ -150,6 +210,13 @@ def _answer(ready: ListensAt) -> None:
     sys.stdout.buffer.flush()
 
 
+def _notify(line: str) -> None:
+    # The soak may be gone.
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+
+
 def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     # The server and asyncli's workers go first.
@@ -159,6 +226,8 @@ def main() -> None:
         asyncio.run(_beside_a_soak(settings))
     except (AsyncliError, HostError) as error:
         _answer(ListensAt(problem=str(error)))
+    # A thread that waits for a slow collector must not be waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -475,6 +475,13 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Retransmitted segments.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
+#: The memory that live views and figures show, by whose it is; the first of these that was read.
+MEMORY = {
+    "host": (HOST_USED_BYTES,),
+    "server": (SERVER_PSS_BYTES, SERVER_RSS_BYTES),
+    "kernel": (KERNEL_SOCKET_BYTES,),
+    "generator": (GENERATOR_USS_BYTES,),
+}
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after

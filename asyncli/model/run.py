@@ -11,6 +11,7 @@ from functools import cached_property
 
 import msgspec
 
+from asyncli.core.histogram import RangeSums
 from asyncli.model.plan import Plan
 from asyncli.model.records import (
     Check,
@@ -124,6 +125,16 @@ class Run(msgspec.Struct, dict=True):
             return None
         ticks = [(t_s, tick) for t_s, tick in self.ticks if hold.start_s < t_s - 0.5 <= self.stop_s]
         return Hold(hold.start_s, self.stop_s, ticks)
+
+    @cached_property
+    def latency_sums(self) -> RangeSums:
+        """The sums of the latencies (us) of ticks, by their indices in ``ticks``."""
+        return RangeSums([tick.latency_us for _, tick in self.ticks])
+
+    @cached_property
+    def lateness_sums(self) -> RangeSums:
+        """The same of how late asyncli sent."""
+        return RangeSums([tick.lateness_us for _, tick in self.ticks])
 
     @cached_property
     def phases_of_ticks(self) -> list[PhaseName]:

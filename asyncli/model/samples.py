@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
 import msgspec
@@ -125,6 +125,14 @@ def metrics_of(samples: Sequence[Sample]) -> tuple[str, ...]:
     for sample in samples:
         names.update(dict.fromkeys(sample.values))
     return tuple(names)
+
+
+def first_read(names: Iterable[str], values: Mapping[str, float]) -> float | None:
+    """The value of the first of these metrics that a sample has; None without any."""
+    for name in names:
+        if name in values:
+            return values[name]
+    return None
 
 
 class Series(msgspec.Struct):

@@ -9,28 +9,12 @@ import msgspec
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.drift import drifts, in_words, least_hold_s
 from asyncli.analysis.totals import fold
-from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
 from asyncli.report.summary import limits_of, summarise
 from asyncli.report.summary_parts import CostPart
-from asyncli.report.thresholds import worst_difference
-
-
-class LimitSoFar(msgspec.Struct, frozen=True):
-    """A limit of --fail-if. ``amount``: the value with its unit and interval. ``is_crossed``: None
-    if that is undecided.
-    """
-
-    text: str
-    key: str
-    bound: float
-    value: float | None
-    amount: str
-    is_crossed: bool | None
-    #: It compares with the baseline runs.
-    is_relative: bool = False
 
 
 class CostSoFar(msgspec.Struct, frozen=True):
@@ -83,7 +67,7 @@ def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
     relative = [limit for limit in so_far.limits if limit.is_relative]
     for limit in relative:
         if limit.is_crossed:
-            return Decision(is_worse=True, because=_in_words(limit))
+            return Decision(is_worse=True, because=limit.words)
     if not relative or len(relative) < len(plan.fail_if):
         return None
     if any(limit.is_crossed is None for limit in relative):
@@ -91,32 +75,9 @@ def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
     # Memory that is taken later than that would be missed.
     if so_far.held_s < least_hold_s(plan.keepalive_s):
         return None
-    return Decision(is_worse=False, because=" and ".join(_in_words(limit) for limit in relative))
-
-
-def _in_words(limit: LimitSoFar) -> str:
-    return f"{limit.text}: {limit.key} is {limit.amount}"
+    return Decision(is_worse=False, because=" and ".join(limit.words for limit in relative))
 
 
 def _limits_so_far(run: Run, analyses: Analyses) -> tuple[LimitSoFar, ...]:
     outcomes, _ = limits_of(run, summarise(run, analyses), analyses)
-    limits = []
-    for outcome in outcomes:
-        threshold = outcome.threshold
-        bound = float(threshold.bound)
-        if outcome.whole is not None:
-            bound *= outcome.whole
-        if isinstance(outcome.worsening, Worsening):
-            bound = outcome.worsening.before + worst_difference(threshold, outcome.worsening)
-        limits.append(
-            LimitSoFar(
-                threshold.text,
-                threshold.key,
-                bound,
-                outcome.value,
-                outcome.amount,
-                outcome.crossed,
-                threshold.is_relative,
-            )
-        )
-    return tuple(limits)
+    return tuple(limit_so_far(outcome) for outcome in outcomes)

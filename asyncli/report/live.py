@@ -18,6 +18,7 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 from asyncli.report.answer import is_hidden, one_line
 from asyncli.report.format import cores, milliseconds, with_error, with_streams
+from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
 
@@ -279,6 +280,13 @@ def _troubles(state: LiveState) -> Iterator[str]:
         yield f"errors {format_count(sum(state.errors.values()))}{causes(state.errors)}"
     if state.unanswered:
         yield f"unanswered {unanswered(state)}"
+    for limit in crossed_for_good(state):
+        yield f"limit {limit.text} crossed"
+
+
+def crossed_for_good(state: LiveState) -> list[LimitSoFar]:
+    """The limits that will be crossed at the end too."""
+    return [limit for limit in state.limits if limit.is_crossed and limit.stays_crossed]
 
 
 def _rates(state: LiveState) -> Iterator[str]:

@@ -1,29 +1,19 @@
-"""Limits of ``--fail-if`` during a run: those that can end it (``--abort``), and those that need a
-longer hold. Pure.
+"""Limits of ``--fail-if`` before a run: those that are wrong, those that cannot end it
+(``--abort``), and those that need a longer hold. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from asyncli.analysis.drift import least_hold_s
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
-from asyncli.model.quantities import grows, so_far
-from asyncli.model.records import Finding, Tick
+from asyncli.model.records import Finding
+from asyncli.report.limits_so_far import stays_crossed
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
-
-
-def can_be_judged(threshold: Threshold) -> bool:
-    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
-    share of another growing one.
-    """
-    if not grows(threshold.key) or threshold.comparison not in (">", ">="):
-        return False
-    return threshold.whole in (None, "connections.requested")
+from asyncli.report.thresholds import parse, require
 
 
 def require_limits(plan: Plan, where: str = "--fail-if") -> None:
@@ -68,7 +58,7 @@ def unwatched(plan: Plan) -> list[str]:
     if not plan.abort:
         return []
     relative = relative_limits(plan)
-    unjudged = [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))]
+    unjudged = [text for text in plan.fail_if if not stays_crossed(parse(text, Summary))]
     # Those that compare with earlier runs are looked at in the hold.
     return [text for text in unjudged if text not in relative]
 
@@ -82,24 +72,3 @@ def too_short(plan: Plan) -> list[Finding]:
     if not limits:
         return []
     return [drift_hold(limits, least_s, plan.hold_s)]
-
-
-class LiveLimits:
-    """Judges ``thresholds`` tick by tick, for a soak of ``requested`` connections."""
-
-    def __init__(self, thresholds: Iterable[Threshold], requested: int) -> None:
-        self._thresholds = list(filter(can_be_judged, thresholds))
-        self._requested = requested
-        self._total = Tick()
-
-    def crossed(self, tick: Tick) -> Outcome | None:
-        """The first limit that this tick crosses."""
-        if not self._thresholds:
-            return None
-        self._total.merge_counts(tick)
-        document = so_far(self._total)
-        document["connections"]["requested"] = self._requested
-        for outcome in judge(self._thresholds, document):
-            if outcome.crossed:
-                return outcome
-        return None

@@ -19,6 +19,7 @@ from asyncli.report.live import (
     age_of_cost,
     behind,
     causes,
+    crossed_for_good,
     event_line,
     known_total,
     plain_line,
@@ -144,6 +145,8 @@ def _attention(state: LiveState) -> list[Text]:
     for kind, counts in counts_of.items():
         if counts:
             reasons.append(f"{kind}{causes(counts)}")
+    for limit in crossed_for_good(state):
+        reasons.append(f"limit {limit.text} crossed")
     if reasons:
         lines.append(Text.assemble(("why: ", "bold red"), "; ".join(reasons)))
     findings = [live.finding for live in state.findings if live.finding.severity != "info"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import msgspec
@@ -14,10 +14,10 @@ from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
+from asyncli.model.samples import first_read
 from asyncli.report.cost_so_far import CostSoFar
-from asyncli.report.live_thresholds import LiveLimits
-from asyncli.report.summary import CostPart, Summary
-from asyncli.report.thresholds import parse
+from asyncli.report.limits_so_far import LimitSoFar, LimitsSoFar
+from asyncli.report.summary import CostPart
 
 # Rates and latencies cover this time: steady to read, yet quick to change.
 _RECENT_S = 10
@@ -95,6 +95,8 @@ class LiveState(msgspec.Struct):
     cost: CostPart | None = None
     cost_at_s: float | None = None
     cost_unknown: str = ""
+    #: Each limit of --fail-if.
+    limits: tuple[LimitSoFar, ...] = ()
     generator_bytes: float | None = None
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
@@ -107,13 +109,6 @@ class LiveState(msgspec.Struct):
     events_seen: int = 0
     #: The last phase has ended, or the writer has.
     over: bool = False
-
-
-_MEMORY = {
-    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
-    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
-    "generator": (metrics.GENERATOR_USS_BYTES,),
-}
 
 
 def _forget_ticks(state: LiveState) -> None:
@@ -186,6 +181,7 @@ class LiveFold:
         self._state.streams = streams_each(plan.streams, [])
         if plan.agent is not None:
             self._state.host = "the server's host"
+        self._limits = LimitsSoFar(plan)
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -239,6 +235,7 @@ class LiveFold:
 
     def _count(self, tick: Tick) -> None:
         state = self._state
+        self._limits.tick(tick)
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
@@ -297,15 +294,16 @@ class LiveFold:
 
     def _memory(self, values: Mapping[str, float]) -> None:
         state = self._state
-        state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
-        state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
-        state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
+        state.server_bytes = _last_read("server", values, state.server_bytes)
+        state.kernel_bytes = _last_read("kernel", values, state.kernel_bytes)
+        state.generator_bytes = _last_read("generator", values, state.generator_bytes)
 
     def cost(self, so_far: CostSoFar) -> None:
         state = self._state
         state.cost = so_far.cost
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
+        self._limits.computed(so_far.limits)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""
@@ -335,6 +333,7 @@ class LiveFold:
         state = self._state
         state.findings = tuple(self._findings)
         state.events = tuple(self._events)
+        state.limits = self._limits.state()
         self._progress()
         return msgspec.structs.replace(
             state,
@@ -434,14 +433,10 @@ def _add(counts: dict[str, int], further: Mapping[str, int]) -> None:
         counts[name] = counts.get(name, 0) + count
 
 
-def _first(
-    values: Mapping[str, float], names: Iterable[str], otherwise: float | None
-) -> float | None:
-    """The first of these metrics that was read."""
-    for name in names:
-        if name in values:
-            return values[name]
-    return otherwise
+def _last_read(whose: str, values: Mapping[str, float], before: float | None) -> float | None:
+    """The memory of a sample; where it has none, as ``before``."""
+    memory_bytes = first_read(metrics.MEMORY[whose], values)
+    return before if memory_bytes is None else memory_bytes
 
 
 class LiveObserver:
@@ -458,8 +453,8 @@ class LiveObserver:
         self.stop: Callable[[str], None] = lambda _because: None
         self.failed: Callable[[BaseException], None] = lambda _error: None
         self._display_failed = False
-        limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
-        self._limits = LiveLimits(limits, plan.connections)
+        #: Those of this session alone, counted even when the display has failed.
+        self._limits = LimitsSoFar(plan) if plan.abort else None
 
     def __enter__(self) -> Self:
         return self
@@ -488,10 +483,16 @@ class LiveObserver:
         self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        crossed = self._limits.crossed(tick)
+        self._stop_if_crossed(tick)
+        self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
+
+    def _stop_if_crossed(self, tick: Tick) -> None:
+        if self._limits is None:
+            return
+        self._limits.tick(tick)
+        crossed = self._limits.crossed()
         if crossed is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
-        self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 
     def sample(self, sample: Sample) -> None:
         self._fold_and_show(lambda: self.fold.sample(sample), at_once=False)

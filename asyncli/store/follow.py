@@ -18,7 +18,9 @@ from typing import Any
 
 import msgspec
 
+from asyncli.core.histogram import Histogram
 from asyncli.model.plan import Plan
+from asyncli.model.quantities import TIMES
 from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick, left_out_s
 from asyncli.model.run import Run
 from asyncli.store import reader
@@ -51,6 +53,7 @@ class News(msgspec.Struct):
     #: When the run began (s since 1970).
     began_s: float = 0.0
     events: list[RunEvent] = msgspec.field(default_factory=list)
+    run_id: str = ""
 
 
 class Follower:
@@ -148,6 +151,7 @@ class Follower:
             frame.complete,
             frame.started_wall_s,
             self._new_events(connection),
+            frame.id,
         )
 
     def _catch_up(
@@ -170,7 +174,7 @@ class Follower:
             "SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
             bounds,
         )
-        history = sum_ticks(connection, self._rows["ticks"], frame.plan.connections)
+        history = sum_ticks(connection, self._rows["ticks"], frame.plan)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
 
     def _new_events(self, connection: sqlite3.Connection) -> list[RunEvent]:
@@ -207,12 +211,13 @@ def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
 
 
 def sum_ticks(
-    connection: sqlite3.Connection, until_row: int, connections: int
+    connection: sqlite3.Connection, until_row: int, plan: Plan
 ) -> tuple[float, Tick] | None:
     """The sum of the counts of the ticks up to a row, with the last one's gauges; without
     histograms.
 
-    Seconds in which all were held and nothing changed are skipped.
+    Seconds in which all were held and nothing changed are skipped, unless the plan has limits: then
+    heartbeats count too, and the histograms have their greatest value alone.
     """
     last = connection.execute(
         "SELECT t_s, payload FROM ticks WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (until_row,)
@@ -223,9 +228,15 @@ def sum_ticks(
     whole = Tick(
         second=gauges.second, workers=gauges.workers, held=gauges.held, connecting=gauges.connecting
     )
-    query = "SELECT payload FROM ticks WHERE rowid <= ? AND (opened <> 0 OR lost <> 0 OR held < ?)"
-    for (payload,) in connection.execute(query, (until_row, connections)):
+    query = "SELECT payload FROM ticks WHERE rowid <= ?"
+    places: tuple[int, ...] = (until_row,)
+    if not plan.fail_if:
+        query += " AND (opened <> 0 OR lost <> 0 OR held < ?)"
+        places = (until_row, plan.connections)
+    for (payload,) in connection.execute(query, places):
         tick = decode_tick(payload)
+        if plan.fail_if:
+            _add_heartbeats(whole, tick)
         whole.opened += tick.opened
         whole.reopened += tick.reopened
         for cause, count in tick.failures.items():
@@ -233,6 +244,23 @@ def sum_ticks(
         for cause, deaths in tick.deaths.items():
             whole.deaths.setdefault(cause, Deaths()).count += deaths.count
     return last[0], whole
+
+
+def _add_heartbeats(whole: Tick, tick: Tick) -> None:
+    whole.sent += tick.sent
+    whole.answered += tick.answered
+    whole.beats_failed += tick.beats_failed
+    for status, count in tick.by_status.items():
+        whole.by_status[status] = whole.by_status.get(status, 0) + count
+    for times in TIMES:
+        if times.key:
+            _keep_longest(times.of(whole), times.of(tick).greatest)
+
+
+def _keep_longest(longest_us: Histogram, further_us: int) -> None:
+    if further_us > longest_us.greatest:
+        longest_us.counts.clear()
+        longest_us.add(further_us)
 
 
 def _ticks_until(connection: sqlite3.Connection, row: int) -> Iterator[tuple[float, Tick]]:

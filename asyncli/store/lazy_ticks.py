@@ -21,11 +21,14 @@ _NONE = msgspec.msgpack.encode(Histogram())
 
 
 class StoredHistogram:
-    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` if
-    they are damaged.
+    """A read-only :class:`Histogram` that keeps its packed bytes, and from the first decoding on
+    its least and greatest value: whether a second had a late answer is asked again of each. Raises
+    :class:`StoreError` if they are damaged.
     """
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_packed", "greatest", "least")
+    least: int
+    greatest: int
     # The last decoded one: its counts, least and greatest are used together. Replaced as a whole,
     # for threads.
     _last: ClassVar[tuple[object, Histogram]] = (None, Histogram())
@@ -44,9 +47,16 @@ class StoredHistogram:
                     f"the run file is damaged: invalid histogram ({why}); use another copy"
                 ) from None
             StoredHistogram._last = (self._packed, histogram)
+            self.least = histogram.least
+            self.greatest = histogram.greatest
         return histogram
 
+    def opened(self) -> Histogram:
+        """As :meth:`decoded`; the name that a decoded one has too."""
+        return self.decoded()
+
     def __getattr__(self, name: str) -> Any:
+        # Of least and greatest, where nothing was decoded so far.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.decoded(), name)

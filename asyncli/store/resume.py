@@ -180,7 +180,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     if row is not None:
         last = decode_tick(row[1])
         last_tick_s = row[0]
-    _, so_far = sum_ticks(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
+    _, so_far = sum_ticks(connection, _ALL_ROWS, frame.plan) or (0.0, Tick())
     spans: list[Phase | Gap] = [*frame.phases, *frame.gaps]
     instants = [span.start_s if span.end_s is None else span.end_s for span in spans]
     ended = _last_finding(_ENDINGS, connection)

@@ -217,6 +217,8 @@ def test_lateness_in_the_ramp_has_one_consequence(waiting: bool) -> None:
     # Heartbeats that are late are another matter: what the verdict rests on.
     for _, tick in run.ticks:
         tick.lateness_us = spread(300_000, max(1, tick.sent))
+    # What was computed of the ticks is computed anew.
+    run.ticks = list(run.ticks)
     summary = summarise(run)
     assert (summary.verdict, summary.generator.saturated) == ("invalid", True)
     assert NOT_THE_SERVER in doubts_of(summary)

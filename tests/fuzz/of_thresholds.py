@@ -7,8 +7,9 @@ from random import Random
 
 from chance import ODD_TEXTS, maybe, mutated
 
+from asyncli.model.plan import Plan
 from asyncli.model.records import Tick
-from asyncli.report.live_thresholds import LiveLimits
+from asyncli.report.limits_so_far import LimitsSoFar
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Threshold, judge, keys, parse
 
@@ -68,7 +69,9 @@ def check(text: str) -> str:
     (outcome,) = judge([one], _DOCUMENT)
     assert len(outcome.words.splitlines()) == 1
     assert (outcome.value is None) <= (outcome.crossed is None)
-    LiveLimits([one], 1000).crossed(_TICK)
+    limits = LimitsSoFar(Plan(urls=("http://a/",), connections=1000, fail_if=(text,)))
+    limits.tick(_TICK)
+    assert [limit.text for limit in limits.state()] == [one.text]
     return "accepted, a share" if one.whole else "accepted"
 
 

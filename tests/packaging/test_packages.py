@@ -95,6 +95,32 @@ def test_what_is_built_can_be_uploaded(built: Built) -> None:
     assert all((ROOT / link.split("/main/")[1].partition("#")[0]).exists() for link in links if "/asyncli/main/" in link or "/blob/main/" in link)
 
 
+def test_a_container_build_gets_what_the_packages_are_built_of(built: Built, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        name = line.removeprefix("!")
+        if name in (line, ".git"):
+            continue
+        place = context / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, place, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(ROOT / name, place)
+    dist = tmp_path / "dist"
+    assert UV is not None
+    for package, whole in ((".", built.wheel), ("packaging/agent", built.agent), ("packaging/light", built.light)):
+        call(UV, "build", "-q", "--wheel", "-o", dist, context / package)
+        name = whole.name.partition("-")[0]
+        with zipfile.ZipFile(whole) as expected, zipfile.ZipFile(next(dist.glob(f"{name}-*.whl"))) as made:
+            # Their folders of metadata have the version in their names.
+            assert members(made) == members(expected)
+
+
+def members(wheel: zipfile.ZipFile) -> set[str]:
+    return {re.sub(r"^(\w+)-[^/]*/", r"\1/", name) for name in wheel.namelist()}
+
+
 def test_the_wheel_holds_connections_on_every_python(environments: dict[str, Path], tmp_path: Path) -> None:
     def hold(name: str) -> None:
         said = call(environments[name] / "asyncli", "--version")

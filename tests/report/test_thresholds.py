@@ -14,7 +14,8 @@ from asyncli.analysis.bench_result import BenchResult
 from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
-from asyncli.report.live_thresholds import LiveLimits, too_short
+from asyncli.report.limits_so_far import LimitsSoFar
+from asyncli.report.live_thresholds import too_short
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
 
@@ -194,9 +195,13 @@ def test_live_limits_judge_growing_numbers_only(text: str, when: int | None) -> 
     ticks[0].ramp_lateness_us.add(2000)
     ticks[1].lateness_us.add(2000)
     ticks[2].latency_us.add(6000)
-    live = LiveLimits([parse(text, Summary)], 1000)
-    outcomes = [live.crossed(tick) for tick in ticks]
-    assert next((at for at, one in enumerate(outcomes) if one is not None), None) == when
+    limits = LimitsSoFar(Plan(urls=("http://a/",), connections=1000, fail_if=(text,)))
+    crossed_at = None
+    for at, tick in enumerate(ticks):
+        limits.tick(tick)
+        if limits.crossed() is not None and crossed_at is None:
+            crossed_at = at
+    assert crossed_at == when
 
 
 @pytest.mark.parametrize(

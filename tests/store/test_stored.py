@@ -6,6 +6,7 @@ import copy
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,9 +16,10 @@ from recording import new_run
 
 from asyncli.core import histogram as histogram_module
 from asyncli.core.adding import added_up
-from asyncli.core.histogram import Histogram, summed
+from asyncli.core.histogram import Histogram, RangeSums, summed
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.samples import Samples, Series, series, within
+from asyncli.store import lazy_ticks
 from asyncli.store.lazy_ticks import StoredHistogram, decode_tick
 from asyncli.store.reader import read_run
 
@@ -80,6 +82,26 @@ def test_summing_by_arrays_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     # In portions as well.
     monkeypatch.setattr(histogram_module, "_AT_ONCE", 500)
     assert by_arrays == summed(many)
+
+
+def test_the_sum_of_a_range_is_that_of_its_histograms() -> None:
+    chance = random.Random(2)
+    many: list[Any] = [packed(of(*(chance.lognormvariate(6, 2) for _ in range(chance.randrange(4))))) for _ in range(150)]
+    sums = RangeSums(many)
+    # The second time from sums that were kept.
+    for _ in range(2):
+        for first, beyond in ((0, 150), (0, 0), (1, 2), (31, 33), (32, 64), (5, 149), (64, 150), (149, 150)):
+            assert sums.between(first, beyond) == summed(many[first:beyond])
+    assert [sums.has_any(at) for at in range(150)] == [bool(histogram.count) for histogram in many]
+
+
+def test_least_and_greatest_are_known_once_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    histogram = packed(of(100, 900))
+    assert (histogram.least, histogram.greatest) == (100, 900)
+    other = packed(of(7))
+    assert other.count == 1
+    monkeypatch.setattr(lazy_ticks, "_decode_histogram", None)
+    assert (histogram.least, histogram.greatest) == (100, 900)
 
 
 def test_the_sum_of_counts_is_one_merge_after_another() -> None:

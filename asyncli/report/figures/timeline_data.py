@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from asyncli.analysis.totals import errors
-from asyncli.core.histogram import Histogram, summed
+from asyncli.core.histogram import Histogram, RangeSums
 from asyncli.model import metrics
 from asyncli.model.records import Phase, PhaseName, RunEvent, Tick
 from asyncli.model.run import Run
@@ -36,10 +36,10 @@ ROLE_OF: dict[str, Role] = {
 
 #: (Metrics, the first of which that was read is drawn; label; role).
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
-    ((metrics.HOST_USED_BYTES,), "{host}", "total"),
-    ((metrics.KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
-    ((metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES), "{server}", "server"),
-    ((metrics.GENERATOR_USS_BYTES,), "asyncli", "ours"),
+    (metrics.MEMORY["host"], "{host}", "total"),
+    (metrics.MEMORY["kernel"], "kernel", "kernel"),
+    (metrics.MEMORY["server"], "{server}", "server"),
+    (metrics.MEMORY["generator"], "asyncli", "ours"),
     ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
 # Drawn only if it explains a visible jump of the host's memory (bytes).
@@ -119,8 +119,8 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
         _connections(run, asked, width),
         memory(run, width, server),
         _beats(run, width),
-        _quantiles("latency", "Latency of heartbeats", run, width, lambda tick: tick.latency_us),
-        _quantiles("lateness", "Lateness of asyncli", run, width, lambda tick: tick.lateness_us),
+        _quantiles("latency", "Latency of heartbeats", run, width, run.latency_sums),
+        _quantiles("lateness", "Lateness of asyncli", run, width, run.lateness_sums),
         *_losses(run, width),
     ]
     filled = [panel for panel in panels if panel.lines]
@@ -214,20 +214,20 @@ def _covered(t_s: Any) -> Any:
     return covered_s
 
 
-def _quantiles(
-    key: str, title: str, run: Run, width_s: float, of: Callable[[Tick], Histogram]
-) -> Panel:
+def _quantiles(key: str, title: str, run: Run, width_s: float, sums: RangeSums) -> Panel:
     instants = []
-    histograms = []
-    for at_s, tick in run.ticks:
-        if of(tick):
+    numbers = []
+    for number, (at_s, _) in enumerate(run.ticks):
+        if sums.has_any(number):
             instants.append(at_s)
-            histograms.append(of(tick))
+            numbers.append(number)
     t_s = np.array(instants)
     shares = [share for _, share, _ in _QUANTILES]
     values_us = []
     for first, beyond in stretches(t_s, width_s):
-        values_us.append(summed(histograms[first:beyond]).quantiles(shares))
+        # Those between without any add nothing.
+        whole = sums.between(numbers[first], numbers[beyond - 1] + 1)
+        values_us.append(whole.quantiles(shares))
     lines = []
     for place, (label, _, role) in enumerate(_QUANTILES if values_us else ()):
         seconds = np.array([max(_LEAST_S, (values[place] or 0.0) / 1e6) for values in values_us])
@@ -242,7 +242,9 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
         counts_by_tick = [counts_of(tick) for _, tick in run.ticks]
         totals = Counter[str]()
         for counts in counts_by_tick:
-            totals.update(counts)
+            # Most seconds have none.
+            if counts:
+                totals.update(counts)
         for cause, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])):
             if not total:
                 continue

@@ -1,0 +1,139 @@
+"""The limits of ``--fail-if`` while a run lasts: one fold over its records, for the running soak
+(``--abort``), the terminal, ``asyncli watch``, the page and its metrics. Pure.
+
+A number that only grows, such as lost connections, is counted tick by tick: its limit is as old as
+the last second. Any other, such as a cost, is the report's of the records so far, which is computed
+from time to time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli.analysis.worsening import Worsening
+from asyncli.model.plan import Plan
+from asyncli.model.quantities import grows, so_far
+from asyncli.model.records import Tick
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import Outcome, Threshold, judge, parse, worst_difference
+
+_REQUESTED = "connections.requested"
+
+
+class LimitSoFar(msgspec.Struct, frozen=True):
+    """A limit of --fail-if. ``amount``: the value with its unit and interval; "" before the first
+    one is known. ``is_crossed``: None if that is undecided. ``stays_crossed``: a limit of this kind
+    that is crossed stays so.
+    """
+
+    text: str
+    key: str
+    bound: float
+    value: float | None = None
+    amount: str = ""
+    is_crossed: bool | None = None
+    stays_crossed: bool = False
+    #: It compares with the baseline runs.
+    is_relative: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"{self.text}: {self.key} is {self.amount}"
+
+
+def limit_so_far(outcome: Outcome) -> LimitSoFar:
+    """A limit as it was judged."""
+    threshold = outcome.threshold
+    bound = float(threshold.bound)
+    if outcome.whole is not None:
+        bound *= outcome.whole
+    if isinstance(outcome.worsening, Worsening):
+        bound = outcome.worsening.before + worst_difference(threshold, outcome.worsening)
+    return LimitSoFar(
+        threshold.text,
+        threshold.key,
+        bound,
+        outcome.value,
+        outcome.amount,
+        outcome.crossed,
+        stays_crossed(threshold),
+        threshold.is_relative,
+    )
+
+
+def stays_crossed(threshold: Threshold) -> bool:
+    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
+    share of another growing one.
+    """
+    if not grows(threshold.key) or threshold.comparison not in (">", ">="):
+        return False
+    return threshold.whole in (None, _REQUESTED)
+
+
+def _is_counted(threshold: Threshold) -> bool:
+    """Whether the ticks alone tell a limit."""
+    if threshold.is_relative or not grows(threshold.key):
+        return False
+    return threshold.whole in (None, _REQUESTED) or grows(threshold.whole)
+
+
+class LimitsSoFar:
+    """Folds the ticks of a run, and what was computed of it. Of several limits that cannot be
+    parsed (another version's), there is no state.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._requested = plan.connections
+        self._thresholds: list[Threshold] = []
+        for text in plan.fail_if:
+            try:
+                self._thresholds.append(parse(text, Summary))
+            except ValueError:
+                continue
+        self._counted = list(filter(_is_counted, self._thresholds))
+        self._total = Tick()
+        self._computed: dict[str, LimitSoFar] = {}
+        self._state: tuple[LimitSoFar, ...] | None = None
+
+    def tick(self, tick: Tick) -> None:
+        """Count a tick, or the sum of several."""
+        if self._counted:
+            self._total.merge_counts(tick)
+            self._state = None
+
+    def computed(self, limits: tuple[LimitSoFar, ...]) -> None:
+        """Take the limits of a report of the records so far."""
+        self._computed = {limit.text: limit for limit in limits}
+        self._state = None
+
+    def state(self) -> tuple[LimitSoFar, ...]:
+        """All limits, in the plan's order."""
+        if self._state is None:
+            self._state = tuple(self._judged())
+        return self._state
+
+    def crossed(self) -> LimitSoFar | None:
+        """The first limit that is crossed and stays so."""
+        for limit in self.state():
+            if limit.stays_crossed and limit.is_crossed:
+                return limit
+        return None
+
+    def _judged(self) -> list[LimitSoFar]:
+        document = so_far(self._total)
+        document["connections"]["requested"] = self._requested
+        counted = {}
+        for outcome in judge(self._counted, document):
+            counted[outcome.threshold.text] = limit_so_far(outcome)
+        limits = []
+        for threshold in self._thresholds:
+            limit = counted.get(threshold.text) or self._computed.get(threshold.text)
+            if limit is None:
+                limit = LimitSoFar(
+                    threshold.text,
+                    threshold.key,
+                    float(threshold.bound),
+                    is_relative=threshold.is_relative,
+                )
+            limits.append(limit)
+        return limits

@@ -1,0 +1,147 @@
+"""The limits while a run lasts are the report's: the same for terminal, page, metrics, and the soak that they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from programs import until
+from prometheus_client.parser import text_string_to_metric_families
+from recording import new_run, write_run
+from synthetic_run import a_run
+
+from asyncli.live import page_state
+from asyncli.live.exposition import exposition
+from asyncli.live.feed import RunFeed
+from asyncli.live.following import fold_news
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.model.run import Run
+from asyncli.report.analyses import analyse
+from asyncli.report.cost_so_far import cost_so_far
+from asyncli.report.limits_so_far import LimitsSoFar
+from asyncli.report.livestate import LiveFold, LiveObserver
+from asyncli.report.summary import limits_of, summarise
+from asyncli.store.follow import Follower
+
+LIMITS = (
+    "lost > 0.1%", "lost < 5", "connections.deaths.reset >= 3", "connections.failures.refused > 0", "connections.opened > 100", "reopened > 0",
+    "heartbeats.failed > 0.001%", "heartbeats.sent > 10", "heartbeats.answered < 10", "heartbeats.by_status.200 > 1", "heartbeats.by_status.502 > 0",
+    "heartbeats.latency_ms.max > 3ms", "heartbeats.lateness_ms.max > 1s", "ramp.lateness_ms.max > 1s",
+    "heartbeats.latency_ms.p99 > 1us", "server_user > 1kB", "held < 1",
+)  # fmt: skip
+
+
+def a_limited_run(hold_s: float = 60.0) -> Run:
+    """A run that lost a few connections, and has a limit of each kind."""
+    run = a_run(200, hold_s=hold_s, fail_if=LIMITS)
+    middle = len(run.ticks) // 2
+    for _, tick in run.ticks[middle : middle + 3]:
+        tick.deaths["reset"] = Deaths(1)
+        tick.beats_failed += 1
+        tick.failures["refused"] = 1
+        tick.by_status[502] = 1
+        tick.latency_us.add(7000)
+    return run
+
+
+def followed(path: Path) -> LiveFold:
+    """As ``asyncli watch`` does that begins now."""
+    news = Follower(path).news()
+    fold = LiveFold(news.plan)
+    fold_news(fold, news)
+    return fold
+
+
+def test_at_the_end_each_is_as_the_report_says(tmp_path: Path) -> None:
+    run = a_limited_run()
+    outcomes, _ = limits_of(run, summarise(run), analyse(run))
+    expected = [(outcome.threshold.text, outcome.value, outcome.crossed, outcome.amount) for outcome in outcomes]
+    assert len(expected) == len(LIMITS)
+    assert {crossed for _, _, crossed, _ in expected} == {True, False}
+    # Tick by tick, as the running soak has it, and by a view that began in the middle, which sums what it did not see.
+    limits = LimitsSoFar(run.plan)
+    for _, tick in run.ticks:
+        limits.tick(tick)
+    limits.computed(cost_so_far(run).limits)
+    fold = followed(write_run(run, tmp_path / "run.db"))
+    fold.cost(cost_so_far(run))
+    for state in (limits.state(), fold.state().limits):
+        assert [(limit.text, limit.value, limit.is_crossed, limit.amount) for limit in state] == expected
+
+
+def test_a_view_that_begins_late_knows_at_once_what_counts_tell(tmp_path: Path) -> None:
+    run = a_limited_run()
+    limits = LimitsSoFar(run.plan)
+    for _, tick in run.ticks:
+        limits.tick(tick)
+    late = followed(write_run(run, tmp_path / "run.db")).state().limits
+    assert late == limits.state()
+    unknown = [limit.text for limit in late if limit.value is None]
+    assert unknown == list(LIMITS[-3:])
+
+
+def test_page_and_metrics_have_the_same_limits_as_the_terminal(tmp_path: Path) -> None:
+    run = a_limited_run(hold_s=30.0)
+    path = write_run(run, tmp_path / "run.db")
+    feed = RunFeed(path)
+    feed.open()
+    try:
+        until(lambda: feed.take(feed.read()) or feed.is_final, "the last cost")
+        shown = page_state.state_of(feed)["limits"]
+        page, _ = exposition(feed, "")
+        limits = feed.state.limits
+    finally:
+        feed.close()
+    outcomes, _ = limits_of(run, summarise(run), analyse(run))
+    assert [(limit.text, limit.value, limit.is_crossed) for limit in limits] == [
+        (outcome.threshold.text, outcome.value, outcome.crossed) for outcome in outcomes
+    ]
+    assert [(row["text"], row["amount"], row["crossed"]) for row in shown] == [
+        (limit.text, limit.amount, limit.is_crossed) for limit in limits
+    ]
+    crossed = {}
+    for family in text_string_to_metric_families(page.decode()):
+        if family.name == "asyncli_limit_crossed":
+            crossed = {sample.labels["limit"]: sample.value for sample in family.samples}
+    assert crossed == {limit.text: float(limit.is_crossed) for limit in limits if limit.is_crossed is not None}
+
+
+@pytest.mark.parametrize("text", ["lost > 0.1%", "connections.deaths.reset >= 3", "heartbeats.latency_ms.max > 3ms"])
+def test_a_soak_ends_in_the_second_in_which_its_views_show_a_limit_as_crossed(text: str) -> None:
+    run = a_limited_run()
+    plan = Plan(urls=run.plan.urls, connections=200, fail_if=(text,), abort=True)
+    observer = LiveObserver(plan)
+    reasons: list[str] = []
+    observer.stop = reasons.append
+    for t_s, tick in run.ticks:
+        observer.tick(t_s, tick)
+        (limit,) = observer.fold.state().limits
+        assert bool(reasons) == limit.is_crossed
+        if reasons:
+            assert limit.words in reasons[0]
+            return
+    pytest.fail("it never ended")
+
+
+def test_what_an_earlier_session_lost_is_shown_and_does_not_end_this_one() -> None:
+    plan = Plan(urls=("http://a/",), connections=100, fail_if=("lost > 10",), abort=True)
+    observer = LiveObserver(plan)
+    reasons: list[str] = []
+    observer.stop = reasons.append
+    observer.resumed(Tick(opened=100, deaths={"generator_lost": Deaths(100)}))
+    observer.tick(1.0, Tick(opened=100))
+    (limit,) = observer.fold.state().limits
+    assert (limit.value, limit.is_crossed, reasons) == (100, True, [])
+    observer.tick(2.0, Tick(deaths={"reset": Deaths(11)}))
+    assert len(reasons) == 1
+
+
+def test_a_limit_of_another_version_has_no_state(tmp_path: Path) -> None:
+    plan = Plan(urls=("http://a/",), fail_if=("lost > 1", "no.such.key > 1"))
+    writer = new_run(tmp_path / "run.db", plan)
+    writer.phase(Phase("baseline", 0.0, None))
+    writer.tick(1.0, Tick(opened=1))
+    writer.close(False)
+    (limit,) = followed(tmp_path / "run.db").state().limits
+    assert limit.text == plan.fail_if[0]
