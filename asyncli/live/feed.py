@@ -141,6 +141,9 @@ class RunFeed:
         so_far = self._meter.turn(time.monotonic(), is_held=is_held)
         if so_far is not None:
             self._take_cost(so_far)
+            if news.complete:
+                # Its process is no longer needed.
+                self._meter.close()
 
     def _take_state(self, news: News) -> None:
         assert self._fold is not None

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
 from asyncli.model.certificates import identify
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError
@@ -71,24 +72,42 @@ def server_of(
     path: Path, place: ServedAt, log: Callable[[str], None], stop: Callable[[], None] | None = None
 ) -> PageServer:
     """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
-    tls = None
-    if place.certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls = identify(tls, ("--web-cert", "--web-key"), place.certificate, place.key)
     return PageServer(
         path,
         host=place.host,
         port=place.port,
         token=place.token,
         must_have_token=place.must_have_token,
-        tls=tls,
+        tls=_tls_of(place),
         log=log,
         stop=stop,
         with_page=place.with_page,
     )
 
 
-async def serve_until(server: PageServer, ended: asyncio.Event, linger_s: float = 0.0) -> None:
+def folder_server_of(folder: Path, place: ServedAt, log: Callable[[str], None]) -> FolderServer:
+    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
+    return FolderServer(
+        folder,
+        host=place.host,
+        port=place.port,
+        token=place.token,
+        must_have_token=place.must_have_token,
+        tls=_tls_of(place),
+        log=log,
+    )
+
+
+def _tls_of(place: ServedAt) -> ssl.SSLContext | None:
+    if place.certificate is None:
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    return identify(tls, ("--web-cert", "--web-key"), place.certificate, place.key)
+
+
+async def serve_until(
+    server: PageServer | FolderServer, ended: asyncio.Event, linger_s: float = 0.0
+) -> None:
     """Serve a server that listens until ``linger_s`` seconds after ``ended``."""
     running = asyncio.create_task(server.run())
     ending = asyncio.create_task(ended.wait())

@@ -72,12 +72,15 @@ def equal_secrets(given: str, expected: str) -> bool:
 
 
 class RefusedError(Exception):
-    """A request that is answered with ``status`` and ``why``."""
+    """A request that is answered with ``status`` and ``why``. ``is_logged``: False for what every
+    client meets, such as data that comes in a moment.
+    """
 
-    def __init__(self, status: int, why: str) -> None:
+    def __init__(self, status: int, why: str, *, is_logged: bool = True) -> None:
         super().__init__(why)
         self.status = status
         self.why = why
+        self.is_logged = is_logged
 
 
 class Guard:

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from recording import new_run, write_run
 from synthetic_run import a_run
 
-from asyncli.live import following, page_server
+from asyncli.live import following, run_page
 from asyncli.live.page_server import PageServer
 from asyncli.model.errors import AsyncliError
 from asyncli.model.records import Deaths, Phase, Tick
@@ -177,18 +177,17 @@ async def test_each_second_is_sent_once_it_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_browser_that_never_reads_is_dropped_and_holds_up_nobody(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_server, "_UNREAD_S", 0.5)
-    monkeypatch.setattr(page_server, "_TURN_S", 0.02)
+    monkeypatch.setattr(run_page, "UNREAD_S", 0.5)
+    monkeypatch.setattr(run_page, "TURN_S", 0.02)
     async with a_page(ended) as (server, client):
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", server.port))
             deaf.sendall(b"GET /events?edition=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert len(await events_of(client, "?edition=0", 30)) == 30
-            assert server._runner is not None
-            assert server._runner.server is not None
+
             async with asyncio.timeout(20):
-                while len(server._runner.server.connections) > 1:
+                while server.server.connections > 1:
                     await asyncio.sleep(0.1)
 
 

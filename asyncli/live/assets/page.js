@@ -2,20 +2,14 @@
 
 import { Charts } from './charts.js';
 import { bytes, clock, cores, count, duration, milliseconds } from './format.js';
-import { Refused, ask, follow, hasToken, keepToken, takeToken } from './stream.js';
+import { askForToken, stay, tell } from './stay.js';
+import { Refused, ask } from './stream.js';
 
-const AGAIN_S = 2;
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
 
 let isPaused = false;
-let isFollowing = false;
 let edition = -1;
-
-function tell(problem) {
-  at('problem').hidden = !problem;
-  at('problem').textContent = problem;
-}
 
 function number(name, value, more = '', isBad = false) {
   const place = document.createElement('div');
@@ -147,53 +141,18 @@ function show(state) {
 let canStop = false;
 
 async function load() {
-  const document_ = await (await ask('/history')).json();
+  const document_ = await (await ask(`history${location.search}`)).json();
   edition = document_.edition;
   canStop = document_.can_stop;
   const { run } = document_;
   at('target').textContent = run.targets.join(', ');
   const began = new Date(run.began_s * 1000);
   at('byline').textContent = `${run.file} · ${run.protocol} · began ${began.toLocaleString()}`;
+  at('all-runs').hidden = !document_.in_folder;
   charts.take(document_);
   if (isPaused) return;
   show(document_.state);
   charts.update();
-}
-
-async function stay() {
-  if (isFollowing) return;
-  isFollowing = true;
-  for (;;) {
-    try {
-      await load();
-      at('ask-token').hidden = true;
-      tell('');
-      await follow(`/events?edition=${edition}`, {
-        news(news) {
-          tell('');
-          charts.add(news);
-          if (isPaused) return;
-          show(news.state);
-          charts.update();
-        },
-        async again() {
-          await load();
-        },
-        problem(problem) {
-          tell(problem.error);
-        },
-      });
-    } catch (error) {
-      if (error instanceof Refused && error.status === 401) {
-        at('ask-token').hidden = false;
-        if (hasToken()) tell(error.message);
-        isFollowing = false;
-        return;
-      }
-      tell(`asyncli does not answer (${error.message}); the page tries again`);
-    }
-    await new Promise((resolve) => { setTimeout(resolve, AGAIN_S * 1000); });
-  }
 }
 
 function view(name) {
@@ -208,14 +167,14 @@ async function act(work, said) {
     at('ask-token').hidden = true;
   } catch (error) {
     at('done').textContent = error.message;
-    if (error instanceof Refused && error.status === 401) at('ask-token').hidden = false;
+    if (error instanceof Refused && error.status === 401) askForToken();
   }
 }
 
 async function save(name) {
   at('done').textContent = 'The report is being made…';
   await act(async () => {
-    const answer = await ask(`/download/${name}`);
+    const answer = await ask(`download/${name}`);
     const file = /filename="([^"]+)"/.exec(answer.headers.get('Content-Disposition'))[1];
     const link = document.createElement('a');
     link.href = URL.createObjectURL(await answer.blob());
@@ -235,27 +194,29 @@ at('pause').addEventListener('click', () => {
 });
 at('get-page').addEventListener('click', () => save('report.html'));
 at('get-json').addEventListener('click', () => save('report.json'));
+at('get-csv').addEventListener('click', () => save('tables.zip'));
 at('mark').addEventListener('submit', (event) => {
   event.preventDefault();
-  act(() => ask('/mark', { method: 'POST', body: at('mark-text').value }), 'Marked.');
+  act(() => ask('mark', { method: 'POST', body: at('mark-text').value }), 'Marked.');
 });
 at('stop').addEventListener('click', () => at('sure').showModal());
 at('sure').addEventListener('close', () => {
-  if (at('sure').returnValue === 'yes') act(() => ask('/stop', { method: 'POST' }), 'The hold ends.');
+  if (at('sure').returnValue === 'yes') act(() => ask('stop', { method: 'POST' }), 'The hold ends.');
 });
-at('ask-token').addEventListener('submit', (event) => {
-  event.preventDefault();
-  keepToken(at('token').value.trim());
-  at('ask-token').hidden = true;
-  tell('');
-  stay();
+stay({
+  load,
+  events: () => `events?edition=${edition}`,
+  on: {
+    news(news) {
+      tell('');
+      charts.add(news);
+      if (isPaused) return;
+      show(news.state);
+      charts.update();
+    },
+    again: load,
+    problem(problem) {
+      tell(problem.error);
+    },
+  },
 });
-// A new soak at the same address has a new token, whose link the browser opens without a reload.
-addEventListener('hashchange', () => {
-  takeToken();
-  at('ask-token').hidden = true;
-  stay();
-});
-
-takeToken();
-stay();
