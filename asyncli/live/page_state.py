@@ -8,6 +8,7 @@ import msgspec
 
 from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.live.generator_room import MOST_SHOWN, client_hosts, limits
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.text import printable
@@ -143,8 +144,21 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["limits"] = _limits(feed)
+    fields["generator"] = _generator(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
+
+
+def _generator(feed: RunFeed) -> dict[str, Any]:
+    known = limits(feed.checks, feed.environment, feed.levels)
+    rows = []
+    for limit in known[:MOST_SHOWN]:
+        rows.append({**msgspec.to_builtins(limit), "share": limit.share})
+    return {
+        "hosts": msgspec.to_builtins(client_hosts(feed.environment)),
+        "limits": rows,
+        "limits_left_out": len(known) - len(rows),
+    }
 
 
 def _cost(cost: Cost | None) -> dict[str, Any] | None:

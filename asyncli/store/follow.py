@@ -19,7 +19,17 @@ from typing import Any
 import msgspec
 
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick, left_out_s
+from asyncli.model.records import (
+    Check,
+    Deaths,
+    Environment,
+    Finding,
+    Phase,
+    RunEvent,
+    Sample,
+    Tick,
+    left_out_s,
+)
 from asyncli.model.run import Run
 from asyncli.store import reader
 from asyncli.store.events import decode_event, rows_after
@@ -51,6 +61,9 @@ class News(msgspec.Struct):
     #: When the run began (s since 1970).
     began_s: float = 0.0
     events: list[RunEvent] = msgspec.field(default_factory=list)
+    environment: Environment = msgspec.field(default_factory=dict)
+    #: All limits that were checked before the run.
+    checks: list[Check] = msgspec.field(default_factory=list)
 
 
 class Follower:
@@ -148,6 +161,8 @@ class Follower:
             frame.complete,
             frame.started_wall_s,
             self._new_events(connection),
+            frame.environment,
+            reader.read_checks(connection),
         )
 
     def _catch_up(

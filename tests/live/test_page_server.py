@@ -264,10 +264,10 @@ async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.1)
         path.rename(tmp_path / "moved.db")
         async with asyncio.timeout(20):
-            while not server.feed.why_ended:
+            while "deleted" not in server.feed.why_ended:
                 await asyncio.sleep(0.1)
         async with client.get("/history") as answer:
             state = (await answer.json())["state"]
         assert state["held"] == 10
-        assert "deleted" in state["why_ended"]
+        assert state["why_ended"] == server.feed.why_ended
     writer.close(True)

@@ -81,7 +81,7 @@ function showLimits(limits) {
   const rows = limits.map((limit) => {
     const row = document.createElement('tr');
     const state = { true: 'crossed', false: 'kept so far' }[limit.crossed] || 'undecided';
-    const share = limit.share === null ? '–' : `${(100 * limit.share).toFixed(limit.share < 0.1 ? 1 : 0)} %`;
+    const share = limit.share === null ? '–' : percent(limit.share);
     for (const [text, kind] of [[limit.text, ''], [limit.amount || 'not computed yet', ''], [share, 'n'], [state, '']]) {
       const cell = document.createElement('td');
       cell.className = kind;
@@ -97,6 +97,49 @@ function showLimits(limits) {
   for (const limit of limits) {
     if (limit.key && limit.key.startsWith('heartbeats.latency_ms.')) charts.bounds.latency = [...(charts.bounds.latency || []), limit.bound];
   }
+}
+
+function tableRow(texts, numbers, className = '') {
+  const row = document.createElement('tr');
+  texts.forEach((text, place) => {
+    const cell = document.createElement('td');
+    cell.className = numbers.includes(place) ? 'n' : '';
+    cell.textContent = text;
+    row.append(cell);
+  });
+  row.className = className;
+  return row;
+}
+
+// "18.2 GB", "3,064 descriptors".
+function inUnit(value, unit) {
+  return unit === 'bytes' ? bytes(value) : `${count(value)} ${unit}`;
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+}
+
+function showGenerator(state) {
+  const { hosts, limits, limits_left_out: leftOut } = state.generator;
+  at('generator').hidden = !state.workers && !limits.length;
+  const parts = [`${count(state.workers)} worker ${state.workers === 1 ? 'process' : 'processes'}`];
+  if (state.generator_bytes !== null) parts.push(`${bytes(state.generator_bytes)} of memory`);
+  if (state.generator_cpu_share !== null) parts.push(cores(state.generator_cpu_share));
+  at('workers').textContent = parts.join(' · ');
+  at('hosts').hidden = !hosts.length;
+  at('hosts').tBodies[0].replaceChildren(...hosts.map((host) => {
+    const name = host.joined_later ? `${host.name} (joined later)` : host.name;
+    return tableRow([name, count(host.workers), count(host.connections), count(host.room)], [1, 2, 3]);
+  }));
+  at('room').hidden = !limits.length;
+  at('room').tBodies[0].replaceChildren(...limits.map((limit) => {
+    const by = limit.is_planned ? 'the plan' : 'the last sample';
+    const isFull = limit.is_short || limit.share > 1;
+    return tableRow([limit.name, limit.unit === 'bytes' ? bytes(limit.used) : count(limit.used), inUnit(limit.has, limit.unit), percent(limit.share), by], [1, 2, 3], isFull ? 'full' : '');
+  }));
+  at('more-room').hidden = !leftOut;
+  at('more-room').textContent = `${count(leftOut)} further limits have more room.`;
 }
 
 function showNotes(state) {
@@ -134,6 +177,7 @@ function show(state) {
   const notes = JSON.stringify([state.events, state.findings]);
   if (notes !== known) showNotes(state);
   known = notes;
+  showGenerator(state);
   at('stop').hidden = !canStop || state.over || !['baseline', 'ramp', 'hold'].includes(state.phase);
   at('mark').hidden = state.over;
 }
