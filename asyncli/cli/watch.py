@@ -53,6 +53,8 @@ def command(run: str | None, once: bool, log_json: bool, **web: Any) -> int:
     if place is not None:
         if once or log_json:
             raise PlanError("--web: leave out --once and --log-json, or --web")
+        if place.reference is not None and os.path.isdir(path):
+            raise PlanError("--reference: the page of a folder has a choice of it; leave it out")
         return _show_page(path, place)
     with printing():
         if once:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULT = "127.0.0.1:9166"
 _NEEDED = ("prometheus_client",)
+_OF_A_PAGE = ("web_token_file", "web_cert", "web_key", "reference")
 
 _OPTIONS = (
     click.option(
@@ -36,6 +37,11 @@ _OPTIONS = (
     click.option("--web-cert", metavar="FILE", help="Serve the page by TLS (PEM, with its chain)."),
     click.option(
         "--web-key", metavar="FILE", help="Its key.  [default: in the certificate's file]"
+    ),
+    click.option(
+        "--reference",
+        metavar="OTHER.db",
+        help="Lay this run under the charts of the page, from the first connect on.",
     ),
 )
 
@@ -69,7 +75,7 @@ def web_options(command: _Command) -> _Command:
 
 def take_web_place(values: dict[str, Any], linger_s: float) -> ServedAt | None:
     """Take the options of page and metrics out of those of a soak; see :func:`web_place`."""
-    web = {name: values.pop(name) for name in ("web", "web_token_file", "web_cert", "web_key")}
+    web = {name: values.pop(name) for name in ("web", *_OF_A_PAGE)}
     metrics = values.pop("metrics")
     if metrics is None:
         if linger_s and web["web"] is None:
@@ -91,7 +97,7 @@ def web_place(
     """
     address = values["web"]
     if address is None:
-        for name in ("web_token_file", "web_cert", "web_key"):
+        for name in _OF_A_PAGE:
             if values[name] is not None:
                 raise PlanError(f"--{name.replace('_', '-')}: there is no page; give --web too")
         return None
@@ -106,6 +112,8 @@ def web_place(
     host, port = _address(flag, address)
     if values["web_key"] is not None and values["web_cert"] is None:
         raise PlanError("--web-key: there is no certificate; name it with --web-cert")
+    if values["reference"] is not None and flag != "--web":
+        raise PlanError(f"--reference: {flag} has no charts; give --web in its place")
     token = new_token()
     if values["web_token_file"] is not None:
         token = read_token(values["web_token_file"], "--web-token-file") or token
@@ -118,6 +126,7 @@ def web_place(
         key=values["web_key"],
         with_page=flag == "--web",
         linger_s=linger_s,
+        reference=values["reference"],
     )
 
 

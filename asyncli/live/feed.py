@@ -104,8 +104,11 @@ class RunFeed:
         self._fold: LiveFold | None = None
         self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
 
-    def open(self) -> None:
-        """Read what is there. Raises :class:`~asyncli.model.errors.StoreError`."""
+    def open(self, *, with_cost: bool = True) -> None:
+        """Read what is there. ``with_cost``: and have its cost computed from now on.
+
+        Raises :class:`~asyncli.model.errors.StoreError`.
+        """
         news = self.follower.news()
         self._fold = LiveFold(news.plan)
         self.plan = news.plan
@@ -116,7 +119,8 @@ class RunFeed:
         self.follower.past(needed, self._past_tick, self._sample)
         self.sums.latency_us = self.whole.times("latency_p50")
         self.sums.lateness_us = self.whole.times("lateness_p99")
-        self._meter.start()
+        if with_cost:
+            self._meter.start()
 
     def close(self) -> None:
         self._meter.close()

@@ -22,10 +22,12 @@ from asyncli.live.access import Access
 from asyncli.live.answers import asset, event, event_stream, healthy, json_answer, page_file
 from asyncli.live.open_runs import OpenRuns
 from asyncli.live.page_server import LONGEST_BODY
+from asyncli.live.reference import References
 from asyncli.live.run_list import RunList
 from asyncli.live.run_page import UNREAD_S, RunPage
 from asyncli.live.verdicts import VerdictProcess
-from asyncli.model.errors import PlanError
+from asyncli.model.errors import PlanError, StoreError
+from asyncli.model.text import printable
 from asyncli.store.run_folder import run_file_in
 from asyncli.web.exposition import page_of
 from asyncli.web.guard import RefusedError
@@ -60,6 +62,7 @@ class FolderServer:
         self._folder = folder
         self.runs = RunList(folder)
         self.open_runs = OpenRuns()
+        self._references = References()
         self._verdicts = VerdictProcess()
         self._refreshing = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -76,7 +79,7 @@ class FolderServer:
             get("/runs", self._list),
             get("/events", self._events),
             web.get("/run/{name}/", _run_page),
-            get("/run/{name}/history", self._of_run(RunPage.history)),
+            get("/run/{name}/history", self._of_run(self._history)),
             get("/run/{name}/events", self._of_run(RunPage.events)),
             get("/run/{name}/metrics", self._of_run(RunPage.metrics)),
             get("/run/{name}/download/{file}", self._of_run(RunPage.download)),
@@ -164,10 +167,7 @@ class FolderServer:
         """What answers with the run that the request's path names."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            # A name is bytes, which need not be UTF-8.
-            quoted = request.rel_url.raw_path.split("/")[2]
-            name = os.fsdecode(urllib.parse.unquote_to_bytes(quoted))
-            path = await asyncio.to_thread(run_file_in, self._folder, name)
+            path = await self._path_of(request.rel_url.raw_path.split("/")[2])
             if path is None:
                 raise RefusedError(404, "there is no such run in this folder", is_logged=False)
             page = await self.open_runs.page_of(path)
@@ -175,7 +175,25 @@ class FolderServer:
 
         return handler
 
+    async def _path_of(self, quoted: str) -> Path | None:
+        """The run file with this name, as an address writes it: bytes, which need not be UTF-8."""
+        name = os.fsdecode(urllib.parse.unquote_to_bytes(quoted))
+        return await asyncio.to_thread(run_file_in, self._folder, name)
+
     # Answers.
+
+    async def _history(self, page: RunPage, request: web.Request) -> web.Response:
+        """The whole run, with the run under it that the query names."""
+        reference = None
+        why_not = ""
+        quoted = _reference_in(request.rel_url.raw_query_string)
+        if quoted:
+            path = await self._path_of(quoted)
+            try:
+                reference = await self._references.read(path)
+            except StoreError as error:
+                why_not = printable(str(error))
+        return page.history_with(reference, why_not)
 
     async def _asked(self) -> None:
         """Note that the list is read; look at the folder if nobody did lately."""
@@ -234,6 +252,15 @@ class FolderServer:
             "asyncli_runs_open", "runs that are looked at, with their history in memory",
             len(self.open_runs),
         )  # fmt: skip
+
+
+def _reference_in(query: str) -> str:
+    """The value of ``reference``, as the query writes it; "": none."""
+    for part in query.split("&"):
+        key, _, value = part.partition("=")
+        if key == "reference":
+            return value
+    return ""
 
 
 async def _folder_page(_: web.Request) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -23,6 +24,8 @@ class PageServer:
 
     ``token``: what changes the run needs it. ``must_have_token``: so does looking. ``stop``: ends
     the run as Ctrl-C does; None where that cannot be done. ``with_page``: False: the metrics alone.
+    ``reference``: a run that is laid under it (:mod:`asyncli.live.reference`).
+
     Use: :meth:`read` and :meth:`listen`, then :meth:`run` until cancelled, then :meth:`close`.
     """
 
@@ -38,8 +41,9 @@ class PageServer:
         log: Callable[[str], None],
         stop: Callable[[], None] | None = None,
         with_page: bool = True,
+        reference: dict[str, Any] | None = None,
     ) -> None:
-        self._run = RunPage(path, stop)
+        self._run = RunPage(path, stop, reference=reference)
         access = Access(token, host, log, must_have_token=must_have_token)
         routes = [get("/-/healthy", healthy), get("/metrics", self._run.metrics)]
         if with_page:

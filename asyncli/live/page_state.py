@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -105,12 +106,13 @@ def _news_of(history: History, since_s: float) -> dict[str, Any]:
 def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, Any]:
     return {
         "width_s": history.width_s,
-        "rows": [_plain(row) for row in rows],
+        "rows": [plain_row(row) for row in rows],
         "bars": [[round(t_s, 3), counts] for t_s, counts in bars],
     }
 
 
-def _plain(row: Row) -> list[float | None]:
+def plain_row(row: Row) -> list[float | None]:
+    """Its instant (s) and its values, with as many digits as a screen shows."""
     t_s, values = row
     plain: list[float | None] = [round(t_s, 3)]
     for value in values:
@@ -137,6 +139,8 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     state = feed.state
     fields = status(state)
     fields["phase"] = state.phase
+    has_begun = math.isfinite(feed.first_connect_s)
+    fields["first_connect_s"] = feed.first_connect_s if has_begun else None
     fields["elapsed_s"] = round(state.elapsed_s, 3)
     fields["over"] = state.over
     fields["why_ended"] = feed.why_ended

@@ -35,15 +35,22 @@ _NOT_YET = 503
 
 class RunPage:
     """The run in ``path``. ``stop``: ends the run as Ctrl-C does; None where that cannot be done.
-    ``in_folder``: there is a list of runs beside it.
+    ``in_folder``: there is a list of runs beside it. ``reference``: see
+    :func:`~asyncli.live.reference.read_reference`.
 
     Use: :meth:`read`, then :meth:`run` until cancelled, then :meth:`close`.
     """
 
     def __init__(
-        self, path: Path, stop: Callable[[], None] | None = None, *, in_folder: bool = False
+        self,
+        path: Path,
+        stop: Callable[[], None] | None = None,
+        *,
+        in_folder: bool = False,
+        reference: dict[str, Any] | None = None,
     ) -> None:
         self.path = path
+        self._reference = reference
         self._in_folder = in_folder
         self.feed = RunFeed(path)
         #: How many streams of it are read.
@@ -106,10 +113,18 @@ class RunPage:
 
     async def history(self, _: web.Request) -> web.Response:
         """The whole run so far."""
+        return self.history_with(self._reference)
+
+    def history_with(
+        self, reference: dict[str, Any] | None, why_no_reference: str = ""
+    ) -> web.Response:
+        """The whole run so far, with another one to be laid under it, or why that cannot be."""
         self._require_read()
         document = page_state.whole(self.feed)
         document["can_stop"] = self._stop is not None
         document["in_folder"] = self._in_folder
+        document["reference"] = reference
+        document["why_no_reference"] = why_no_reference
         return json_answer(document)
 
     async def events(self, request: web.Request) -> web.StreamResponse:

@@ -21,8 +21,9 @@ import msgspec
 
 from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
+from asyncli.live.reference import read_reference
 from asyncli.model.certificates import identify
-from asyncli.model.errors import AsyncliError, HostError, NotBegunError
+from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
 
 # A soak creates its file after its preflight.
 _AGAIN_S = 0.2
@@ -41,6 +42,8 @@ class ServedAt(msgspec.Struct, frozen=True):
     key: str | None = None
     with_page: bool = True
     linger_s: float = 0.0
+    #: A run file that is laid under the run.
+    reference: str | None = None
 
     def url(self, port: int) -> str:
         """Its address; a browser keeps to itself what stands after ``#``."""
@@ -71,7 +74,15 @@ def new_token() -> str:
 def server_of(
     path: Path, place: ServedAt, log: Callable[[str], None], stop: Callable[[], None] | None = None
 ) -> PageServer:
-    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
+    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used, and
+    a reference that is no run.
+    """
+    reference = None
+    if place.reference is not None:
+        try:
+            reference = read_reference(Path(place.reference))
+        except StoreError as error:
+            raise StoreError(f"--reference: {error}") from None
     return PageServer(
         path,
         host=place.host,
@@ -82,6 +93,7 @@ def server_of(
         log=log,
         stop=stop,
         with_page=place.with_page,
+        reference=reference,
     )
 
 

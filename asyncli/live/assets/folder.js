@@ -49,6 +49,35 @@ function fill(row, run) {
   row.append(cell(began, 'began'), cell(run.server || '–', 'server'), cell(count(run.connections), 'connections', 'n'), says);
 }
 
+// "run/NAME/", with the run to be laid under it.
+function addressOf(href) {
+  const under = at('reference').value;
+  return under && under !== href ? `${href}?reference=${under.slice('run/'.length, -1)}` : href;
+}
+
+function direct() {
+  for (const [href, { row }] of rows) {
+    const link = row.querySelector('a');
+    if (link) link.href = addressOf(href);
+  }
+}
+
+// The choice of a run to be laid under another one; a choice that was made stays.
+function offer(runs) {
+  const usable = runs.filter((run) => ['running', 'ended', 'cut'].includes(run.state));
+  at('choose').hidden = usable.length < 2;
+  const hrefs = usable.map((run) => run.href).join(' ');
+  if (hrefs === offered) return;
+  offered = hrefs;
+  const chosen = at('reference').value;
+  const none = at('reference').options[0];
+  const options = usable.map((run) => Object.assign(document.createElement('option'), { value: run.href, textContent: run.name }));
+  at('reference').replaceChildren(none, ...options);
+  at('reference').value = usable.some((run) => run.href === chosen) ? chosen : '';
+}
+
+let offered = '';
+
 // A row stays where it is, so that the keyboard's place in the list is kept.
 function show(list) {
   at('folder').textContent = list.folder;
@@ -79,6 +108,10 @@ function show(list) {
     rows.get(href).row.remove();
     rows.delete(href);
   }
+  offer(list.runs);
+  direct();
 }
+
+at('reference').addEventListener('change', direct);
 
 stay({ events: () => 'events', on: { runs: show, still() {} } });

@@ -171,6 +171,7 @@ function showNotes(state) {
 let known = '';
 
 function show(state) {
+  charts.firstConnectS = state.first_connect_s;
   showPhase(state);
   showNumbers(state);
   showLimits(state.limits);
@@ -184,6 +185,16 @@ function show(state) {
 
 let canStop = false;
 
+function showReference({ reference, why_no_reference: why }) {
+  at('reference').hidden = !reference && !why;
+  if (!reference) {
+    at('reference').textContent = why && `No run is laid under it: ${why}`;
+    return;
+  }
+  const began = new Date(reference.began_s * 1000).toLocaleString();
+  at('reference').textContent = `Dashed and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
+}
+
 async function load() {
   const document_ = await (await ask(`history${location.search}`)).json();
   edition = document_.edition;
@@ -192,6 +203,7 @@ async function load() {
   at('target').textContent = run.targets.join(', ');
   const began = new Date(run.began_s * 1000);
   at('byline').textContent = `${run.file} · ${run.protocol} · began ${began.toLocaleString()}`;
+  showReference(document_);
   at('all-runs').hidden = !document_.in_folder;
   charts.take(document_);
   if (isPaused) return;
