@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "live": {"analysis", "app", "report", "store", "web"},
     "experiments": {"analysis", "app", "collect", "engine.spread", "lab", "store.reader"},
     "experiments.record": set(),
-    "cli": {"agent", "analysis.bench_result", "app", "cluster", "experiments", "lab", "live", "preflight", "report", "store"},
+    "cli": {"agent", "analysis.bench_result", "app", "cluster", "experiments", "lab", "live", "preflight", "report", "store", "web"},
     "notebook": {"report"},
     "api": {"analysis", "app", "cluster", "lab", "notebook", "report", "store"},
     "": {"api", "app"},

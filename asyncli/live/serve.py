@@ -22,8 +22,8 @@ import msgspec
 from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
 from asyncli.live.reference import read_reference
-from asyncli.model.certificates import identify
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
+from asyncli.web.address import server_tls, url_of
 
 # A soak creates its file after its preflight.
 _AGAIN_S = 0.2
@@ -42,14 +42,14 @@ class ServedAt(msgspec.Struct, frozen=True):
     key: str | None = None
     with_page: bool = True
     linger_s: float = 0.0
+    #: Of which the token is; None: it is a new one.
+    token_file: str | None = None
     #: A run file that is laid under the run.
     reference: str | None = None
 
     def url(self, port: int) -> str:
         """Its address; a browser keeps to itself what stands after ``#``."""
-        scheme = "http" if self.certificate is None else "https"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{port}/"
+        return f"{url_of(self.host, port, is_secure=self.certificate is not None)}/"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -113,8 +113,7 @@ def folder_server_of(folder: Path, place: ServedAt, log: Callable[[str], None]) 
 def _tls_of(place: ServedAt) -> ssl.SSLContext | None:
     if place.certificate is None:
         return None
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    return identify(tls, ("--web-cert", "--web-key"), place.certificate, place.key)
+    return server_tls(("--web-cert", "--web-key"), place.certificate, place.key)
 
 
 async def serve_until(

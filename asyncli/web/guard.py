@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from asyncli.model.values import is_address
-from asyncli.web.listener import IDLE_S, shown
+from asyncli.web.listener import IDLE_S, SERVER, shown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -181,4 +181,4 @@ def is_own_name(host_header: str, listens_at: str) -> bool:
 
 async def hide_versions(_: web.Request, response: web.StreamResponse) -> None:
     """Do not reveal the versions of Python and aiohttp."""
-    response.headers["Server"] = "asyncli"
+    response.headers["Server"] = SERVER
