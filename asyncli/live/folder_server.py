@@ -61,7 +61,7 @@ class FolderServer:
     ) -> None:
         self._folder = folder
         self.runs = RunList(folder)
-        self.open_runs = OpenRuns()
+        self.open_runs = OpenRuns(log)
         self._references = References()
         self._verdicts = VerdictProcess()
         self._refreshing = asyncio.Lock()

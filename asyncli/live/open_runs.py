@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncli.live.run_page import RunPage
+from asyncli.model.text import printable
 from asyncli.web.guard import RefusedError
 
 #: So many histories are in memory at most.
@@ -27,6 +29,13 @@ class _Open:
         self.reading = asyncio.create_task(self.page.read())
         self.running: asyncio.Task[None] | None = None
 
+    @property
+    def problem(self) -> BaseException | None:
+        """What ended the task that follows it."""
+        if self.running is None or not self.running.done() or self.running.cancelled():
+            return None
+        return self.running.exception()
+
     async def close(self) -> None:
         for task in (self.reading, self.running):
             if task is not None:
@@ -37,10 +46,13 @@ class _Open:
 
 
 class OpenRuns:
-    """By path."""
+    """By path. ``log`` gets a line for each run that cannot be followed any longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], None]) -> None:
         self._open: dict[Path, _Open] = {}
+        self._log = log
+        # One at a time is opened or let go.
+        self._changing = asyncio.Lock()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -51,29 +63,35 @@ class OpenRuns:
         Raises :class:`~asyncli.model.errors.AsyncliError` for what is no run, and
         :class:`~asyncli.web.guard.RefusedError` where too many are looked at.
         """
-        run = self._open.get(path)
-        if run is not None and run.inode != _inode_of(path):
-            # Another file has its name now.
-            await self._let_go(path)
-            run = None
-        if run is None:
-            await self._make_room()
-            try:
-                run = _Open(path)
-            except OSError as error:
-                raise RefusedError(404, f"it cannot be read ({error.strerror})") from None
-            self._open[path] = run
+        async with self._changing:
+            run = await self._opened(path)
         run.page.asked_s = time.monotonic()
         try:
             # Of several that ask at once, each waits for the same reading.
             await asyncio.shield(run.reading)
         except Exception:
-            if self._open.get(path) is run:
-                await self._let_go(path)
+            async with self._changing:
+                if self._open.get(path) is run:
+                    await self._let_go(path)
             raise
-        if run.running is None:
+        if run.running is None and self._open.get(path) is run:
             run.running = asyncio.create_task(run.page.run())
         return run.page
+
+    async def _opened(self, path: Path) -> _Open:
+        run = self._open.get(path)
+        if run is not None and run.inode == _inode_of(path):
+            return run
+        if run is not None:
+            # Another file has its name now.
+            await self._let_go(path)
+        await self._make_room()
+        try:
+            run = _Open(path)
+        except OSError as error:
+            raise RefusedError(404, f"it cannot be read ({error.strerror})") from None
+        self._open[path] = run
+        return run
 
     async def _make_room(self) -> None:
         if len(self._open) < MOST_OPEN:
@@ -86,11 +104,18 @@ class OpenRuns:
         await self._let_go(min(unwatched, key=lambda path: self._open[path].page.asked_s))
 
     async def sweep(self) -> None:
-        """Let go what nobody looks at."""
+        """Let go what nobody looks at, and what cannot be followed any longer: who looks at that
+        has it read again.
+        """
         long_ago_s = time.monotonic() - UNWATCHED_S
-        for path, run in list(self._open.items()):
-            if not run.page.readers and run.page.asked_s < long_ago_s:
-                await self._let_go(path)
+        async with self._changing:
+            for path, run in list(self._open.items()):
+                problem = run.problem
+                if problem is not None:
+                    self._log(f"{printable(path.name)}: {problem!r}; it is read again")
+                is_unwatched = not run.page.readers and run.page.asked_s < long_ago_s
+                if is_unwatched or problem is not None:
+                    await self._let_go(path)
 
     async def _let_go(self, path: Path) -> None:
         await self._open.pop(path).close()

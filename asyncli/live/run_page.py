@@ -138,11 +138,9 @@ class RunPage:
             sent = page_state.sent_a_moment_ago(self.feed)
         self.readers += 1
         try:
-            while True:
+            while not self._is_closed:
                 async with self._turned:
                     await self._turned.wait()
-                if self._is_closed:
-                    return response
                 name, document = self._next_event(sent)
                 sent = page_state.sent_of(self.feed)
                 async with asyncio.timeout(UNREAD_S):
@@ -152,6 +150,7 @@ class RunPage:
         finally:
             self.readers -= 1
             self.asked_s = time.monotonic()
+        return response
 
     def _next_event(self, sent: page_state.Sent) -> tuple[str, dict[str, Any]]:
         if self._problem:

@@ -201,6 +201,25 @@ async def test_histories_are_let_go_when_nobody_looks(ended: Path, tmp_path: Pat
         assert len((await fetched(client, "/run/0.db/history"))["recent"]["rows"]) > 20
 
 
+async def test_a_run_that_cannot_be_followed_is_read_again(ended: Path, tmp_path: Path) -> None:
+    shutil.copy(ended, tmp_path / "run.db")
+    said: list[str] = []
+    async with a_folder(tmp_path, log=said.append) as (server, client):
+        await fetched(client, "/run/run.db/history")
+        page = await server.open_runs.page_of(tmp_path / "run.db")
+
+        def fail() -> None:
+            raise RuntimeError("of the test")
+
+        page.feed.read = fail  # type: ignore[assignment]
+        async with client.get("/run/run.db/events") as stream, asyncio.timeout(20):
+            # The stream ends, so that the page asks again.
+            await stream.content.read()
+        assert ["RuntimeError" in line for line in said] == [True]
+        assert await server.open_runs.page_of(tmp_path / "run.db") is not page
+        assert len((await fetched(client, "/run/run.db/history"))["recent"]["rows"]) > 20
+
+
 async def test_another_file_of_the_same_name_is_another_run(ended: Path, tmp_path: Path) -> None:
     shutil.copy(ended, tmp_path / "run.db")
     async with a_folder(tmp_path) as (_, client):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
 import json
 import os
 import shutil
 import socket
 import time
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +239,18 @@ async def test_a_file_may_have_any_name(ended: Path, tmp_path: Path, name: bytes
             assert await status(client, "GET", where) == 200
         # Its run is over, and the answer names the file.
         assert await status(client, "POST", "/mark", data="now", headers=AS_OWNER) == 409
+
+
+async def test_the_tables_are_saved_in_one_file(ended: Path) -> None:
+    run = read_run(ended)
+    async with a_page(ended) as (_, client):
+        async with client.get("/download/tables.zip") as answer:
+            assert answer.headers["Content-Disposition"] == 'attachment; filename="run.zip"'
+            packed = zipfile.ZipFile(io.BytesIO(await answer.read()))
+        assert await status(client, "GET", "/download/tables.csv") == 404
+    assert {"run/ticks.csv", "run/samples.csv", "run/phases.csv"} <= set(packed.namelist())
+    rows = list(csv.DictReader(io.StringIO(packed.read("run/ticks.csv").decode())))
+    assert [int(row["held"]) for row in rows] == [tick.held for _, tick in run.ticks]
 
 
 async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended: Path, tmp_path: Path) -> None:
