@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,18 @@ _MOVE = """(() => {
   box.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true, cancelable: true}));
   return box.getAttribute('aria-label');
 })()"""
+
+
+def test_of_a_longer_run_the_same_instant_is_told(go: Go, browser: Browser, ended: Path, earlier: Path) -> None:
+    async def look() -> None:
+        async with a_page(earlier, reference=read_reference(ended)) as (server, _):
+            tab = await opened(browser, server.port)
+            label = await tab.evaluate("document.querySelector('#chart-connections .chart').getAttribute('aria-label')")
+            # The run has been drained; the one under it holds its connections.
+            held = re.findall("held(?: · run.db)? ([0-9,]+)", label)
+            assert [value.rstrip(",") for value in held] == ["0", "2,000"]
+
+    go(look())
 
 
 def test_both_runs_are_aligned_at_the_first_connect(go: Go, browser: Browser, ended: Path, earlier: Path) -> None:

@@ -385,9 +385,9 @@ export class Charts {
     if (!this.reference || this.firstConnectS === null || !x.length) return [];
     const later = this.firstConnectS - this.reference.first_connect_s;
     const moved = this.reference.rows.map((row) => [Math.round((row[0] + later) * 1000) / 1000, ...row.slice(1)]);
+    // After its last row nothing was recorded.
+    if (moved.length) moved.push([moved[moved.length - 1][0] + this.reference.width_s]);
     const within = moved.filter((row) => row[0] >= x[0] && row[0] <= x[x.length - 1]);
-    // It has ended: after its last row nothing was recorded.
-    if (within.length) within.push([within[within.length - 1][0] + this.reference.width_s]);
     return withGaps(within, this.reference.width_s);
   }
 
