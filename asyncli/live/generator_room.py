@@ -144,7 +144,9 @@ def _measured(values: Mapping[str, float]) -> list[RoomLimit]:
 def _memory(environment: Environment, values: Mapping[str, float]) -> list[RoomLimit]:
     """Memory in use on asyncli's host, and on the server's if that is another one."""
     place = place_of(environment)
-    hosts = [("memory of asyncli's host", place.memory_bytes, place.of_ours(_AVAILABLE[0]))]
+    # The client hosts of a fleet are not sampled.
+    own = "the session's host" if "cluster" in environment else "asyncli's host"
+    hosts = [(f"memory of {own}", place.memory_bytes, place.of_ours(_AVAILABLE[0]))]
     if place.sides.far is not None:
         far = ("memory of the server's host", place.sides.far.memory_bytes, _AVAILABLE[0])
         hosts.append(far)

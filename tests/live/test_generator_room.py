@@ -47,6 +47,12 @@ def test_memory_of_the_servers_host_is_told_apart() -> None:
     assert {limit.name: limit.used for limit in limits([], environment, values)} == expected
 
 
+def test_of_a_fleet_the_sessions_host_is_sampled() -> None:
+    (limit,) = limits([], {"memory_bytes": 8e9, "cluster": {}}, {metrics.HOST_AVAILABLE_BYTES: 6e9})
+    assert "session" in limit.name
+    assert limit.used == 2e9
+
+
 def test_all_that_is_needed_of_the_samples_is_a_metric() -> None:
     for name in metrics_of_room():
         assert name.removeprefix(metrics.CLIENT) in metrics.METRICS

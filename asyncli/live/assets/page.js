@@ -130,7 +130,9 @@ function showGenerator(state) {
   at('hosts').hidden = !hosts.length;
   at('hosts').tBodies[0].replaceChildren(...hosts.map((host) => {
     const name = host.joined_later ? `${host.name} (joined later)` : host.name;
-    return tableRow([name, count(host.workers), count(host.connections), count(host.room)], [1, 2, 3]);
+    // It was not looked for more room than the plan needs.
+    const room = host.room !== null && host.room >= state.asked ? 'all' : count(host.room);
+    return tableRow([name, count(host.workers), count(host.connections), room], [1, 2, 3]);
   }));
   at('room').hidden = !limits.length;
   at('room').tBodies[0].replaceChildren(...limits.map((limit) => {
