@@ -17,6 +17,8 @@ from asyncli.model.own_process import command_of, environment_of
 
 # An import takes a second, on a busy machine several.
 _PATIENCE_S = 30.0
+# A night that is laid under the run is read before: 8 s, on a busy machine minutes.
+_PATIENCE_WITH_REFERENCE_S = 300.0
 # It ends at once, but for an answer that it is writing.
 _ENDING_S = 3.0
 
@@ -58,13 +60,16 @@ class PageBeside:
         assert self._process is not None
         assert self._process.stdout is not None
         received = b""
-        latest_s = time.monotonic() + _PATIENCE_S
+        patience_s = _PATIENCE_S
+        if self._place.reference is not None:
+            patience_s = _PATIENCE_WITH_REFERENCE_S
+        latest_s = time.monotonic() + patience_s
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN)
         while not received.endswith(b"\n"):
             left_s = max(0.0, latest_s - time.monotonic())
             if not poll.poll(left_s * 1e3):
-                return ListensAt(problem=f"--web: its process did not start in {_PATIENCE_S:.0f} s")
+                return ListensAt(problem=f"--web: its process did not start in {patience_s:.0f} s")
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
                 return ListensAt(problem="--web: its process ended as it started")
