@@ -2,12 +2,18 @@
 
     python bench/live_page.py [--connections 20000] [--rounds 4] [--hold 30] [--tabs 3]
     python bench/live_page.py --file NIGHT.db [--seconds 60] [--tabs 3]
+    python bench/live_page.py --replay 10000
+    python bench/live_page.py --runs 1000
 
 The first soaks an nginx of the lab in turns, with ``--web`` and that many readers of its stream of
 events, and without, and compares asyncli's own CPU time, its lateness, and the memory of its
 workers. The second serves a run file and measures the page's process: until it listens, its memory,
 its CPU time while that many readers stay, and how long the history and the metrics take. With
-Chromium it also measures the first paint.
+Chromium it also measures the first paint. The third replays so many seconds of a synthetic run
+through the page's server and its stream, second by second, and measures the heap of the Chromium
+that shows them, after collections that are forced. The fourth serves a folder with so many runs:
+until all are listed, CPU time while the list is read, and memory before, while eight runs are
+looked at, and when they were let go.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import argparse
 import asyncio
 import contextlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,11 +37,13 @@ from common import HERE, command, machine, settle, spread_of
 
 from asyncli.core.histogram import summed
 from asyncli.lab import choose
+from asyncli.live.open_runs import UNWATCHED_S
 from asyncli.model import metrics
 from asyncli.model.own_process import command_of
 from asyncli.store.reader import read_run
 
-sys.path.insert(0, str(HERE.parent / "tests"))
+for part in ("", "live", "analysis"):
+    sys.path.insert(0, str(HERE.parent / "tests" / part))
 
 _PAINT = "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)[0]"
 _DRAWN = "document.querySelectorAll('figure:not([hidden]) .u-over').length >= 4"
@@ -48,10 +57,18 @@ async def main() -> None:
     parser.add_argument("--tabs", type=int, default=3)
     parser.add_argument("--file", type=Path)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--runs", type=int)
+    parser.add_argument("--replay", type=int, metavar="SECONDS")
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     if options.file is not None:
         await measure_page(options)
+        return
+    if options.replay is not None:
+        await measure_heap(options.replay)
+        return
+    if options.runs is not None:
+        await measure_folder(options.runs)
         return
     await measure_soaks(options)
 
@@ -186,6 +203,79 @@ async def measure_paint(port: int) -> None:
             paints_ms.append(float(await tab.evaluate(_PAINT)))
     print(f"first paint                   {spread_of(paints_ms)} ms")
     print(f"all charts drawn              {spread_of(drawn_ms)} ms")
+
+
+async def measure_folder(runs: int) -> None:
+    from recording import write_run
+    from synthetic_run import a_run
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_run(a_run(2000, hold_s=600.0), Path(folder) / "0.db")
+        for number in range(1, runs):
+            shutil.copy(path, Path(folder) / f"{number}.db")
+        print(f"{runs} runs of {path.stat().st_size / 1e6:.1f} MB each")
+        async with a_page(Path(folder)) as (process, port):
+            print(f"memory before                 {memory_mb(process):.0f} MB")
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+                begun_s = time.monotonic()
+                while await states_of(client) != {"ended"}:
+                    await asyncio.sleep(0.1)
+                print(f"all listed after              {time.monotonic() - begun_s:.1f} s")
+                before_s = cpu_s(process)
+                async with client.get("/events"):
+                    await asyncio.sleep(30)
+                used = cpu_s(process) - before_s
+                print(f"CPU while the list is read    {used / 30:.1%} of a core")
+                for number in range(8):
+                    async with client.get(f"/run/{number}.db/history") as answer:
+                        await answer.read()
+                await asyncio.sleep(30)
+                print(f"memory with eight histories   {memory_mb(process):.0f} MB")
+                await asyncio.sleep(UNWATCHED_S)
+                print(f"memory when they are let go   {memory_mb(process):.0f} MB")
+
+
+async def states_of(client: aiohttp.ClientSession) -> set[str]:
+    async with client.get("/runs") as answer:
+        return {run["state"] for run in (await answer.json())["runs"]}
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """Private memory of the page's process, and of those that it has started."""
+    used = 0
+    for part in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            used += part.memory_full_info().uss
+    return used / 1e6
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU time of the page's process alone: verdicts are computed by one of lowest priority."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def measure_heap(seconds: int) -> None:
+    from devtools import Browser, find_chromium
+    from recording import write_run  # type: ignore[import-not-found]
+    from replayed_page import replayed  # type: ignore[import-not-found]
+    from synthetic_run import a_run  # type: ignore[import-not-found]
+
+    binary = find_chromium()
+    if binary is None:
+        print("no Chromium on this host")
+        return
+    at_s = [100, 300, 600, *range(1000, seconds + 1, 1000)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_run(a_run(2000, hold_s=seconds + 60.0), Path(folder) / "run.db")
+        begun_s = time.monotonic()
+        async with Browser(binary) as browser:
+            heaps = await replayed(browser, path, begins_s=60, measured_at_s=at_s)
+    print(f"replayed in {time.monotonic() - begun_s:.0f} s")
+    print(f"{'second':>8} {'events':>8} {'heap, kB':>10} {'nodes':>8} {'listeners':>10}")
+    for heap in heaps:
+        used_kb = heap.used_bytes / 1000
+        print(f"{heap.at_s:8} {heap.events:8} {used_kb:10.0f} {heap.nodes:8} {heap.listeners:10}")
 
 
 if __name__ == "__main__":

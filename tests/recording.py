@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from asyncli.model.plan import Plan, plan_document
@@ -23,14 +24,22 @@ def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: flo
         writer.phase(phase)
     for t_s, tick in run.ticks:
         writer.tick(t_s, tick)
+        _let_write(writer)
     for sample in run.samples:
         writer.sample(sample)
+        _let_write(writer)
     for finding in run.findings:
         writer.finding(0.0, finding)
     writer.checks(run.checks)
     writer.close(run.complete)
     assert writer.trouble is None
     return path
+
+
+def _let_write(writer: RunWriter) -> None:
+    """Hours come in a moment: the writer, which commits once a second, drops what is too much."""
+    while len(writer._waiting) + writer._committing > 3_000:
+        time.sleep(0.05)
 
 
 def a_tick(second: int) -> Tick:

@@ -1,6 +1,6 @@
 """The agent's server: a collector on the agent's clock, served over HTTP.
 
-:meth:`Agent._guard` checks each request's rate, token and protocol, in bounded time and size, and
+:meth:`Agent.admit` checks each request's rate, token and protocol, in bounded time and size, and
 logs refusals. A client cannot change what is sampled; it may request an immediate sample, and a
 collection of the server's heap if whoever started the agent allows that.
 """
@@ -45,15 +45,16 @@ from asyncli.collect.forced_collection import (
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
-from asyncli.model.errors import HostError, PeerError
+from asyncli.model.errors import PeerError
 from asyncli.model.masks import masked_page
 from asyncli.model.metrics import SERVER_RSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
-from asyncli.web.guard import Guard, Handler, Rates, RefusedError, quiet_runner
-from asyncli.web.listener import GuardedListener, shown
+from asyncli.web.guard import Guard, Rates, RefusedError
+from asyncli.web.guarded_server import GuardedServer, get
+from asyncli.web.listener import shown
 
 # The longest body is a lease request.
 _LONGEST_BODY = 1024
@@ -119,8 +120,7 @@ class Agent:
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
         self._collecting = asyncio.Lock()
-        self._runner: web.AppRunner | None = None
-        self._listener: GuardedListener | None = None
+        self._server: GuardedServer | None = None
         self._next_sample = asyncio.Event()
 
     @property
@@ -147,83 +147,62 @@ class Agent:
         await self._collector.open()
         await self._collector.sample_now()
 
-        @web.middleware
-        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._guard(request, handler)
-
-        app = web.Application(middlewares=[guard], client_max_size=_LONGEST_BODY)
-        app.add_routes([
-            web.get("/v1/hello", self._hello, allow_head=False),
-            web.post("/v1/lease", self._take_lease),
-            web.delete("/v1/lease", self._release_lease),
-            web.get("/v1/samples", self._samples, allow_head=False),
-            web.post("/v1/sample", self._sample),
-            web.post("/v1/collection", self._collection),
-            web.get("/metrics", self._metrics, allow_head=False),
-        ])  # fmt: skip
-        self._runner = quiet_runner(app, self._guarded)
-        await self._runner.setup()
-        assert self._runner.server is not None
-        self._listener = GuardedListener(self._runner.server, self._tls, self._guarded.refuse)
-        try:
-            self.port = await self._listener.open(self._host, self.port, "--listen")
-        except HostError:
-            await self._runner.cleanup()
-            raise
+        self._server = GuardedServer(
+            [
+                get("/v1/hello", self._hello),
+                web.post("/v1/lease", self._take_lease),
+                web.delete("/v1/lease", self._release_lease),
+                get("/v1/samples", self._samples),
+                web.post("/v1/sample", self._sample),
+                web.post("/v1/collection", self._collection),
+                get("/metrics", self._metrics),
+            ],
+            self,
+            self._guarded,
+            host=self._host,
+            port=self.port,
+            flag="--listen",
+            tls=self._tls,
+            longest_body=_LONGEST_BODY,
+        )
+        await self._server.open()
+        self.port = self._server.port
 
     async def run(self) -> None:
-        assert self._listener is not None
+        assert self._server is not None
         sampling = asyncio.create_task(self._collector.run())
-        tasks = {sampling, *self._listener.tasks}
+        tasks = {sampling, *self._server.tasks}
         try:
             done: set[asyncio.Task[Any]] = set()
             while not done:
                 done, _ = await asyncio.wait(
                     tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
                 )
-                self._listener.sweep()
+                self._server.sweep()
             done.pop().result()
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
 
     async def close(self) -> None:
-        if self._listener is not None:
-            await self._listener.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.close()
         await self._collector.close()
 
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        address = shown(request.remote or "?")
-        client = None
-        if self._listener is not None:
-            client = self._listener.clients.get(request.protocol)
-        if client is None:
-            # Evicted meanwhile.
-            return web.Response(status=503)
-        client.request_started()
-        try:
-            self._guarded.check_rate(f"{address} {self._kind_of(request)}")
-            self._guarded.check_host(request)
-            await self._guarded.check_token(request)
-            client.authenticated = True
-            _check_protocol(request)
-            is_collection = request.path == "/v1/collection"
-            async with asyncio.timeout(_COLLECTION_S if is_collection else _ANSWER_S):
-                return await handler(request)
-        except TimeoutError:
-            status = 408
-            why = "it took too long"
-        except RefusedError as refused:
-            status = refused.status
-            why = refused.why
-        except web.HTTPException as refused:
-            status = refused.status
-            why = f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
-        finally:
-            client.request_ended()
-        self._guarded.refuse(address, why)
+    async def admit(self, request: web.Request, address: str) -> bool:
+        """Check a request's rate, Host, token and protocol."""
+        self._guarded.check_rate(f"{address} {self._kind_of(request)}")
+        self._guarded.check_host(request)
+        await self._guarded.check_token(request)
+        _check_protocol(request)
+        return True
+
+    def longest_s(self, request: web.Request) -> float:
+        """How long the answer to a request may take."""
+        return _COLLECTION_S if request.path == "/v1/collection" else _ANSWER_S
+
+    def refusal(self, status: int, why: str) -> web.Response:
+        """The answer to a request that is refused."""
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
         return _answer(Refusal(why), status, headers)
 

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-import os
-import re
-import socket
-import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +14,7 @@ from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import OUTPUT_GONE
 from asyncli.cli.signals import Signals, stop_signals
 from asyncli.model.consistency import require_pages, require_tls
-from asyncli.model.errors import HostError, PlanError
+from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, Plan
 from asyncli.model.secret_variables import TOKEN_VARIABLE
 from asyncli.model.status_place import status_place
@@ -67,7 +62,11 @@ def command(**values: Any) -> int:
     It reads the status page, processes, kernel and limits once a second, keeps ten minutes of
     samples, and changes nothing without --allow-collect. Ctrl-C or SIGTERM ends it.
     """
-    host, port = _address(values.pop("listen"))
+    from asyncli.web.address import parse_address
+
+    host, port = parse_address(
+        "--listen", values.pop("listen"), f"HOST:PORT, such as 10.0.0.8:{AGENT_PORT}"
+    )
     token_file = values.pop("token_file")
     certificate = values.pop("tls_cert")
     key = values.pop("tls_key")
@@ -84,19 +83,6 @@ def command(**values: Any) -> int:
             "--server-pidfile or --server-pid"
         )
     return _run(values, host, port, token_file, certificate, key, allows_collect=allows_collect)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not _is_port(port):
-        raise PlanError(
-            f"--listen: {text!r} is not an address; write HOST:PORT, such as 10.0.0.8:{AGENT_PORT}"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_port(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) <= 65535
 
 
 def _run(
@@ -116,6 +102,7 @@ def _run(
     import asyncio
 
     from asyncli.preflight.host_limits import raise_nofile
+    from asyncli.web.address import is_loopback, server_tls, warning_of_readers
 
     token = _token(host, token_file)
     if allows_collect and token is None:
@@ -126,15 +113,16 @@ def _run(
         )
     tls = None
     if certificate is not None:
-        tls = _tls(certificate, key)
-    if token_file is not None and _is_readable_by_others(token_file):
-        _say(f"warning: other users of this host can read {token_file}; chmod 600 {token_file}")
+        tls = server_tls(("--tls-cert", "--tls-key"), certificate, key)
+    warning = None if token_file is None else warning_of_readers(token_file)
+    if warning is not None:
+        _say(warning)
     if tls is not None and certificate is not None:
         _warn_of_certificate(tls, certificate)
     plan = _plan(values)
     if plan.insecure:
         _say("warning: --insecure: the status page's certificate is not verified")
-    if token is not None and tls is None and not _loopback(host):
+    if token is not None and tls is None and not is_loopback("--listen", host):
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
     asyncio.run(_serve(plan, host, port, token, tls, allows_collect=allows_collect))
@@ -146,28 +134,16 @@ def _run(
 def _token(host: str, token_file: str | None) -> str | None:
     """The token; it may be missing on loopback only."""
     from asyncli.agent.wire import read_token
+    from asyncli.web.address import is_loopback
 
     token = read_token(token_file, "--token-file")
-    if token is None and not _loopback(host):
+    if token is None and not is_loopback("--listen", host):
         raise PlanError(
             f"--listen: {host} is not loopback, so a token is required; "
             "create one (head -c 24 /dev/urandom | base64 > token) "
             f"and name it with --token-file, or set {TOKEN_VARIABLE}"
         )
     return token
-
-
-def _tls(certificate: str, key: str | None) -> SSLContext:
-    import ssl
-
-    from asyncli.model.certificates import identify
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    return identify(context, ("--tls-cert", "--tls-key"), certificate, key)
-
-
-def _is_readable_by_others(file: str) -> bool:
-    return bool(os.stat(file).st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _warn_of_certificate(tls: SSLContext, certificate: str) -> None:
@@ -187,6 +163,7 @@ async def _serve(
     import asyncio
 
     from asyncli.agent.server import Agent
+    from asyncli.web.address import url_of
     from asyncli.web.running import run_until
 
     stopped = asyncio.Event()
@@ -202,7 +179,7 @@ async def _serve(
         name = server.version or server.name or "the server"
         if server.pid is not None:
             name = f"{name}, pid {server.pid}"
-        url = _url(host, agent.port, is_secure=tls is not None)
+        url = url_of(host, agent.port, is_secure=tls is not None)
         _say(f"asyncli agent {__version__} samples {name}, and listens at {url}")
         for line in agent.unknown:
             _say(f"unknown here: {line}")
@@ -210,13 +187,6 @@ async def _serve(
     finally:
         await agent.close()
     _say("asyncli agent ends")
-
-
-def _url(host: str, port: int, *, is_secure: bool) -> str:
-    scheme = "https" if is_secure else "http"
-    if ":" in host:
-        return f"{scheme}://[{host}]:{port}"
-    return f"{scheme}://{host}:{port}"
 
 
 def _plan(values: dict[str, Any]) -> Plan:
@@ -236,25 +206,6 @@ def _plan(values: dict[str, Any]) -> Plan:
     require_tls(fields, flags)
     require_pages(fields, flags)
     return Plan(**fields)
-
-
-def _loopback(host: str) -> bool:
-    """Whether ``host`` is loopback only.
-
-    Raises :class:`HostError` for a name that does not resolve.
-    """
-    try:
-        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise HostError(
-            f"--listen: {host!r} cannot be resolved ({why}); write an address of this host"
-        ) from None
-    for *_, place in infos:
-        address = str(place[0]).partition("%")[0]
-        if not ipaddress.ip_address(address).is_loopback:
-            return False
-    return True
 
 
 def _say(line: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -54,12 +53,13 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run
+    from asyncli.store.run_folder import run_files
     from asyncli.store.run_index import read_index_entry
 
     runs: list[Listed] = []
     unread: list[Unread] = []
     now = time.time()
-    for path, error in _candidates(root, recursive):
+    for path, error in run_files(root, recursive=recursive):
         name = str(path.relative_to(root))
         try:
             if error is not None:
@@ -88,36 +88,3 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         with printing():
             print_listing(listing, Console(highlight=False))
     return 0
-
-
-def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | None]]:
-    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if
-    any.
-
-    Hidden folders and symbolic links to folders, which could form a cycle, are skipped.
-    """
-    from asyncli.store.reader import is_sqlite
-
-    try:
-        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
-    except OSError as error:
-        yield root, error
-        return
-    folders = []
-    for entry in entries:
-        path = root / entry.name
-        has_name_of_run = entry.name.endswith(".db")
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(path)
-            # Only regular files: opening a pipe would block.
-            elif entry.is_file() and (has_name_of_run or is_sqlite(path)):
-                yield path, None
-        except OSError as error:
-            if has_name_of_run:
-                yield path, error
-    if not recursive:
-        return
-    for folder in folders:
-        if not folder.name.startswith("."):
-            yield from _candidates(folder, recursive)

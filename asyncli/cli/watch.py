@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -30,27 +31,30 @@ _PATIENCE_S = 30.0
 
 
 @click.command(name="watch", cls=Command)
-@click.argument("run", metavar="RUN.db")
+@click.argument("run", metavar="[RUN.db|FOLDER]", required=False)
 @click.option("--once", is_flag=True, help="Print one status line and exit.")
 @click.option("--log-json", is_flag=True, help="Print each event as a line of JSON.")
 @web_options
-def command(run: str, once: bool, log_json: bool, **web: Any) -> int:
+def command(run: str | None, once: bool, log_json: bool, **web: Any) -> int:
     """Show a soak that runs in another terminal or in the background. Ctrl-C ends this view, not
     the soak.
 
     With --web it is shown as a page for browsers, until Ctrl-C, and to Prometheus as /metrics; a
-    run that has ended too.
+    run that has ended too. Without a run file, or with a folder, the page lists the folder's runs,
+    each with a page of its own.
 
     With --once the exit status is 0 if the run continues or has ended, and 1 if it hangs, was
     killed or was moved.
     """
     from asyncli.cli.outputs import printing
 
-    path = Path(run)
     place = web_place(web)
+    path = _path_of(run, has_page=place is not None)
     if place is not None:
         if once or log_json:
             raise PlanError("--web: leave out --once and --log-json, or --web")
+        if place.reference is not None and os.path.isdir(path):
+            raise PlanError("--reference: the page of a folder has a choice of it; leave it out")
         return _show_page(path, place)
     with printing():
         if once:
@@ -58,12 +62,33 @@ def command(run: str, once: bool, log_json: bool, **web: Any) -> int:
         return _follow(path, log_json)
 
 
+def _path_of(run: str | None, *, has_page: bool) -> Path:
+    """The run file, or the folder whose runs a page is to list.
+
+    Raises :class:`PlanError` for what is neither.
+    """
+    if run is None and not has_page:
+        raise PlanError(
+            "name a run file: asyncli watch RUN.db; or see all runs of this folder as a page: "
+            "asyncli watch --web"
+        )
+    path = Path("." if run is None else run)
+    if os.path.isdir(path) and not has_page:
+        raise PlanError(
+            f"{path}: is a folder; name a run file in it, or see its runs as a page: asyncli watch "
+            f"{path} --web"
+        )
+    if has_page and not os.path.exists(path):
+        raise PlanError(f"{path}: there is no such run file or folder")
+    return path
+
+
 def _show_page(path: Path, place: ServedAt) -> int:
-    """Serve the page until Ctrl-C; return 0."""
+    """Serve the page of a run, or of a folder's runs, until Ctrl-C; return 0."""
     import asyncio
 
     from asyncli.cli.signals import stop_signals
-    from asyncli.live.serve import server_of
+    from asyncli.live.serve import folder_server_of, server_of
     from asyncli.web.running import run_until
 
     async def serve() -> None:
@@ -71,7 +96,10 @@ def _show_page(path: Path, place: ServedAt) -> int:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, stopped.set)
-        server = server_of(path, place, partial(_say, on_stderr=True))
+        log = partial(_say, on_stderr=True)
+        server = (
+            folder_server_of(path, place, log) if path.is_dir() else server_of(path, place, log)
+        )
         try:
             await server.read()
             await server.listen()

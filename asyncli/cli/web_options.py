@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULT = "127.0.0.1:9166"
 _NEEDED = ("prometheus_client",)
+_OF_A_PAGE = ("web_token_file", "web_cert", "web_key", "reference")
 
 _OPTIONS = (
     click.option(
@@ -36,6 +35,11 @@ _OPTIONS = (
     click.option("--web-cert", metavar="FILE", help="Serve the page by TLS (PEM, with its chain)."),
     click.option(
         "--web-key", metavar="FILE", help="Its key.  [default: in the certificate's file]"
+    ),
+    click.option(
+        "--reference",
+        metavar="OTHER.db",
+        help="Lay this run under the charts of the page, from the first connect on.",
     ),
 )
 
@@ -69,7 +73,7 @@ def web_options(command: _Command) -> _Command:
 
 def take_web_place(values: dict[str, Any], linger_s: float) -> ServedAt | None:
     """Take the options of page and metrics out of those of a soak; see :func:`web_place`."""
-    web = {name: values.pop(name) for name in ("web", "web_token_file", "web_cert", "web_key")}
+    web = {name: values.pop(name) for name in ("web", *_OF_A_PAGE)}
     metrics = values.pop("metrics")
     if metrics is None:
         if linger_s and web["web"] is None:
@@ -91,7 +95,7 @@ def web_place(
     """
     address = values["web"]
     if address is None:
-        for name in ("web_token_file", "web_cert", "web_key"):
+        for name in _OF_A_PAGE:
             if values[name] is not None:
                 raise PlanError(f"--{name.replace('_', '-')}: there is no page; give --web too")
         return None
@@ -102,10 +106,18 @@ def web_place(
         )
     from asyncli.agent.wire import read_token
     from asyncli.live.serve import ServedAt, new_token
+    from asyncli.web.address import is_loopback, parse_address
 
-    host, port = _address(flag, address)
+    host, port = parse_address(
+        flag,
+        address,
+        f"{flag} HOST:PORT, such as {_DEFAULT}",
+        "; a URL of the server, or a run file, stands before it",
+    )
     if values["web_key"] is not None and values["web_cert"] is None:
         raise PlanError("--web-key: there is no certificate; name it with --web-cert")
+    if values["reference"] is not None and flag != "--web":
+        raise PlanError(f"--reference: {flag} has no charts; give --web in its place")
     token = new_token()
     if values["web_token_file"] is not None:
         token = read_token(values["web_token_file"], "--web-token-file") or token
@@ -113,45 +125,29 @@ def web_place(
         host,
         port,
         token,
-        must_have_token=not _is_loopback(host),
+        must_have_token=not is_loopback(flag, host),
         certificate=values["web_cert"],
         key=values["web_key"],
         with_page=flag == "--web",
         linger_s=linger_s,
+        token_file=values["web_token_file"],
+        reference=values["reference"],
     )
-
-
-def _address(flag: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    # Without brackets, the last part of an address of IPv6 would be taken for the port.
-    is_ambiguous = ":" in host and not is_bracketed
-    is_port = re.fullmatch("[0-9]{1,5}", port) is not None and int(port) <= 65535
-    if "/" in text or not host or is_ambiguous or not is_port:
-        raise PlanError(
-            f"{flag}: {text!r} is not an address; write {flag} HOST:PORT, such as {_DEFAULT}; a "
-            "URL of the server stands before it"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def web_lines(place: ServedAt, port: int) -> list[str]:
     """What is said of a page that is served now."""
+    from asyncli.web.address import warning_of_readers
+
     url = place.url(port)
     lines = [f"the page: {url}#token={place.token}"]
     if not place.with_page:
         lines = [f"metrics: {url}metrics"]
         if place.must_have_token:
             lines = [f"metrics: {url}metrics, with 'Authorization: Bearer {place.token}'"]
+    warning = None if place.token_file is None else warning_of_readers(place.token_file)
+    if warning is not None:
+        lines.append(warning)
     if place.must_have_token and place.certificate is None:
         lines.append(
             "warning: the token crosses the network in the clear; give --web-cert and --web-key"

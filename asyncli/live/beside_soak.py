@@ -18,6 +18,8 @@ from asyncli.model.own_process import LinesFrom, command_of, environment_of
 
 # An import takes a second, on a busy machine several.
 _PATIENCE_S = 30.0
+# A night that is laid under the run is read before: 8 s, on a busy machine minutes.
+_PATIENCE_WITH_REFERENCE_S = 300.0
 # It ends at once, but for an answer that it is writing.
 _ENDING_S = 3.0
 
@@ -64,12 +66,15 @@ class PageBeside:
         self.port = ready.port
 
     def _ready(self, lines: LinesFrom) -> ListensAt:
-        line = lines.next(_PATIENCE_S)
+        patience_s = _PATIENCE_S
+        if self._place is not None and self._place.reference is not None:
+            patience_s = _PATIENCE_WITH_REFERENCE_S
+        line = lines.next(patience_s)
         if line is not None:
             return msgspec.json.decode(line, type=ListensAt)
         if lines.has_ended:
             return ListensAt(problem=f"{self._flag}: its process ended as it started")
-        return ListensAt(problem=f"{self._flag}: its process did not start in {_PATIENCE_S:.0f} s")
+        return ListensAt(problem=f"{self._flag}: its process did not start in {patience_s:.0f} s")
 
     @property
     def _flag(self) -> str:

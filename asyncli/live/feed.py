@@ -18,10 +18,11 @@ from asyncli.analysis.slope import Cost
 from asyncli.app.cost_meter import CostMeter
 from asyncli.core.histogram import Histogram
 from asyncli.live.following import fold_news, why_ended_of
+from asyncli.live.generator_room import metrics_of_room
 from asyncli.live.history import MOST_STRETCHES, History, levels_of
 from asyncli.live.panels import metrics_of_panels
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding, RunEvent, Sample, Tick
+from asyncli.model.records import Check, Environment, Finding, RunEvent, Sample, Tick
 from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import CostSoFar
 from asyncli.report.livestate import LiveFold, LiveState
@@ -32,6 +33,7 @@ from asyncli.store.follow import Follower, News
 _MOST_KEPT = 500
 # The cost of a long run is computed at most for this share of a core, by a process of its own.
 _COST_SHARE = 0.005
+_OF_ROOM = frozenset(metrics_of_room())
 #: The costs of which the page shows how they converge.
 COSTS: dict[str, Callable[[CostPart], Cost | None]] = {
     "server_user": lambda costs: costs.server_user,
@@ -83,7 +85,13 @@ class RunFeed:
         self.sums = Sums()
         #: The last value of each line of samples before the first connect.
         self.baselines: dict[str, float] = {}
-        self._ramp_s = math.inf
+        #: When the first connection was asked for (s since the run's start); infinite before.
+        self.first_connect_s = math.inf
+        #: What the run file says of the hosts, the limits checked before the run, and the last
+        #: value of each metric that says how much of a limit is in use.
+        self.environment: Environment = {}
+        self.checks: list[Check] = []
+        self.levels: dict[str, float] = {}
         self.findings: deque[tuple[float, Finding]] = deque(maxlen=_MOST_KEPT)
         self.events: deque[RunEvent] = deque(maxlen=_MOST_KEPT)
         #: Whether ``so_far`` is of the whole run.
@@ -100,18 +108,23 @@ class RunFeed:
         self._fold: LiveFold | None = None
         self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
 
-    def open(self) -> None:
-        """Read what is there. Raises :class:`~asyncli.model.errors.StoreError`."""
+    def open(self, *, with_cost: bool = True) -> None:
+        """Read what is there. ``with_cost``: and have its cost computed from now on.
+
+        Raises :class:`~asyncli.model.errors.StoreError`.
+        """
         news = self.follower.news()
         self._fold = LiveFold(news.plan)
         self.plan = news.plan
         self._take_state(news)
         last_s = max((t_s for t_s, _ in news.ticks), default=0.0)
         self.whole = History(lasts_s=last_s)
-        self.follower.past(metrics_of_panels(), self._past_tick, self._sample)
+        needed = [*metrics_of_panels(), *_OF_ROOM]
+        self.follower.past(needed, self._past_tick, self._sample)
         self.sums.latency_us = self.whole.times("latency_p50")
         self.sums.lateness_us = self.whole.times("lateness_p99")
-        self._meter.start()
+        if with_cost:
+            self._meter.start()
 
     def close(self) -> None:
         self._meter.close()
@@ -142,6 +155,9 @@ class RunFeed:
         so_far = self._computed(is_over=news.complete)
         if so_far is not None:
             self._take_cost(so_far)
+            if news.complete:
+                # Its process is no longer needed.
+                self._meter.close()
 
     def _computed(self, *, is_over: bool) -> CostSoFar | None:
         """The cost that was computed. It is asked for again while connections are held, and once
@@ -164,9 +180,11 @@ class RunFeed:
         self.plan = news.plan
         self.began_s = news.began_s
         self.run_id = news.run_id
+        self.environment = news.environment
+        self.checks = news.checks
         for phase in news.phases:
             if phase.name == "ramp":
-                self._ramp_s = phase.start_s
+                self.first_connect_s = phase.start_s
         self.findings.extend(news.findings)
         self.events.extend(news.events)
 
@@ -191,8 +209,9 @@ class RunFeed:
         self.sums.lateness_us.merge(tick.lateness_us)
 
     def _sample(self, sample: Sample) -> None:
-        if sample.t_s <= self._ramp_s:
+        if sample.t_s <= self.first_connect_s:
             self.baselines |= levels_of(sample)
+        self.levels |= {name: sample.values[name] for name in _OF_ROOM & sample.values.keys()}
         self.whole.sample(sample)
         self.recent.sample(sample)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.live.generator_room import MOST_SHOWN, client_hosts, limits
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.text import printable
@@ -104,12 +106,13 @@ def _news_of(history: History, since_s: float) -> dict[str, Any]:
 def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, Any]:
     return {
         "width_s": history.width_s,
-        "rows": [_plain(row) for row in rows],
+        "rows": [plain_row(row) for row in rows],
         "bars": [[round(t_s, 3), counts] for t_s, counts in bars],
     }
 
 
-def _plain(row: Row) -> list[float | None]:
+def plain_row(row: Row) -> list[float | None]:
+    """Its instant (s) and its values, with as many digits as a screen shows."""
     t_s, values = row
     plain: list[float | None] = [round(t_s, 3)]
     for value in values:
@@ -136,6 +139,8 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     state = feed.state
     fields = status(state)
     fields["phase"] = state.phase
+    has_begun = math.isfinite(feed.first_connect_s)
+    fields["first_connect_s"] = feed.first_connect_s if has_begun else None
     fields["elapsed_s"] = round(state.elapsed_s, 3)
     fields["over"] = state.over
     fields["why_ended"] = feed.why_ended
@@ -143,8 +148,21 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["limits"] = [_limit(limit) for limit in state.limits]
+    fields["generator"] = _generator(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
+
+
+def _generator(feed: RunFeed) -> dict[str, Any]:
+    known = limits(feed.checks, feed.environment, feed.levels)
+    rows = []
+    for limit in known[:MOST_SHOWN]:
+        rows.append({**msgspec.to_builtins(limit), "share": limit.share})
+    return {
+        "hosts": msgspec.to_builtins(client_hosts(feed.environment)),
+        "limits": rows,
+        "limits_left_out": len(known) - len(rows),
+    }
 
 
 def _cost(cost: Cost | None) -> dict[str, Any] | None:

@@ -21,9 +21,11 @@ from pathlib import Path
 import msgspec
 
 from asyncli.live.feed import RunFeed
+from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
-from asyncli.model.certificates import identify
+from asyncli.live.reference import read_reference
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
+from asyncli.web.address import server_tls, url_of
 from asyncli.web.running import run_until
 
 #: So long after the soak's end the last values may still be sent.
@@ -46,6 +48,10 @@ class ServedAt(msgspec.Struct, frozen=True):
     key: str | None = None
     with_page: bool = True
     linger_s: float = 0.0
+    #: Of which the token is; None: it is a new one.
+    token_file: str | None = None
+    #: A run file that is laid under the run.
+    reference: str | None = None
 
     @property
     def flag(self) -> str:
@@ -54,9 +60,7 @@ class ServedAt(msgspec.Struct, frozen=True):
 
     def url(self, port: int) -> str:
         """Its address; a browser keeps to itself what stands after ``#``."""
-        scheme = "http" if self.certificate is None else "https"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{port}/"
+        return f"{url_of(self.host, port, is_secure=self.certificate is not None)}/"
 
 
 class SentTo(msgspec.Struct, frozen=True):
@@ -91,21 +95,26 @@ def new_token() -> str:
 def server_of(
     path: Path, place: ServedAt, log: Callable[[str], None], stop: Callable[[], None] | None = None
 ) -> PageServer:
-    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
-    tls = None
-    if place.certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls = identify(tls, ("--web-cert", "--web-key"), place.certificate, place.key)
+    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used, and
+    a reference that is no run.
+    """
+    reference = None
+    if place.reference is not None:
+        try:
+            reference = read_reference(Path(place.reference))
+        except StoreError as error:
+            raise StoreError(f"--reference: {error}") from None
     return PageServer(
         path,
         host=place.host,
         port=place.port,
         token=place.token,
         must_have_token=place.must_have_token,
-        tls=tls,
+        tls=_tls_of(place),
         log=log,
         stop=stop,
         with_page=place.with_page,
+        reference=reference,
     )
 
 
@@ -127,6 +136,25 @@ class _FeedReader:
 
     async def close(self) -> None:
         self.feed.close()
+
+
+def folder_server_of(folder: Path, place: ServedAt, log: Callable[[str], None]) -> FolderServer:
+    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
+    return FolderServer(
+        folder,
+        host=place.host,
+        port=place.port,
+        token=place.token,
+        must_have_token=place.must_have_token,
+        tls=_tls_of(place),
+        log=log,
+    )
+
+
+def _tls_of(place: ServedAt) -> ssl.SSLContext | None:
+    if place.certificate is None:
+        return None
+    return server_tls(("--web-cert", "--web-key"), place.certificate, place.key)
 
 
 async def _beside_a_soak(settings: Settings) -> None:

@@ -21,7 +21,17 @@ import msgspec
 from asyncli.core.histogram import Histogram
 from asyncli.model.plan import Plan
 from asyncli.model.quantities import TIMES
-from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick, left_out_s
+from asyncli.model.records import (
+    Check,
+    Deaths,
+    Environment,
+    Finding,
+    Phase,
+    RunEvent,
+    Sample,
+    Tick,
+    left_out_s,
+)
 from asyncli.model.run import Run
 from asyncli.store import reader
 from asyncli.store.events import decode_event, rows_after
@@ -54,6 +64,9 @@ class News(msgspec.Struct):
     began_s: float = 0.0
     events: list[RunEvent] = msgspec.field(default_factory=list)
     run_id: str = ""
+    environment: Environment = msgspec.field(default_factory=dict)
+    #: All limits that were checked before the run.
+    checks: list[Check] = msgspec.field(default_factory=list)
 
 
 class Follower:
@@ -152,6 +165,8 @@ class Follower:
             frame.started_wall_s,
             self._new_events(connection),
             frame.id,
+            frame.environment,
+            reader.read_checks(connection),
         )
 
     def _catch_up(

@@ -329,7 +329,6 @@ def read_findings(connection: sqlite3.Connection) -> list[Finding]:
 
 
 def _load(connection: sqlite3.Connection) -> Run:
-    check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
     run.ticks = read_ticks(connection, decode_tick)
     names = {
@@ -338,11 +337,15 @@ def _load(connection: sqlite3.Connection) -> Run:
     }
     run.samples, skipped = read_samples(connection, names)
     run.findings = [*read_findings(connection), *skipped]
-    run.checks = [
-        check(payload)
-        for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")
-    ]
+    run.checks = read_checks(connection)
     return run
+
+
+def read_checks(connection: sqlite3.Connection) -> list[Check]:
+    """The limits that were checked before the run."""
+    check = msgspec.json.Decoder(Check).decode
+    rows = connection.execute("SELECT payload FROM checks ORDER BY place")
+    return [check(payload) for (payload,) in rows]
 
 
 # Indices into the list of instants, and the values there.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from asyncli.model.values import is_address
-from asyncli.web.listener import IDLE_S, shown
+from asyncli.web.listener import IDLE_S, SERVER, shown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,12 +72,15 @@ def equal_secrets(given: str, expected: str) -> bool:
 
 
 class RefusedError(Exception):
-    """A request that is answered with ``status`` and ``why``."""
+    """A request that is answered with ``status`` and ``why``. ``is_logged``: False for what every
+    client meets, such as data that comes in a moment.
+    """
 
-    def __init__(self, status: int, why: str) -> None:
+    def __init__(self, status: int, why: str, *, is_logged: bool = True) -> None:
         super().__init__(why)
         self.status = status
         self.why = why
+        self.is_logged = is_logged
 
 
 class Guard:
@@ -178,4 +181,4 @@ def is_own_name(host_header: str, listens_at: str) -> bool:
 
 async def hide_versions(_: web.Request, response: web.StreamResponse) -> None:
     """Do not reveal the versions of Python and aiohttp."""
-    response.headers["Server"] = "asyncli"
+    response.headers["Server"] = SERVER

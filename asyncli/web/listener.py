@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -28,6 +29,8 @@ _LONGEST_REQUEST = 16 * 1024
 _MOST_CONNECTIONS = 64
 _HANDSHAKE_S = 5.0
 _RETRY_S = 0.2
+#: What an answer names itself.
+SERVER = "asyncli"
 #: A connection without a request for so long is closed; a session asks once a second.
 IDLE_S = 15.0
 # Clients that distrust a certificate often just close.
@@ -144,7 +147,7 @@ class GuardedListener:
                 if not self._make_room(peer):
                     sock.close()
                     continue
-                handler = self._server()
+                handler = _anonymous(self._server())
                 client = ClientConnection(
                     handler, _network(str(address[0])), partial(self._on_overflow, peer, handler)
                 )
@@ -226,6 +229,27 @@ def _listening(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise
     return sockets
+
+
+class _AnonymousHandler(web.RequestHandler):
+    """Answers what is no HTTP request without the names and versions of Python and aiohttp, and
+    without its parser's words: no signal of an application is sent for such an answer.
+    """
+
+    __slots__ = ()
+
+    def handle_error(self, *arguments: Any, **options: Any) -> web.StreamResponse:
+        status = super().handle_error(*arguments, **options).status
+        response = web.Response(status=status, text=HTTPStatus(status).phrase)
+        response.headers["Server"] = SERVER
+        response.force_close()
+        return response
+
+
+def _anonymous(handler: web.RequestHandler) -> web.RequestHandler:
+    # aiohttp's server makes its handlers itself, and has no setting for their class.
+    handler.__class__ = _AnonymousHandler
+    return handler
 
 
 def _network(address: str) -> str:

@@ -125,6 +125,16 @@ def test_an_agent_without_a_token_answers_no_other_name(agent: AnAgent, host: st
     assert agent.ask("/metrics", Host=host)[0] in (status, 429)
 
 
+def test_what_is_no_request_is_answered_without_names(agent: AnAgent) -> None:
+    port = int(agent.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"GET\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(4096), b"")).lower()
+    assert b" 400 " in answer.partition(b"\r\n")[0]
+    assert b"server: asyncli" in answer
+    assert not re.search(b"aiohttp|python|llhttp", answer)
+
+
 def test_an_agent_with_a_token_answers_under_any_name(tmp_path: Path, server: Server) -> None:
     with AnAgent(tmp_path, "--status-url", server.url, "--token-file", token_file(tmp_path)) as there:
         assert there.ask("/metrics", Host="agent.example", Authorization=f"Bearer {TOKEN}")[0] == 200

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 LINES: list[tuple[str, str]] = [
     ("soak", "no URL given; write one, for example http://127.0.0.1:8080/"),
     ("bench", "no URL given"),
-    ("report", "Missing argument 'RUN.db'"), ("watch", "Missing argument 'RUN.db'"), ("compare", "RUN: "),
+    ("report", "Missing argument 'RUN.db'"), ("watch", "name a run file: asyncli watch RUN.db"), ("compare", "RUN: "),
     ("soak localhost", "URL: 'localhost' has no scheme; write http://localhost"),
     ("-c 5 localhost", "URL: 'localhost' has no scheme"),
     ("-c 0 -k 60 URL", "--connections: '0' is below 1"), ("-c -5 URL", "--connections: '-5' is below 1"),

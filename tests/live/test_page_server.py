@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
 import json
 import os
 import shutil
 import socket
 import time
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from recording import new_run, write_run
 from synthetic_run import a_run
 
-from asyncli.live import following, page_server
+from asyncli.live import following, run_page
 from asyncli.live.page_server import PageServer
 from asyncli.model.errors import AsyncliError
 from asyncli.model.records import Deaths, Phase, Tick
@@ -177,18 +180,17 @@ async def test_each_second_is_sent_once_it_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_browser_that_never_reads_is_dropped_and_holds_up_nobody(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_server, "_UNREAD_S", 0.5)
-    monkeypatch.setattr(page_server, "_TURN_S", 0.02)
+    monkeypatch.setattr(run_page, "UNREAD_S", 0.5)
+    monkeypatch.setattr(run_page, "TURN_S", 0.02)
     async with a_page(ended) as (server, client):
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", server.port))
             deaf.sendall(b"GET /events?edition=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert len(await events_of(client, "?edition=0", 30)) == 30
-            assert server._runner is not None
-            assert server._runner.server is not None
+
             async with asyncio.timeout(20):
-                while len(server._runner.server.connections) > 1:
+                while server.server.connections > 1:
                     await asyncio.sleep(0.1)
 
 
@@ -239,6 +241,18 @@ async def test_a_file_may_have_any_name(ended: Path, tmp_path: Path, name: bytes
         assert await status(client, "POST", "/mark", data="now", headers=AS_OWNER) == 409
 
 
+async def test_the_tables_are_saved_in_one_file(ended: Path) -> None:
+    run = read_run(ended)
+    async with a_page(ended) as (_, client):
+        async with client.get("/download/tables.zip") as answer:
+            assert answer.headers["Content-Disposition"] == 'attachment; filename="run.zip"'
+            packed = zipfile.ZipFile(io.BytesIO(await answer.read()))
+        assert await status(client, "GET", "/download/tables.csv") == 404
+    assert {"run/ticks.csv", "run/samples.csv", "run/phases.csv"} <= set(packed.namelist())
+    rows = list(csv.DictReader(io.StringIO(packed.read("run/ticks.csv").decode())))
+    assert [int(row["held"]) for row in rows] == [tick.held for _, tick in run.ticks]
+
+
 async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended: Path, tmp_path: Path) -> None:
     async with a_page(ended) as (server, _):
         with pytest.raises(AsyncliError, match="cannot listen at"):
@@ -265,10 +279,10 @@ async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.1)
         path.rename(tmp_path / "moved.db")
         async with asyncio.timeout(20):
-            while not server.feed.why_ended:
+            while "deleted" not in server.feed.why_ended:
                 await asyncio.sleep(0.1)
         async with client.get("/history") as answer:
             state = (await answer.json())["state"]
         assert state["held"] == 10
-        assert "deleted" in state["why_ended"]
+        assert state["why_ended"] == server.feed.why_ended
     writer.close(True)

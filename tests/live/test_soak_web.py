@@ -45,7 +45,8 @@ def state(page: str) -> dict[str, Any]:
 
 def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
     with an_nginx() as server:
-        where = ["--status-url", str(server.status_url), "--server-pid", str(server.pid)]
+        where = ["--status-url", str(server.status_url), "--server-pid", str(server.pid), "--reference", "other.db"]
+        write_run(a_run(200, hold_s=5.0), tmp_path / "other.db")
         with Program(tmp_path, "soak", server.url, *PACE, *where, "--web", "127.0.0.1:0", "--out", "run.db") as program:
             match = until(lambda: re.search(r"(http://\S+/)#token=(\S+)", program.out + program.err), "the page's address")
             page, token = match[1], match[2]
@@ -56,6 +57,8 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
             document = ask(f"{page}history")
             assert [one["text"] for one in document["state"]["events"]] == ["deploy 1.4"]
             assert document["can_stop"] is True
+            assert document["reference"]["file"] == "other.db"
+            assert document["state"]["generator"]["limits"]
             assert ask(f"{page}stop", token=token, body=b"") == {"stopping": True}
             assert program.wait().status == 0
     run = recorded(tmp_path / "run.db")

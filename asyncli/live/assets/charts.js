@@ -22,6 +22,8 @@ const ROLES = {
   high: ['violet', 1.3, [7, 3]],
   most: ['soft', 1.1, [2, 2]],
 };
+const REFERENCE_DASH = [5, 4];
+const REFERENCE_WIDTH = 1.6;
 const BARS = ['kernel', 'violet', 'server', 'rest', 'ours', 'ink'];
 const COST_LINES = {
   server_user: ['in the server', 'server'],
@@ -40,14 +42,21 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-function sample(role) {
-  const [name, width, dash] = ROLES[role];
+// A line of the run that is laid under: its colour at half its strength.
+function paler(name) {
+  return `${colour(name)}80`;
+}
+
+function sample(role, isReference) {
+  const [name, ownWidth, ownDash] = ROLES[role];
+  const width = isReference ? REFERENCE_WIDTH : ownWidth;
+  const dash = isReference ? REFERENCE_DASH : ownDash;
   const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
   svg.setAttribute('width', '26');
   svg.setAttribute('height', '10');
   svg.setAttribute('aria-hidden', 'true');
   const line = document.createElementNS('http://www.w3.org/2000/svg', 'line');
-  const ends = { x1: 0, x2: 26, y1: 5, y2: 5, stroke: colour(name), 'stroke-width': width + 0.6 };
+  const ends = { x1: 0, x2: 26, y1: 5, y2: 5, stroke: isReference ? paler(name) : colour(name), 'stroke-width': width + 0.6 };
   for (const [key, value] of Object.entries(ends)) line.setAttribute(key, value);
   if (dash.length) line.setAttribute('stroke-dasharray', dash.join(' '));
   svg.append(line);
@@ -115,6 +124,22 @@ function replaced(before, news, lastsS) {
 function lastOf(values) {
   const value = values.findLast((candidate) => candidate !== null && candidate !== undefined);
   return value === undefined ? null : value;
+}
+
+// What was read at this place, or last before it; null where nothing was recorded.
+function valueAt(values, place) {
+  let before = place;
+  while (before > 0 && values[before] === undefined) before -= 1;
+  return values[before];
+}
+
+// The values of `lines`, which are of the instants `from`, at those of `to`.
+function movedTo(to, from, lines) {
+  const places = new Map(from.map((t, place) => [t, place]));
+  for (const line of lines) {
+    const before = line.values;
+    line.values = to.map((t) => (places.has(t) ? before[places.get(t)] : undefined));
+  }
 }
 
 // A chart: its figure, its uPlot, and what it draws of the data. `draw(view)` returns
@@ -193,7 +218,7 @@ class Chart {
       if (line.isBound) continue;
       const number = element('b');
       this.values.push([number, line]);
-      const mark = line.role ? sample(line.role) : square(line.fill);
+      const mark = line.role ? sample(line.role, line.isReference) : square(line.fill);
       this.names.append(element('li', {}, mark, element('span', {}, line.label), number));
     }
   }
@@ -208,7 +233,9 @@ class Chart {
     const said = [];
     this.values.forEach(([number], index) => {
       const line = lines.filter((candidate) => !candidate.isBound)[index];
-      const shown = this.format(isPointedAt ? line.values[place] : lastOf(line.values));
+      // Another run is compared at the same instant.
+      const isOfPlace = isPointedAt || line.isReference;
+      const shown = this.format(isOfPlace ? valueAt(line.values, place) : lastOf(line.values));
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
@@ -225,7 +252,7 @@ class Chart {
     const step = Math.max(1, Math.ceil(x.length / ROWS_OF_NUMBERS));
     for (let place = x.length - 1; place >= 0; place -= step) {
       const row = element('tr', {}, element('td', {}, clock(x[place])));
-      for (const line of lines) row.append(element('td', { class: 'n' }, this.format(line.values[place])));
+      for (const line of lines) row.append(element('td', { class: 'n' }, this.format(valueAt(line.values, place))));
       body.append(row);
     }
     this.numbers.replaceChildren(element('thead', {}, head), body);
@@ -256,6 +283,8 @@ export class Charts {
     this.notes = [];
     this.bounds = {};
     this.costPoints = [];
+    this.reference = null;
+    this.firstConnectS = null;
     new ResizeObserver(() => this.resize()).observe(place);
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.rebuild());
   }
@@ -265,6 +294,7 @@ export class Charts {
     this.views = { whole: new View(document.whole, Infinity), recent: new View(document.recent, RECENT_S) };
     this.costPoints = document.cost_points;
     this.baselines = document.baselines;
+    this.reference = document.reference;
     if (!this.charts.length) this.make();
   }
 
@@ -304,12 +334,11 @@ export class Charts {
     this.update();
   }
 
-  drawPanel(panel, from) {
-    const view = this.views[this.shown];
-    const rows = withGaps(view.rows, view.width_s);
+  // The lines of a panel, of which the first is at `from` in a row.
+  linesOf(panel, from, rows, baselines) {
     const lines = [];
     panel.lines.forEach((line, index) => {
-      const below = panel.above_baseline ? this.baselines[line.key] || 0 : 0;
+      const below = panel.above_baseline ? baselines[line.key] || 0 : 0;
       const values = rows.map((row) => {
         if (row.length === 1) return null;
         return row[from + index] === null ? undefined : row[from + index] - below;
@@ -319,13 +348,47 @@ export class Charts {
       const options = { stroke: colour(name), width, dash, points: { show: false }, spanGaps: false };
       lines.push({ key: line.key, label: line.label, role: line.role, values, options });
     });
+    return lines;
+  }
+
+  drawPanel(panel, from) {
+    const view = this.views[this.shown];
+    const rows = withGaps(view.rows, view.width_s);
+    const lines = this.linesOf(panel, from, rows, this.baselines);
     if (!lines.length) return null;
-    const drawing = { x: rows.map((row) => row[0]), lines, logarithmic: panel.logarithmic };
+    let x = rows.map((row) => row[0]);
+    const under = this.referenceRows(x);
+    if (under.length) {
+      const pale = this.linesOf(panel, from, under, this.reference.baselines);
+      for (const line of pale) {
+        line.label = `${line.label} · ${this.reference.file}`;
+        line.isReference = true;
+        line.options = { ...line.options, stroke: paler(ROLES[line.role][0]), width: REFERENCE_WIDTH, dash: REFERENCE_DASH };
+      }
+      const times = under.map((row) => row[0]);
+      const both = [...new Set([...x, ...times])].sort((a, b) => a - b);
+      movedTo(both, x, lines);
+      movedTo(both, times, pale);
+      x = both;
+      lines.push(...pale);
+    }
+    const drawing = { x, lines, logarithmic: panel.logarithmic };
     if (panel.logarithmic) {
       // A logarithmic axis has no zero, and uPlot breaks on one.
       for (const line of lines) line.drawn = line.values.map((value) => (value === 0 ? undefined : value));
     }
     return drawing;
+  }
+
+  // The rows of the run that is laid under, on this run's clock and within its time.
+  referenceRows(x) {
+    if (!this.reference || this.firstConnectS === null || !x.length) return [];
+    const later = this.firstConnectS - this.reference.first_connect_s;
+    const moved = this.reference.rows.map((row) => [Math.round((row[0] + later) * 1000) / 1000, ...row.slice(1)]);
+    // After its last row nothing was recorded.
+    if (moved.length) moved.push([moved[moved.length - 1][0] + this.reference.width_s]);
+    const within = moved.filter((row) => row[0] >= x[0] && row[0] <= x[x.length - 1]);
+    return withGaps(within, this.reference.width_s);
   }
 
   drawCounts(kind) {

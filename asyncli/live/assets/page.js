@@ -2,20 +2,14 @@
 
 import { Charts } from './charts.js';
 import { bytes, clock, cores, count, duration, milliseconds } from './format.js';
-import { Refused, ask, follow, hasToken, keepToken, takeToken } from './stream.js';
+import { askForToken, stay, tell } from './stay.js';
+import { Refused, ask } from './stream.js';
 
-const AGAIN_S = 2;
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
 
 let isPaused = false;
-let isFollowing = false;
 let edition = -1;
-
-function tell(problem) {
-  at('problem').hidden = !problem;
-  at('problem').textContent = problem;
-}
 
 function number(name, value, more = '', isBad = false) {
   const place = document.createElement('div');
@@ -87,7 +81,7 @@ function showLimits(limits) {
   const rows = limits.map((limit) => {
     const row = document.createElement('tr');
     const state = { true: 'crossed', false: 'kept so far' }[limit.crossed] || 'undecided';
-    const share = limit.share === null ? '–' : `${(100 * limit.share).toFixed(limit.share < 0.1 ? 1 : 0)} %`;
+    const share = limit.share === null ? '–' : percent(limit.share);
     for (const [text, kind] of [[limit.text, ''], [limit.amount || 'not computed yet', ''], [share, 'n'], [state, '']]) {
       const cell = document.createElement('td');
       cell.className = kind;
@@ -103,6 +97,51 @@ function showLimits(limits) {
   for (const limit of limits) {
     if (limit.key && limit.key.startsWith('heartbeats.latency_ms.')) charts.bounds.latency = [...(charts.bounds.latency || []), limit.bound];
   }
+}
+
+function tableRow(texts, numbers, className = '') {
+  const row = document.createElement('tr');
+  texts.forEach((text, place) => {
+    const cell = document.createElement('td');
+    cell.className = numbers.includes(place) ? 'n' : '';
+    cell.textContent = text;
+    row.append(cell);
+  });
+  row.className = className;
+  return row;
+}
+
+// "18.2 GB", "3,064 descriptors".
+function inUnit(value, unit) {
+  return unit === 'bytes' ? bytes(value) : `${count(value)} ${unit}`;
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+}
+
+function showGenerator(state) {
+  const { hosts, limits, limits_left_out: leftOut } = state.generator;
+  at('generator').hidden = !state.workers && !limits.length;
+  const parts = [`${count(state.workers)} worker ${state.workers === 1 ? 'process' : 'processes'}`];
+  if (state.generator_bytes !== null) parts.push(`${bytes(state.generator_bytes)} of memory`);
+  if (state.generator_cpu_share !== null) parts.push(cores(state.generator_cpu_share));
+  at('workers').textContent = parts.join(' · ');
+  at('hosts').hidden = !hosts.length;
+  at('hosts').tBodies[0].replaceChildren(...hosts.map((host) => {
+    const name = host.joined_later ? `${host.name} (joined later)` : host.name;
+    // It was not looked for more room than the plan needs.
+    const room = host.room !== null && host.room >= state.asked ? 'all' : count(host.room);
+    return tableRow([name, count(host.workers), count(host.connections), room], [1, 2, 3]);
+  }));
+  at('room').hidden = !limits.length;
+  at('room').tBodies[0].replaceChildren(...limits.map((limit) => {
+    const by = limit.is_planned ? 'the plan' : 'the last sample';
+    const isFull = limit.is_short || limit.share > 1;
+    return tableRow([limit.name, limit.unit === 'bytes' ? bytes(limit.used) : count(limit.used), inUnit(limit.has, limit.unit), percent(limit.share), by], [1, 2, 3], isFull ? 'full' : '');
+  }));
+  at('more-room').hidden = !leftOut;
+  at('more-room').textContent = `${count(leftOut)} further limits have more room.`;
 }
 
 function showNotes(state) {
@@ -134,66 +173,44 @@ function showNotes(state) {
 let known = '';
 
 function show(state) {
+  charts.firstConnectS = state.first_connect_s;
   showPhase(state);
   showNumbers(state);
   showLimits(state.limits);
   const notes = JSON.stringify([state.events, state.findings]);
   if (notes !== known) showNotes(state);
   known = notes;
+  showGenerator(state);
   at('stop').hidden = !canStop || state.over || !['baseline', 'ramp', 'hold'].includes(state.phase);
   at('mark').hidden = state.over;
 }
 
 let canStop = false;
 
+function showReference({ reference, why_no_reference: why }) {
+  at('reference').hidden = !reference && !why;
+  if (!reference) {
+    at('reference').textContent = why && `No run is laid under it: ${why}`;
+    return;
+  }
+  const began = new Date(reference.began_s * 1000).toLocaleString();
+  at('reference').textContent = `Dashed and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
+}
+
 async function load() {
-  const document_ = await (await ask('/history')).json();
+  const document_ = await (await ask(`history${location.search}`)).json();
   edition = document_.edition;
   canStop = document_.can_stop;
   const { run } = document_;
   at('target').textContent = run.targets.join(', ');
   const began = new Date(run.began_s * 1000);
   at('byline').textContent = `${run.file} · ${run.protocol} · began ${began.toLocaleString()}`;
+  showReference(document_);
+  at('all-runs').hidden = !document_.in_folder;
   charts.take(document_);
   if (isPaused) return;
   show(document_.state);
   charts.update();
-}
-
-async function stay() {
-  if (isFollowing) return;
-  isFollowing = true;
-  for (;;) {
-    try {
-      await load();
-      at('ask-token').hidden = true;
-      tell('');
-      await follow(`/events?edition=${edition}`, {
-        news(news) {
-          tell('');
-          charts.add(news);
-          if (isPaused) return;
-          show(news.state);
-          charts.update();
-        },
-        async again() {
-          await load();
-        },
-        problem(problem) {
-          tell(problem.error);
-        },
-      });
-    } catch (error) {
-      if (error instanceof Refused && error.status === 401) {
-        at('ask-token').hidden = false;
-        if (hasToken()) tell(error.message);
-        isFollowing = false;
-        return;
-      }
-      tell(`asyncli does not answer (${error.message}); the page tries again`);
-    }
-    await new Promise((resolve) => { setTimeout(resolve, AGAIN_S * 1000); });
-  }
 }
 
 function view(name) {
@@ -208,14 +225,14 @@ async function act(work, said) {
     at('ask-token').hidden = true;
   } catch (error) {
     at('done').textContent = error.message;
-    if (error instanceof Refused && error.status === 401) at('ask-token').hidden = false;
+    if (error instanceof Refused && error.status === 401) askForToken();
   }
 }
 
 async function save(name) {
   at('done').textContent = 'The report is being made…';
   await act(async () => {
-    const answer = await ask(`/download/${name}`);
+    const answer = await ask(`download/${name}`);
     const file = /filename="([^"]+)"/.exec(answer.headers.get('Content-Disposition'))[1];
     const link = document.createElement('a');
     link.href = URL.createObjectURL(await answer.blob());
@@ -235,27 +252,29 @@ at('pause').addEventListener('click', () => {
 });
 at('get-page').addEventListener('click', () => save('report.html'));
 at('get-json').addEventListener('click', () => save('report.json'));
+at('get-csv').addEventListener('click', () => save('tables.zip'));
 at('mark').addEventListener('submit', (event) => {
   event.preventDefault();
-  act(() => ask('/mark', { method: 'POST', body: at('mark-text').value }), 'Marked.');
+  act(() => ask('mark', { method: 'POST', body: at('mark-text').value }), 'Marked.');
 });
 at('stop').addEventListener('click', () => at('sure').showModal());
 at('sure').addEventListener('close', () => {
-  if (at('sure').returnValue === 'yes') act(() => ask('/stop', { method: 'POST' }), 'The hold ends.');
+  if (at('sure').returnValue === 'yes') act(() => ask('stop', { method: 'POST' }), 'The hold ends.');
 });
-at('ask-token').addEventListener('submit', (event) => {
-  event.preventDefault();
-  keepToken(at('token').value.trim());
-  at('ask-token').hidden = true;
-  tell('');
-  stay();
+stay({
+  load,
+  events: () => `events?edition=${edition}`,
+  on: {
+    news(news) {
+      tell('');
+      charts.add(news);
+      if (isPaused) return;
+      show(news.state);
+      charts.update();
+    },
+    again: load,
+    problem(problem) {
+      tell(problem.error);
+    },
+  },
 });
-// A new soak at the same address has a new token, whose link the browser opens without a reload.
-addEventListener('hashchange', () => {
-  takeToken();
-  at('ask-token').hidden = true;
-  stay();
-});
-
-takeToken();
-stay();

@@ -14,7 +14,7 @@ export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get('token');
   if (given) {
     sessionStorage.setItem(KEY, given);
-    history.replaceState(null, '', location.pathname);
+    history.replaceState(null, '', location.pathname + location.search);
   }
 }
 

@@ -1,0 +1,189 @@
+"""One run as browsers and Prometheus ask for it: its history, a stream of what is new, its report
+to keep, and marks.
+
+It never waits for a browser: a client that does not read is dropped, and gets what it missed when
+it comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from asyncli.app.mark import mark_run
+from asyncli.live import page_state
+from asyncli.live.answers import event, event_stream, json_answer
+from asyncli.live.downloads import Downloads
+from asyncli.live.exposition import exposition
+from asyncli.live.feed import RunFeed
+from asyncli.model.errors import StoreError
+from asyncli.model.text import printable
+from asyncli.web.guard import RefusedError
+
+# A browser that has read nothing for so long is gone.
+UNREAD_S = 15.0
+TURN_S = 1.0
+# The status of what comes in a moment, which is no refusal.
+_NOT_YET = 503
+
+
+class RunPage:
+    """The run in ``path``. ``stop``: ends the run as Ctrl-C does; None where that cannot be done.
+    ``in_folder``: there is a list of runs beside it. ``reference``: see
+    :func:`~asyncli.live.reference.read_reference`.
+
+    Use: :meth:`read`, then :meth:`run` until cancelled, then :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stop: Callable[[], None] | None = None,
+        *,
+        in_folder: bool = False,
+        reference: dict[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self._reference = reference
+        self._in_folder = in_folder
+        self.feed = RunFeed(path)
+        #: How many streams of it are read.
+        self.readers = 0
+        #: When somebody last asked for it (monotonic s).
+        self.asked_s = time.monotonic()
+        self._stop = stop
+        self._turned = asyncio.Condition()
+        self._downloads = Downloads(path)
+        self._problem = ""
+        self._is_read = False
+        self._is_closed = False
+
+    async def read(self) -> None:
+        """Read the run. Raises :class:`~asyncli.model.errors.AsyncliError` for what is no run file,
+        or has not begun.
+        """
+        await asyncio.to_thread(self.feed.open)
+        self._is_read = True
+
+    async def run(self, after_turn: Callable[[], None] = lambda: None) -> None:
+        """Read what is new once a second, until cancelled; call ``after_turn`` each time."""
+        next_s = time.monotonic()
+        while True:
+            next_s = max(next_s + TURN_S, time.monotonic())
+            await asyncio.sleep(next_s - time.monotonic())
+            await self.turn()
+            after_turn()
+
+    async def turn(self) -> None:
+        """Read what is new, and tell the readers."""
+        try:
+            news = await asyncio.to_thread(self.feed.read)
+            self._problem = ""
+            self.feed.take(news)
+        except StoreError as error:
+            self._problem = printable(str(error))
+        async with self._turned:
+            self._turned.notify_all()
+
+    async def close(self) -> None:
+        """End its streams and the process that computes its cost."""
+        self._is_closed = True
+        self.feed.close()
+        async with self._turned:
+            self._turned.notify_all()
+
+    def _require_read(self) -> None:
+        self.asked_s = time.monotonic()
+        if not self._is_read:
+            raise RefusedError(_NOT_YET, "the run has not begun", is_logged=False)
+
+    # Answers.
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The run's numbers for Prometheus."""
+        self._require_read()
+        body, content_type = exposition(self.feed, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def history(self, _: web.Request) -> web.Response:
+        """The whole run so far."""
+        return self.history_with(self._reference)
+
+    def history_with(
+        self, reference: dict[str, Any] | None, why_no_reference: str = ""
+    ) -> web.Response:
+        """The whole run so far, with another one to be laid under it, or why that cannot be."""
+        self._require_read()
+        document = page_state.whole(self.feed)
+        document["can_stop"] = self._stop is not None
+        document["in_folder"] = self._in_folder
+        document["reference"] = reference
+        document["why_no_reference"] = why_no_reference
+        return json_answer(document)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """A stream of events: ``news`` each second, ``again`` where the page must ask for the
+        history once more.
+        """
+        self._require_read()
+        response = await event_stream(request)
+        sent = page_state.Sent(-1, 0.0, 0.0, 0)
+        if request.query.get("edition") == str(self.feed.edition):
+            sent = page_state.sent_a_moment_ago(self.feed)
+        self.readers += 1
+        try:
+            while not self._is_closed:
+                async with self._turned:
+                    await self._turned.wait()
+                name, document = self._next_event(sent)
+                sent = page_state.sent_of(self.feed)
+                async with asyncio.timeout(UNREAD_S):
+                    await response.write(event(name, document))
+        except (ConnectionError, TimeoutError):
+            return response
+        finally:
+            self.readers -= 1
+            self.asked_s = time.monotonic()
+        return response
+
+    def _next_event(self, sent: page_state.Sent) -> tuple[str, dict[str, Any]]:
+        if self._problem:
+            return "problem", {"error": self._problem}
+        if sent.edition != self.feed.edition:
+            return "again", {}
+        return "news", page_state.news(self.feed, sent)
+
+    async def mark(self, request: web.Request) -> web.Response:
+        """Mark the moment with the request's text."""
+        at_s = time.monotonic()
+        try:
+            text = (await request.text()).strip()
+        except (LookupError, UnicodeDecodeError):
+            raise RefusedError(400, "a mark is a text in UTF-8") from None
+        except web.RequestPayloadError:
+            raise RefusedError(400, "the body of the request cannot be read") from None
+        if not text:
+            raise RefusedError(400, "a mark needs a text")
+        marked = await asyncio.to_thread(mark_run, self.path, text, at_s)
+        return json_answer(msgspec.to_builtins(marked))
+
+    async def end(self, _: web.Request) -> web.Response:
+        """End the run as Ctrl-C does."""
+        if self._stop is None:
+            raise RefusedError(
+                409,
+                "this page was not started by the soak, so it cannot end it; press Ctrl-C there",
+            )
+        self._stop()
+        return json_answer({"stopping": True})
+
+    async def download(self, request: web.Request) -> web.Response:
+        """The report of the run so far, made by a process of its own."""
+        self._require_read()
+        return await self._downloads.answer(request.match_info["file"])
