@@ -30,7 +30,7 @@ class _Asked(msgspec.Struct):
     plan: dict[str, Any]
 
 
-class _Measured(msgspec.Struct):
+class _ReadRuns(msgspec.Struct):
     """``problem``: why the soak cannot compare with them; "" if it can. ``left_out``: why files of
     folders were not used.
     """
@@ -65,7 +65,7 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
         check=False,
     )
     try:
-        answer = msgspec.json.decode(done.stdout, type=_Measured)
+        answer = msgspec.json.decode(done.stdout, type=_ReadRuns)
     except msgspec.MsgspecError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HostError(f"{_OPTION}: its runs were not read: {last_line}") from None
@@ -74,7 +74,7 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
     return BaselineRuns(answer.runs, answer.left_out)
 
 
-def _answer(asked: _Asked) -> _Measured:
+def _answer(asked: _Asked) -> _ReadRuns:
     runs: dict[str, BaselineRun] = {}
     left_out: list[str] = []
     try:
@@ -90,9 +90,9 @@ def _answer(asked: _Asked) -> _Measured:
                 of_folder = [_read(path, of_plan)]
             runs.update({run.id: run for run in of_folder})
     except AsyncliError as error:
-        return _Measured(problem=str(error))
+        return _ReadRuns(problem=str(error))
     in_order = sorted(runs.values(), key=lambda run: run.started)
-    return _Measured(tuple(in_order), left_out=tuple(left_out))
+    return _ReadRuns(tuple(in_order), left_out=tuple(left_out))
 
 
 def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:

@@ -155,9 +155,9 @@ class RunFeed:
         so_far = self._computed(is_over=news.complete)
         if so_far is not None:
             self._take_cost(so_far)
-            if news.complete:
-                # Its process is no longer needed.
-                self._meter.close()
+        if self.is_final:
+            # Its process is no longer needed.
+            self._meter.close()
 
     def _computed(self, *, is_over: bool) -> CostSoFar | None:
         """The cost that was computed. It is asked for again while connections are held, and once
