@@ -279,6 +279,7 @@ async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.1)
         path.rename(tmp_path / "moved.db")
         async with asyncio.timeout(20):
+            # On a busy host a second without news may come before.
             while "deleted" not in server.feed.why_ended:
                 await asyncio.sleep(0.1)
         async with client.get("/history") as answer:
