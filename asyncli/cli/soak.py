@@ -77,6 +77,7 @@ def command(
 
     cluster = options.cluster_of(hosts)
     if command_of_collect != "":
+        _require_program(command_of_collect)
         require_collect({**msgspec.structs.asdict(plan), "collect": command_of_collect})
     return run_soak(
         plan,
@@ -110,7 +111,7 @@ def _default_lines(plan: Plan, values: dict[str, Any]) -> list[str]:
 
 def take_collect_command(values: dict[str, Any]) -> str:
     """Take the command out of ``--collect``: a plan has none. "" without one. Raises
-    :class:`PlanError` for one that cannot be run.
+    :class:`PlanError` for one that is not written as it must be.
     """
     collect = values["collect"]
     if collect is None or collect in ("auto", "none") or is_page(collect):
@@ -134,9 +135,14 @@ def _require_command(collect: str) -> None:
         is_similar = "pid" in name.lower() or difflib.get_close_matches(name.lower(), ["pid"])
         if name != "pid" and is_similar:
             raise PlanError(f"--collect: {{{name}}} is not known; did you mean {{pid}}?")
-    if "{pid}" not in words[0] and shutil.which(words[0]) is None:
+
+
+def _require_program(collect: str) -> None:
+    """Raise :class:`PlanError` if this host has no such program as the command's first word."""
+    program, *_ = shlex.split(collect)
+    if "{pid}" not in program and shutil.which(program) is None:
         raise PlanError(
-            f"--collect: {shown(words[0])} is no program that can be run here; write its path"
+            f"--collect: {shown(program)} is no program that can be run here; write its path"
         )
 
 
