@@ -138,7 +138,9 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     findings = []
     for name, drift in by_name.items():
         if _is_reported(name, by_name):
-            findings.append(_grows(name, drift, available, run.hold.length_s))
+            limit = _limit_of_filling_heap(run, name, by_name)
+            kind = run.place.server_runtime.kind
+            findings.append(_grows(name, drift, available, run.hold.length_s, limit, kind))
     unknown = {name: drift for name, drift in by_name.items() if drift.bytes_per_hour is None}
     if unknown:
         points = max(drift.points for drift in unknown.values())
@@ -627,7 +629,35 @@ def _only_fills_its_heap(by_name: Mapping[MetricName, Drift]) -> bool:
     return live is not None and live.verdict in ("flat", "shrinks")
 
 
-def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: float) -> Finding:
+def _limit_of_filling_heap(
+    run: Run, name: MetricName, by_name: Mapping[MetricName, Drift]
+) -> float | None:
+    """What the heap of the server's runtime may take (bytes), if all of the server's memory is less
+    than that: then what grows may be garbage that no collection has freed yet. None where the limit
+    is unknown, where more is known to be alive, and of Go, whose limit is no size to fill up to.
+    """
+    runtime = run.place.server_runtime
+    if name != "server_user" or not runtime.collected or runtime.kind == "go":
+        return None
+    live = by_name.get("live_heap")
+    if live is not None and live.verdict == "grows":
+        return None
+    limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last() or runtime.heap_limit_bytes
+    if limit is None:
+        return None
+    drift = by_name[name]
+    memory = drifting(run, drift.metric).between(drift.from_s or 0.0, drift.to_s or 0.0)
+    return limit if max(memory.values) < limit else None
+
+
+def _grows(
+    name: MetricName,
+    drift: Drift,
+    available: float | None,
+    hold_s: float,
+    heap_limit: float | None,
+    kind: str,
+) -> Finding:
     from_s = drift.from_s or 0.0
     to_s = drift.to_s or 0.0
     rate = drift.bytes_per_hour or 0.0
@@ -637,4 +667,15 @@ def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: floa
         # Of which as large a share lasts for ten minutes.
         long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s))
     interval = drift.ci95 or (rate, rate)
-    return drift_grows(name, from_s, to_s, rate, interval, per_request, available, long_hold_s)
+    return drift_grows(
+        name,
+        from_s,
+        to_s,
+        rate,
+        interval,
+        per_request,
+        available,
+        long_hold_s,
+        heap_limit,
+        kind,
+    )

@@ -19,7 +19,7 @@ _ASKED_BY = {
     "jvm": "--collect auto",
 }
 # Of any runtime whose page of metrics is read.
-_BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
+BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -50,7 +50,7 @@ def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Word
         "hold more connections, which fill the heap more often: a line needs four collections, "
         "some of them while connections are opened"
     )
-    asking = collect_flags(kind) or _BY_COMMAND
+    asking = collect_flags(kind) or BY_COMMAND
     remedy = f"ask for collections ({asking}), or {remedy}"
     if not collections:
         return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)

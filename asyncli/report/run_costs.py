@@ -18,7 +18,13 @@ from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, heap_is_collected, memory_name, server_name
+from asyncli.report.answer import (
+    filling,
+    headroom,
+    heap_is_collected,
+    memory_name,
+    server_name,
+)
 from asyncli.report.format import (
     CostRow,
     about,
@@ -272,6 +278,11 @@ def drift_section(summary: Summary) -> doc.Section:
         unknown = [labels[name] for name in summary.drift if name not in known]
         blocks.append(_drift_heading(unknown))
     for name, drift in known.items():
+        heap_fills = filling(summary)
+        if name == "server_user" and heap_fills is not None:
+            told = f"{labels[name]}: {heap_fills.evidence}"
+            blocks.append(doc.Paragraph(told, view=doc.View.SHORT))
+            continue
         grows = drift.verdict == "grows"
         style = "bold yellow" if grows and name != "generator_user" else ""
         level = summary.server.memory[0].hold_end

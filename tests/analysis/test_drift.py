@@ -272,7 +272,7 @@ def test_words_tell_the_bound_and_the_examined_part() -> None:
         assert format_bytes(bound) in words
         assert verdict != "flat" or format_bytes(most) in words
         assert examined(from_s, to_s) in words
-    assert examined(1.25, 14.75) in drift_grows("server_user", 1.25, 14.75, 5e6, (4e6, 6e6), None, None, None).evidence
+    assert examined(1.25, 14.75) in drift_grows("server_user", 1.25, 14.75, 5e6, (4e6, 6e6), None, None, None, None, "").evidence
 
 
 def test_a_hold_of_a_few_samples_is_too_short() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
-from synthetic_run import without
+from synthetic_run import a_run, without
 
 from asyncli.analysis.sizing import size
 from asyncli.model import metrics
@@ -12,7 +12,7 @@ from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.model.topology import Place
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import headroom, one_line
+from asyncli.report.answer import filling, growth, headroom, one_line
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
@@ -113,3 +113,22 @@ def test_the_bar_of_a_connection_says_of_which_heap_it_is() -> None:
         summary = summarise(run)
         bar = pictures(run, summary, analyse(run))[0]
         assert ("was filling" in bar.caption) == told
+
+
+@pytest.mark.parametrize(("kind", "limit", "is_filling"), [("jvm", 256e6, True), ("jvm", 30e6, False), ("jvm", None, False), ("go", 256e6, False)])
+def test_growth_within_the_limit_of_a_heap_is_no_leak(kind: str, limit: float | None, is_filling: bool) -> None:
+    """A young generation fills under -Xmx; Go's limit is no size that its heap fills up to."""
+    run = a_run(2_000, batch=2, interval_s=0.05, hold_s=60.0)
+    runtime = Runtime(kind, "17", collected=True)
+    run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    for sample in run.samples:
+        # 25 kB for each connection, and 1.5 MB a second of the hold.
+        filled = 1.5e6 * max(0.0, sample.t_s - run.phases[2].start_s)
+        sample.values["server.anon_shmem_bytes"] = 10e6 + 25e3 * (run.held.at(sample.t_s) or 0.0) + filled
+        if limit is not None:
+            sample.values[metrics.RUNTIME_LIMIT_BYTES] = limit
+    summary = summarise(run)
+    assert summary.drift["server_user"].verdict == "grows"
+    assert (filling(summary) is not None, growth(summary) is not None) == (is_filling, not is_filling)
+    if is_filling:
+        assert filling(summary).fields["heap_limit_bytes"] == limit
