@@ -103,6 +103,19 @@ def test_the_size_of_a_fleet_by_a_filling_heap_is_doubted() -> None:
     assert not any("plan with" in doubt for doubt in doubts(sizing, native))
 
 
+def test_a_heap_with_a_limit_is_sized_by_what_is_alive_in_it() -> None:
+    """Resident memory follows -Xmx: the remedy is no flag that the run had."""
+    run = soak()
+    runtime = Runtime("jvm", "17", collected=True, heap_limit_bytes=256_000_000)
+    run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    summary = summarise(run)
+    analyses = analyse(run)
+    sizing = size(analyses.costs, analyses.forecast, connections=100_000, measured=2_000, host_bytes=None)
+    [of_heap] = [doubt for doubt in doubts(sizing, summary) if "256 MB" in doubt]
+    assert "--collect" in of_heap
+    assert "--server-metrics" not in of_heap
+
+
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:
     labels = {row.name: row.label for row in cost_rows(analyse(soak()).costs, "app", Place(local=True).sides, heap_fills=True)}
     assert labels["server_user"].endswith("heap filling")
