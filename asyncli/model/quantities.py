@@ -341,6 +341,7 @@ QUANTITIES: Sequence[Quantity] = (
         "the server's memory with what PSS does not have: huge pages, swap, and programs that hold "
         "its connections",
     ),
+    *_before_and_after("server.file_bytes", "bytes", "of the server's PSS, pages of files"),
     Quantity("server.runtime.collected", "yes_or_no", "collections free the server's heap"),
     Quantity("server.runtime.gogc", "count", "the server's GOGC in percent; -1: off"),
     Quantity(

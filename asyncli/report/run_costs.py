@@ -136,22 +136,39 @@ def earlier_memory(summary: Summary) -> str:
     if bound_bytes <= PART * cost.bytes_per_connection:
         return ""
     return (
-        f"The slope has no part of the {format_bytes(cost.fixed_bytes)} that "
-        f"{server_name(summary)} had without connections: a pool, a table or a heap that was "
-        f"touched in advance may add up to {format_bytes(bound_bytes)} to each. More "
-        "connections lower this bound."
+        f"The slope has no part of the {_earlier(summary)} that {server_name(summary)} had without "
+        f"connections{_files_aside(summary)}: a pool, a table or a heap that was touched in "
+        f"advance may add up to {format_bytes(bound_bytes)} to each. More connections lower this "
+        "bound."
     )
 
 
 def _earlier_bytes_each(summary: Summary) -> float:
     """The memory that the server had before the connections, for each of them; minus infinity where
-    it is unknown.
+    it is unknown. Pages of files are no memory that a connection can use.
     """
     cost = summary.cost.server_user
     held = summary.connections.held_or_peak
     if cost is None or not held:
         return -math.inf
-    return cost.fixed_bytes / held
+    return (cost.fixed_bytes - _files_before(summary)) / held
+
+
+def _files_before(summary: Summary) -> float:
+    files = summary.server.file_bytes
+    if isinstance(files, msgspec.UnsetType) or files.baseline is None:
+        return 0.0
+    return files.baseline
+
+
+def _earlier(summary: Summary) -> str:
+    cost = summary.cost.server_user
+    assert cost is not None
+    return format_bytes(cost.fixed_bytes - _files_before(summary))
+
+
+def _files_aside(summary: Summary) -> str:
+    return ", pages of files aside" if _files_before(summary) else ""
 
 
 def _in_brief(summary: Summary) -> list[doc.Block]:
@@ -163,8 +180,8 @@ def _in_brief(summary: Summary) -> list[doc.Block]:
     if cost is None or bound_bytes <= cost.bytes_per_connection:
         return []
     text = (
-        f"A connection may use up to {format_bytes(bound_bytes)} more, of the "
-        f"{format_bytes(cost.fixed_bytes)} that {server_name(summary)} had."
+        f"A connection may use up to {format_bytes(bound_bytes)} more, of the {_earlier(summary)} "
+        f"that {server_name(summary)} had{_files_aside(summary)}."
     )
     return [doc.Paragraph(text, view=doc.View.SHORT)]
 

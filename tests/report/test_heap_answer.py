@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
-from synthetic_run import a_run, without
+from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.sizing import size
 from asyncli.model import metrics
@@ -16,6 +16,7 @@ from asyncli.report.answer import filling, growth, headroom, one_line
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
+from asyncli.report.run_costs import earlier_memory
 from asyncli.report.size_report import doubts
 from asyncli.report.summary import Summary, summarise
 
@@ -114,6 +115,17 @@ def test_a_heap_with_a_limit_is_sized_by_what_is_alive_in_it() -> None:
     [of_heap] = [doubt for doubt in doubts(sizing, summary) if "256 MB" in doubt]
     assert "--collect" in of_heap
     assert "--server-metrics" not in of_heap
+
+
+def test_pages_of_files_are_no_pool_of_connections() -> None:
+    """A program of 30 MB has no more memory that a connection may use than one of none."""
+    small = earlier_memory(summarise(soak()))
+    run = raised(soak(), 30e6, "server.pss_bytes")
+    for sample in run.samples:
+        sample.values[metrics.SERVER_FILE_BYTES] = 30e6
+    large = earlier_memory(summarise(run))
+    assert small
+    assert large.replace(", pages of files aside", "") == small
 
 
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:
