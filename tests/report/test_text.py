@@ -170,3 +170,15 @@ def test_what_is_left_over_is_not_below_zero_in_a_sentence() -> None:
     assert "40 B" in said
     assert "exceed" in said
     assert "-30 B" not in said
+
+
+def test_a_headline_has_no_interval_of_what_cannot_be_told() -> None:
+    """Two parts that cannot be told are joined, and no number below zero stands in a sentence."""
+    summary = summarise(a_run(20_000))
+    unknown = Cost(4_000.0, (-15_926.0, 20_789.0), 0.0, "", 2, of_levels=True)
+    summary.cost.kernel = unknown
+    summary.cost.host_total = Cost(4_000.0, (-195e3, 122e3), 0.0, "", 9)
+    sentence = answer(summary)
+    assert "cannot be told" in sentence
+    assert sentence.count(" and on ") == 1
+    assert not re.search(r"-\d", sentence)
