@@ -54,12 +54,9 @@ def live_unknown(collections: int, rising: int, kind: str, forced: bool) -> Word
     remedy = f"ask for collections ({asking}), or {remedy}"
     if not collections:
         return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)
-    if collections == 1:
-        when = "while connections were opened" if rising else "after all were opened"
-        return Words(f"{_CANNOT_BE_TOLD} by one collection, {when}", remedy)
     return Words(
-        f"{_CANNOT_BE_TOLD} by {format_count(collections)} collections, {format_count(rising)} of "
-        "them while connections were opened",
+        f"{_CANNOT_BE_TOLD}: {format_many(rising, 'collection')} came while connections were "
+        f"opened, and {format_count(collections - rising)} at other times",
         remedy,
     )
 

@@ -403,7 +403,7 @@ def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Wo
 def _moved(name: str, moved: Sequence[Moved]) -> str:
     numbers = ", ".join(str(change["plateau"]) for change in moved)
     largest = max(moved, key=lambda change: abs(change["bytes"]))
-    amount = f"by up to {format_bytes(largest['bytes'])}"
+    amount = f"by up to {format_bytes(abs(largest['bytes']))}"
     share = largest["share"]
     if share is not None and abs(share) < 10:
         amount += f", {format_share(abs(share))} of the climb to it"

@@ -89,9 +89,15 @@ class CostRow(NamedTuple):
         """The fixed part; a dash if the slope is too uncertain: what a slope leaves of a level is
         then a guess.
         """
-        if self.cost is None or self.cost.half_width > SURE * abs(self.cost.bytes_per_connection):
+        if self.cost is None or self.is_wide:
             return "-"
         return self.at(0)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval says more than its middle."""
+        cost = self.cost
+        return cost is not None and cost.half_width > SURE * abs(cost.bytes_per_connection)
 
     def at(self, held: int) -> str:
         """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden, or

@@ -77,6 +77,8 @@ def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
     number = (short_bytes(cost.bytes_per_connection), "bold" if is_total else "cyan")
     if row.hidden:
         number = (unmeasured(*cost.ci95), "dim")
+    elif row.is_wide and cost.ci95[0] > 0 and row.name != "residual":
+        number = ("wide", "dim")
     r2 = "-"
     if cost.r2 is not None and row.name != "residual":
         r2 = shown_r2(cost.r2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from collected_runs import FIXED, LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
@@ -99,6 +101,13 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert asked.code == "collections_forced"
     assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True})
     assert unknown.remedy.endswith("--plateaus 5")
+
+
+@pytest.mark.parametrize(("collections", "rising"), [(2, 2), (1, 0), (25, 1)])
+def test_collections_are_counted_once_in_a_sentence(collections: int, rising: int) -> None:
+    """Those of the ramp, and the others."""
+    said = live_unknown(collections, rising, "go", forced=False).evidence
+    assert re.findall(r"\d+", said) == [str(rising), str(collections - rising)]
 
 
 @pytest.mark.parametrize(

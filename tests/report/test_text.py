@@ -182,3 +182,12 @@ def test_a_headline_has_no_interval_of_what_cannot_be_told() -> None:
     assert "cannot be told" in sentence
     assert sentence.count(" and on ") == 1
     assert not re.search(r"-\d", sentence)
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [(1_174.0, 41_243.0, "wide"), (20_000.0, 22_000.0, "21,000")])
+def test_the_middle_of_a_wide_interval_is_no_figure(low: float, high: float, said: str) -> None:
+    cost = Cost((low + high) / 2, (low, high), 1e6, "", 9)
+    run = a_run(20_000)
+    table = cost_table(Costs(server_user=cost), "java", sides(run.environment), 20_000)
+    [row] = [row for row in table.rows if row.label.startswith("java")]
+    assert row.cells[0][0] == said
