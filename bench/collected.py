@@ -7,8 +7,7 @@
 The truth of *live* is a line through collections that asyncli forces at eight plateaus, in a run of
 its own; of several such runs (--truths), their mean, with twice its standard error. The truth of *at goal* is the memory of the server's processes (PSS) after a hold of --rest
 seconds, with all connections and with half of them. It is compared with the line of a repeat at so
-many connections, and what its processes had beside the heap before the first connect: a slope of
-two such holds would be worse known than what it is the truth for, as each collection sets another
+many connections: a slope of two such holds would be worse known than what it is the truth for, as each collection sets another
 goal. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
@@ -47,12 +46,6 @@ WHOLE = 0.95
 LINES: dict[str, Callable[[Costs], Cost | None]] = {
     "at goal": lambda cost: cost.heap.at_goal,
     "resident": lambda cost: cost.server_user,
-}
-BESIDE = {
-    metrics.SERVER_PSS_BYTES: 1,
-    metrics.RUNTIME_HEAP_BYTES: -1,
-    metrics.RUNTIME_STACKS_BYTES: -1,
-    metrics.RUNTIME_OWN_BYTES: -1,
 }
 
 
@@ -113,7 +106,7 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
     known = [costs(run) for run in repeats]
     if truth is not None:
         report("live", [cost.heap.live for cost in known], truth)
-    report_at_rest(repeats, known, [half_at_rest, at_rest])
+    report_at_rest(known, [half_at_rest, at_rest])
     if options.collected:
         await compare_collected(name, options, folder)
 
@@ -194,7 +187,7 @@ def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
     )
 
 
-def report_at_rest(repeats: Sequence[Run], known: Sequence[Costs], held: Sequence[Run]) -> None:
+def report_at_rest(known: Sequence[Costs], held: Sequence[Run]) -> None:
     """How far the memory at rest is from what a line said for so many connections: that of the heap
     when it has filled, and that of resident memory.
     """
@@ -206,12 +199,11 @@ def report_at_rest(repeats: Sequence[Run], known: Sequence[Costs], held: Sequenc
         print(f"  at rest with {connections:,.0f}: {at_rest / 1e6:.1f} MB")
         for label, of in LINES.items():
             deviations = []
-            for repeat, cost in zip(repeats, known, strict=True):
+            for cost in known:
                 line = of(cost)
                 if line is None:
                     continue
-                beside = memory_beside_heap(repeat) if label == "at goal" else 0.0
-                said = line.fixed_bytes + line.bytes_per_connection * connections + beside
+                said = line.fixed_bytes + line.bytes_per_connection * connections
                 deviations.append(said / at_rest - 1)
             within = sum(abs(deviation) <= NEAR for deviation in deviations)
             middle = statistics.median(deviations) if deviations else 0.0
@@ -220,17 +212,6 @@ def report_at_rest(repeats: Sequence[Run], known: Sequence[Costs], held: Sequenc
                 f"{NEAR:.0%}: median {middle:+.1%}, {min(deviations, default=0):+.1%} to "
                 f"{max(deviations, default=0):+.1%}"
             )
-
-
-def memory_beside_heap(run: Run) -> float:
-    """What the server's processes had before the first connect beside heap and stacks: programs and
-    libraries.
-    """
-    before = 0.0
-    for name, sign in BESIDE.items():
-        read = run.series(name).between(0.0, run.first_connect_s).values
-        before += sign * (statistics.median(read) if read else 0.0)
-    return before
 
 
 def memory_at_rest(run: Run) -> tuple[float, float] | None:

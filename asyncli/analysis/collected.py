@@ -38,6 +38,7 @@ from asyncli.model import metrics
 from asyncli.model.records import Finding, Sample
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
+from asyncli.model.units import format_bytes
 
 # One of these is on each page of a heap.
 _OF_HEAP = (metrics.RUNTIME_HEAP_BYTES, metrics.RUNTIME_LIVE_BYTES)
@@ -48,6 +49,12 @@ _BY_COLLECTIONS = (
     metrics.RUNTIME_LIVE_BYTES,
 )
 
+# What a runtime counts of the memory of its process.
+_COUNTED_BY_RUNTIME = (
+    metrics.RUNTIME_HEAP_BYTES,
+    metrics.RUNTIME_STACKS_BYTES,
+    metrics.RUNTIME_OWN_BYTES,
+)
 
 #: The names of the costs of a heap, in the order of a report.
 HEAP_COSTS = ("live", "stacks", "at_goal")
@@ -56,10 +63,12 @@ HEAP_COSTS = ("live", "stacks", "at_goal")
 class HeapCost(Cost):
     """A cost by the runtime's own numbers. ``collections``: those that were read; 0 where the
     number needs none (an allocator's own count). ``forced``: asyncli had asked for them.
+    ``is_whole``: its levels have all memory of the processes, not the runtime's alone.
     """
 
     collections: int = 0
     forced: bool = False
+    is_whole: bool = False
 
 
 class HeapCosts(msgspec.Struct, frozen=True):
@@ -119,7 +128,41 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         kind = run.place.server_runtime.kind
         unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
-    return HeapCosts(live, _by_fit(stacks), _line(run, seen.at_goal))
+    return HeapCosts(live, _by_fit(stacks), _with_all_beside(run, _line(run, seen.at_goal)))
+
+
+def _with_all_beside(run: Run, at_goal: HeapCost | None) -> HeapCost | None:
+    """The cost at the heap's goal with what the processes had beside the runtime's memory before
+    the first connect in its fixed part: its levels are then what a host must have.
+    """
+    if at_goal is None:
+        return None
+    beside = memory_beside_runtime(run)
+    if beside is None:
+        method = f"{at_goal.method}; without the program's own pages, which were not read"
+        return msgspec.structs.replace(at_goal, method=method)
+    method = (
+        f"{at_goal.method}, and the {format_bytes(beside)} that its processes had beside heap and "
+        "stacks before the first connect"
+    )
+    fixed_bytes = at_goal.fixed_bytes + beside
+    return msgspec.structs.replace(at_goal, fixed_bytes=fixed_bytes, method=method, is_whole=True)
+
+
+def memory_beside_runtime(run: Run) -> float | None:
+    """What the server's processes had before the first connect beside heap, stacks and the
+    runtime's own memory (bytes): programs, libraries, free room. None where it was not read.
+    """
+    memory = run.series(metrics.SERVER_PSS_BYTES) or run.series(metrics.SERVER_RSS_BYTES)
+    before = memory.between(-math.inf, run.first_connect_s).values
+    if not before:
+        return None
+    beside = statistics.median(before)
+    for name in _COUNTED_BY_RUNTIME:
+        counted = run.series(name).between(-math.inf, run.first_connect_s).values
+        if counted:
+            beside -= statistics.median(counted)
+    return max(0.0, beside)
 
 
 class _Written(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.collected import HEAP_COSTS
-from asyncli.analysis.constants import WORTH_TELLING
+from asyncli.analysis.constants import PART, WORTH_TELLING
 from asyncli.analysis.estimates import (
     ALPHA,
     NO_SCATTER,
@@ -409,6 +409,7 @@ def why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> st
         or _why_of_other_kinds(row, first, second)
         or _why_levels(row, first, second)
         or _why_not_as_many(row, first, second)
+        or _why_not_as_many_beats(row, first, second)
     )
 
 
@@ -462,6 +463,19 @@ def _why_not_as_many(row: Number, first: MeasuredRun, second: MeasuredRun) -> st
     return (
         f"{format_count(first.held)} connections were held in {first.name}, "
         f"{format_count(second.held)} in {second.name}"
+    )
+
+
+def _why_not_as_many_beats(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+    if row.key != "cpu.per_connection":
+        return ""
+    before = first.beats_in_ramp
+    after = second.beats_in_ramp
+    if before is None or after is None or abs(before - after) <= PART * max(before, after):
+        return ""
+    return (
+        f"it includes heartbeats: {before:.2g} for each connection in the ramp of {first.name}, "
+        f"{after:.2g} in that of {second.name}"
     )
 
 

@@ -29,9 +29,11 @@ from asyncli.analysis.holders import holders_of
 from asyncli.analysis.residue import residue
 from asyncli.analysis.run_adjustments import WholeRun
 from asyncli.analysis.server_memory import BEFORE, held_before, server_memory
+from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Fit
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
+from asyncli.findings.host import host_shared
 from asyncli.model import metrics
 from asyncli.model.installed import can_compute
 from asyncli.model.plan import Plan
@@ -119,7 +121,7 @@ def _with_caveats(seen: Readings, known: Costs) -> Costs:
     level, _ = server_memory(run, seen.holders)
     known = msgspec.structs.replace(known, residue=residue(run, level, seen.memory.host.whole))
     known = _with_reasons(seen, known)
-    known = known.noting(*_after_ramp(known), *_caveats(known, run, seen.fitters))
+    known = known.noting(*_after_ramp(known, run), *_caveats(known, run, seen.fitters))
     if known.residual is None:
         known = _with_reason_of_residual(seen, known)
     return known
@@ -217,13 +219,17 @@ def _with_reason_of_residual(seen: Readings, known: Costs) -> Costs:
     return known.noting(unknown).without(unknown, "residual")
 
 
-def _after_ramp(known: Costs) -> list[Finding]:
+def _after_ramp(known: Costs, run: Run) -> list[Finding]:
     """A finding of the memory that sizes a server, if the ramp's lines do not predict it at the
-    hold's end.
+    hold's end. Where other programs opened or closed many sockets, that is why the kernel's and the
+    host's is another.
     """
+    names = _SIZED & known.fits.keys()
+    if any(finding.code == host_shared.code for finding in other_sockets(run)):
+        names &= {"server_user"}
     off_line = {}
     held = 0.0
-    for name in sorted(_SIZED & known.fits.keys()):
+    for name in sorted(names):
         fit = known.fits[name]
         if _fills_its_heap(known, name):
             continue
@@ -233,7 +239,8 @@ def _after_ramp(known: Costs) -> list[Finding]:
             held = fit.held_at_end
     if not off_line:
         return []
-    return [findings.memory_after_ramp(off_line, held)]
+    rest_s = run.plan.plateau_s if run.plan.plateaus else 0.0
+    return [findings.memory_after_ramp(off_line, held, rest_s)]
 
 
 def _fills_its_heap(known: Costs, name: str) -> bool:

@@ -102,8 +102,13 @@ class Costs(msgspec.Struct):
         user = self.server_user
         if goal is None or user is None:
             return self
+        fixed_bytes = goal.fixed_bytes if goal.is_whole else user.fixed_bytes
         planned = msgspec.structs.replace(
-            user, bytes_per_connection=goal.bytes_per_connection, ci95=goal.ci95, of_levels=False
+            user,
+            bytes_per_connection=goal.bytes_per_connection,
+            ci95=goal.ci95,
+            fixed_bytes=fixed_bytes,
+            of_levels=False,
         )
         total = self.host_total
         if total is not None:
@@ -116,6 +121,7 @@ class Costs(msgspec.Struct):
                 total,
                 bytes_per_connection=total.bytes_per_connection + middle,
                 ci95=(total.ci95[0] + low, total.ci95[1] + high),
+                fixed_bytes=total.fixed_bytes + fixed_bytes - user.fixed_bytes,
             )
         return msgspec.structs.replace(self, server_user=planned, host_total=total)
 

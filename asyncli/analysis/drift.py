@@ -138,7 +138,9 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     findings = []
     for name, drift in by_name.items():
         if _is_reported(name, by_name):
-            findings.append(_grows(name, drift, available, run.hold.length_s))
+            limit = _limit_of_filling_heap(run, name, by_name)
+            kind = run.place.server_runtime.kind
+            findings.append(_grows(name, drift, available, run.hold.length_s, limit, kind))
     unknown = {name: drift for name, drift in by_name.items() if drift.bytes_per_hour is None}
     if unknown:
         points = max(drift.points for drift in unknown.values())
@@ -564,8 +566,7 @@ def called(drift: Drift) -> str:
         return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
     if not is_settling(drift):
         return _WORDS[drift.verdict]
-    change = "growth" if (drift.bytes_per_hour or 0.0) > 0 else "shrinking"
-    return f"{_WORDS[drift.verdict]}, {change} or settling"
+    return f"{_WORDS[drift.verdict]}, {_change(drift)} or settling"
 
 
 def is_settling(drift: Drift) -> bool:
@@ -579,10 +580,11 @@ def is_settling(drift: Drift) -> bool:
 
 def in_words(drift: Drift) -> str:
     """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB) in 14 s"``, ``"no
-    growth in 14 s: at most 4.1 kB in that time (bound 19 kB)"``, ``"no growth in 8 h: at most 1.2
-    MB an hour (bound 5.0 MB)"``, ``"unknown in 14 s: -7.0 MB to 9.0 MB an hour (bound 5.0 MB)"``;
-    the time is a part of the hold. That nothing grew says nothing of growth in steps that are
-    rarer than the hold is long, so it is by the hour only where hours were examined.
+    growth in 14 s: at most 4.1 kB in that time"``, ``"no growth in 8 h: at most 1.2 MB an hour"``,
+    ``"too short to tell: between -7.0 MB and 9.0 MB an hour in 14 s"``, ``"too short to tell growth
+    from settling: between 0 B and 1.1 GB an hour in 11 s"``; the time is a part of the hold. That
+    nothing grew says nothing of growth in steps that are rarer than the hold is long, so it is by
+    the hour only where hours were examined.
     """
     if drift.ci95 is None:
         return called(drift)
@@ -591,18 +593,23 @@ def in_words(drift: Drift) -> str:
     where = f"in {examined(from_s, to_s)}"
     if drift.verdict in ("grows", "shrinks"):
         return f"{called(drift)} by {by_the_hour(drift.bytes_per_hour or 0.0, drift.ci95)} {where}"
-    within = drift.within_bytes_per_hour or 0.0
-    bound = drift.bound_bytes_per_hour or 0.0
     if drift.verdict != "flat":
         low, high = map(format_bytes, drift.ci95)
-        return f"{called(drift)} {where}: {low} to {high} an hour (bound {format_bytes(bound)})"
+        rates = f"between {low} and {high} an hour {where}"
+        if not is_settling(drift):
+            return f"too short to tell: {rates}"
+        return f"too short to tell {_change(drift)} from settling: {rates}"
+    within = drift.within_bytes_per_hour or 0.0
     hours = (to_s - from_s) / 3600
     if hours >= 1:
-        limits = f"at most {format_bytes(within)} an hour (bound {format_bytes(bound)})"
+        limits = f"at most {format_bytes(within)} an hour"
     else:
-        grown = format_bytes(hours * within)
-        limits = f"at most {grown} in that time (bound {format_bytes(hours * bound)})"
+        limits = f"at most {format_bytes(hours * within)} in that time"
     return f"{called(drift)} {where}: {limits}"
+
+
+def _change(drift: Drift) -> str:
+    return "growth" if (drift.bytes_per_hour or 0.0) > 0 else "shrinking"
 
 
 def _is_reported(name: MetricName, by_name: Mapping[MetricName, Drift]) -> bool:
@@ -627,7 +634,35 @@ def _only_fills_its_heap(by_name: Mapping[MetricName, Drift]) -> bool:
     return live is not None and live.verdict in ("flat", "shrinks")
 
 
-def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: float) -> Finding:
+def _limit_of_filling_heap(
+    run: Run, name: MetricName, by_name: Mapping[MetricName, Drift]
+) -> float | None:
+    """What the heap of the server's runtime may take (bytes), if all of the server's memory is less
+    than that: then what grows may be garbage that no collection has freed yet. None where the limit
+    is unknown, where more is known to be alive, and of Go, whose limit is no size to fill up to.
+    """
+    runtime = run.place.server_runtime
+    if name != "server_user" or not runtime.collected or runtime.kind == "go":
+        return None
+    live = by_name.get("live_heap")
+    if live is not None and live.verdict == "grows":
+        return None
+    limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last() or runtime.heap_limit_bytes
+    if limit is None:
+        return None
+    drift = by_name[name]
+    memory = drifting(run, drift.metric).between(drift.from_s or 0.0, drift.to_s or 0.0)
+    return limit if max(memory.values) < limit else None
+
+
+def _grows(
+    name: MetricName,
+    drift: Drift,
+    available: float | None,
+    hold_s: float,
+    heap_limit: float | None,
+    kind: str,
+) -> Finding:
     from_s = drift.from_s or 0.0
     to_s = drift.to_s or 0.0
     rate = drift.bytes_per_hour or 0.0
@@ -637,4 +672,15 @@ def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: floa
         # Of which as large a share lasts for ten minutes.
         long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s))
     interval = drift.ci95 or (rate, rate)
-    return drift_grows(name, from_s, to_s, rate, interval, per_request, available, long_hold_s)
+    return drift_grows(
+        name,
+        from_s,
+        to_s,
+        rate,
+        interval,
+        per_request,
+        available,
+        long_hold_s,
+        heap_limit,
+        kind,
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -92,6 +93,8 @@ class MeasuredRun(msgspec.Struct):
     #: Keys of rows with a cost or growth that is hidden: its interval reaches zero.
     hidden: frozenset[str]
     findings: list[Finding]
+    #: Heartbeats that were sent in the ramp for each connection opened there; None if none was.
+    beats_in_ramp: float | None = None
 
 
 def measure(
@@ -170,7 +173,20 @@ def measure(
         files=_files(run),
         hidden=frozenset(hidden),
         findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
+        beats_in_ramp=_beats_in_ramp(run),
     )
+
+
+def _beats_in_ramp(run: Run) -> float | None:
+    ramp = run.phase("ramp")
+    if ramp is None:
+        return None
+    end_s = run.stop_s if ramp.end_s is None else ramp.end_s
+    ticks = [tick for t_s, tick in run.ticks if ramp.start_s < t_s <= end_s]
+    opened = sum(tick.opened for tick in ticks)
+    if not opened:
+        return None
+    return sum(tick.sent for tick in ticks) / opened
 
 
 def _late_ms(hold: Hold | None) -> dict[str, float]:
@@ -379,6 +395,14 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     return [compare_burst(name, in_a_second, total, at_s)]
 
 
+def _without_address(collect: str | None) -> str | None:
+    """What asks for collections; of a page its path: its address is a part of the server's."""
+    page = urlsplit(collect or "")
+    if page.scheme not in ("http", "https"):
+        return collect
+    return urlunsplit(page._replace(scheme="", netloc=""))
+
+
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     """Flat facts of a run: server, plan keys (``plan.hold_s``), host, limits and sysctls."""
     server = environment.get("server")
@@ -404,6 +428,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     if not plan.abort:
         # Limits judge what was measured, and change nothing of it.
         del known["plan.fail_if"]
+    known["plan.collect"] = _without_address(plan.collect)
     known["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
     known |= {
         key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")

@@ -18,6 +18,8 @@ import msgspec
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.forecast import RESERVE, Forecast, server_ends
+from asyncli.findings.cost import SURE
+from asyncli.model.units import format_bytes
 
 PartName = Literal["server_user", "behind", "kernel"]
 # Limits of asyncli's side, and of this host with both ends on it: a server of its own does not have
@@ -37,6 +39,14 @@ class SizedPart(msgspec.Struct, frozen=True):
     ci95: tuple[float, float] | None
     why: str = ""
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval says more than its middle."""
+        if self.bytes is None or self.ci95 is None:
+            return False
+        low, high = self.ci95
+        return high - low > 2 * SURE * self.bytes
+
 
 class SizedLimit(msgspec.Struct, frozen=True):
     """A limit of a host as it was in the run: so many ``connections`` fit, and ``needed`` are asked
@@ -51,6 +61,11 @@ class SizedLimit(msgspec.Struct, frozen=True):
     @property
     def suffices(self) -> bool:
         return self.connections >= self.needed
+
+    @property
+    def factor(self) -> float:
+        """By how much it must be raised; infinite if no connection fits."""
+        return self.needed / self.connections if self.connections else math.inf
 
 
 class Sizing(msgspec.Struct, frozen=True):
@@ -78,6 +93,10 @@ class Sizing(msgspec.Struct, frozen=True):
     #: not ("": it is).
     at_least_bytes: float | None = None
     rest_unknown: str = ""
+    #: The most bytes of the residual; None where it was not measured.
+    rest_at_most_bytes: float | None = None
+    #: Whether a host of ``host_bytes`` has no room for the fixed parts.
+    host_too_small: bool = False
 
     @property
     def unknown(self) -> list[SizedPart]:
@@ -93,12 +112,14 @@ def size(
     """
     costs = costs.with_heap_at_goal()
     parts = _parts(costs, connections)
+    rest_at_most = _rest_at_most(costs, connections)
+    rest_unknown = _why_rest_is_unknown(costs, parts, rest_at_most)
+    if rest_unknown:
+        costs = msgspec.structs.replace(costs, residual=None)
     total = _Sum.of(parts, costs, connections)
     hosts, bounds = _hosts(total, host_bytes)
-    rest_unknown = ""
-    if costs.residual is None:
+    if rest_unknown:
         # A cache or a database may work for the server: the parts are the least that it takes.
-        rest_unknown = costs.unknown.get("residual", "it was not measured")
         hosts, bounds = _fewest(bounds), None
     share = math.ceil(connections / hosts) if hosts else connections
     sizing = Sizing(
@@ -113,6 +134,8 @@ def size(
         hosts_ci95=bounds,
         limits=_limits(forecast.ceilings, share),
         rest_unknown=rest_unknown,
+        rest_at_most_bytes=rest_at_most,
+        host_too_small=host_bytes is not None and _room_in(host_bytes, parts) <= 0,
     )
     if total is None:
         at_most = _at_most(parts, costs, connections)
@@ -123,6 +146,35 @@ def size(
     return msgspec.structs.replace(
         sizing, total_bytes=total.at(connections), ci95=(low, total.high(connections))
     )
+
+
+def _rest_at_most(costs: Costs, connections: int) -> float | None:
+    if costs.residual is None:
+        return None
+    return max(0.0, costs.residual.ci95[1]) * connections
+
+
+def _why_rest_is_unknown(
+    costs: Costs, parts: Sequence[SizedPart], rest_at_most: float | None
+) -> str:
+    """Why no total has the residual in it; "" if one has. A residual that may be more than all that
+    was measured is no memory of the server, but of whoever else ran on the host.
+    """
+    if rest_at_most is None:
+        return costs.unknown.get("residual", "it was not measured")
+    in_parts = sum(part.ci95[1] for part in parts if part.ci95 is not None)
+    if rest_at_most <= in_parts:
+        return ""
+    return (
+        f"in all its interval reaches to {format_bytes(rest_at_most)}, more than all that was "
+        "measured, and other programs may hold that"
+    )
+
+
+def _room_in(host_bytes: float, parts: Sequence[SizedPart]) -> float:
+    """The memory of a host (bytes) that its reserve and the fixed parts leave for connections."""
+    fixed = sum(part.fixed_bytes or 0.0 for part in parts)
+    return host_bytes * (1 - RESERVE) - fixed
 
 
 def _fewest(bounds: tuple[int, int] | None) -> int | None:

@@ -21,7 +21,7 @@ _ASKED_BY = {
 # They collect what is young more often than all of the heap.
 _GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
-_BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
+BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -64,7 +64,7 @@ def live_unknown(
         "hold more connections, which fill the heap more often: a line needs four collections, "
         "some of them while connections are opened"
     )
-    asking = collect_flags(kind) or _BY_COMMAND
+    asking = collect_flags(kind) or BY_COMMAND
     by_asking = f"ask for collections ({asking})"
     remedy = f"{by_asking}, or {remedy}"
     if not collections and kind == "jvm":
@@ -78,12 +78,9 @@ def live_unknown(
         )
     if not collections:
         return Words(f"{_CANNOT_BE_TOLD}: its page of metrics showed no collection", remedy)
-    if collections == 1:
-        when = "while connections were opened" if rising else "after all were opened"
-        return Words(f"{_CANNOT_BE_TOLD} by one collection, {when}", remedy)
     return Words(
-        f"{_CANNOT_BE_TOLD} by {format_count(collections)} collections, {format_count(rising)} of "
-        "them while connections were opened",
+        f"{_CANNOT_BE_TOLD}: {format_many(rising, 'collection')} came while connections were "
+        f"opened, and {format_count(collections - rising)} at other times",
         remedy,
     )
 

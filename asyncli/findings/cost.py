@@ -342,12 +342,13 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     "warning",
     "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)",
 )
-def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
+def memory_after_ramp(moved: Mapping[str, float], held: float, rest_s: float) -> Words:
     """The line of the ramp does not predict the memory at the hold's end, so the interval of the
     cost reaches to it: memory that a server takes for a connection some time after its accept, or
     at a later request, is in no slope, and neither is a leak. ``moved``: how many bytes it was
-    above the line (below zero: under it), with ``held`` connections. An info if it is only the
-    whole host's, which includes other programs'.
+    above the line (below zero: under it), with ``held`` connections; ``rest_s``: how long each
+    plateau rested, 0 without any. An info if it is only the whole host's, which includes other
+    programs'.
     """
     changes = []
     for name, change in moved.items():
@@ -362,7 +363,8 @@ def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
         "the interval of the cost reaches to that memory"
     )
     is_of_host_alone = not {*moved} - {"host_total"}
-    return Words(evidence, severity="info" if is_of_host_alone else None)
+    remedy = f"rest longer: --plateau-rest {2 * rest_s:g}s" if rest_s else ""
+    return Words(evidence, remedy, "info" if is_of_host_alone else None)
 
 
 @finding("heap_collected", "info")
@@ -401,7 +403,7 @@ def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Wo
 def _moved(name: str, moved: Sequence[Moved]) -> str:
     numbers = ", ".join(str(change["plateau"]) for change in moved)
     largest = max(moved, key=lambda change: abs(change["bytes"]))
-    amount = f"by up to {format_bytes(largest['bytes'])}"
+    amount = f"by up to {format_bytes(abs(largest['bytes']))}"
     share = largest["share"]
     if share is not None and abs(share) < 10:
         amount += f", {format_share(abs(share))} of the climb to it"

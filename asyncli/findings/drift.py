@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.findings.collected import BY_COMMAND, collect_flags
 from asyncli.findings.cost import SURE
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 
@@ -59,12 +60,27 @@ def drift_grows(
     bytes_per_request: float | None,
     available_bytes: float | None,
     long_hold_s: float | None,
+    heap_limit_bytes: float | None,
+    kind: str,
 ) -> Words:
     """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of
     the slopes between any two points of the hold (Theil-Sen), with its 95 % interval.
     ``bytes_per_request``: the same per answered heartbeat. ``long_hold_s``: a hold that would tell
-    a leak from memory that is freed later; None: this one does.
+    a leak from memory that is freed later; None: this one does. ``heap_limit_bytes``: of the
+    collected heap (None: unknown, or the server takes more); ``kind``: its runtime. An info if all
+    of the server's memory is less than the limit of its collected heap.
     """
+    if heap_limit_bytes is not None:
+        asking = collect_flags(kind) or BY_COMMAND
+        limit = format_bytes(heap_limit_bytes)
+        grown = format_bytes(bytes_per_hour * (to_s - from_s) / 3600)
+        return Words(
+            f"the server's heap is filling: its memory grew by {grown} in {examined(from_s, to_s)} "
+            f"of the hold, and all of it is less than the {limit} that its heap may take; a leak "
+            "looks the same until then",
+            f"ask for collections, which show what is alive ({asking})",
+            severity="info",
+        )
     evidence = (
         f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} "
         f"in {examined(from_s, to_s)} of the hold"

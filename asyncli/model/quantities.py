@@ -270,6 +270,9 @@ def _cost_of_heap(part: str, whose: str) -> Iterator[Quantity]:
     yield from _cost(part, whose)
     yield Quantity(f"{part}.collections", "count", "collections after which that was read")
     yield Quantity(f"{part}.forced", "yes_or_no", "asyncli asked for these collections")
+    yield Quantity(
+        f"{part}.is_whole", "yes_or_no", "its levels have all memory of the server's processes"
+    )
 
 
 _TLS = (
@@ -338,6 +341,7 @@ QUANTITIES: Sequence[Quantity] = (
         "the server's memory with what PSS does not have: huge pages, swap, and programs that hold "
         "its connections",
     ),
+    *_before_and_after("server.file_bytes", "bytes", "of the server's PSS, pages of files"),
     Quantity("server.runtime.collected", "yes_or_no", "collections free the server's heap"),
     Quantity("server.runtime.gogc", "count", "the server's GOGC in percent; -1: off"),
     Quantity(

@@ -165,7 +165,20 @@ def memory_name(summary: Summary) -> str:
 
 
 def growth(summary: Summary) -> Finding | None:
-    """The certain growth of the server's memory with time; others' may grow by other programs."""
+    """The certain growth of the server's memory with time, but for a heap that fills. Others' may
+    grow by other programs.
+    """
+    finding = _of_growth(summary)
+    return None if finding is None or finding.severity == "info" else finding
+
+
+def filling(summary: Summary) -> Finding | None:
+    """The growth of the server's memory, if that has its place in a heap whose limit is known."""
+    finding = _of_growth(summary)
+    return finding if finding is not None and finding.severity == "info" else None
+
+
+def _of_growth(summary: Summary) -> Finding | None:
     for finding in summary.findings:
         if finding.code == drift_grows.code and finding.fields["metric"] == "server_user":
             return finding

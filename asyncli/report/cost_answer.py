@@ -24,7 +24,6 @@ from asyncli.report.answer import (
 from asyncli.report.format import (
     bytes_each,
     capitalised,
-    interval_bytes,
     is_unknown,
     with_error,
     with_streams,
@@ -50,10 +49,10 @@ class _Part(NamedTuple):
         return f"{with_error(self.cost, self.times_in_total)} {self.place}{self.note}"
 
     @property
-    def unknown_amount(self) -> str:
+    def unknown_place(self) -> str:
         if self.cost.ci95[1] < 0:
-            return f"{self.place} ({interval_bytes(self.cost)}: it shrank)"
-        return f"{self.place} ({interval_bytes(self.cost)})"
+            return f"{self.place} (it shrank)"
+        return self.place
 
 
 def answer(summary: Summary) -> str:
@@ -156,7 +155,7 @@ def _total_leads(summary: Summary) -> bool:
 def _of_parts(summary: Summary) -> str:
     """The parts without a total, or where other programs hide it."""
     known = [part.amount for part in _parts(summary) if not is_unknown(part.cost)]
-    unknown = _unknown_amounts(summary)
+    unknown = _unknown_places(summary)
     if not known and not unknown:
         return ""
     clauses = [
@@ -167,24 +166,26 @@ def _of_parts(summary: Summary) -> str:
     return f"{'; '.join(filter(None, clauses))}."
 
 
-def _unknown_amounts(summary: Summary) -> list[str]:
-    """The parts, and the total, of which only an interval is known."""
-    amounts = [part.unknown_amount for part in _parts(summary) if is_unknown(part.cost)]
+def _unknown_places(summary: Summary) -> list[str]:
+    """The parts, and the total, that cannot be told. Their intervals are in the table alone: one
+    that reaches below zero means nothing to who reads a headline.
+    """
+    places = [part.unknown_place for part in _parts(summary) if is_unknown(part.cost)]
     total = summary.cost.host_total
     if total is not None and total.ci95[0] <= 0:
-        host = sides(summary.environment).host
-        amounts.append(f"on {host} in all ({interval_bytes(total)}, other programs included)")
-    return amounts
+        places.append(f"on {sides(summary.environment).host} in all")
+    return places
 
 
 def _clause_of_parts(summary: Summary, known: Sequence[str], unknown: Sequence[str]) -> str:
+    places = " and ".join(unknown)
     if not known:
         streams = with_streams(summary.cost.streams)
-        return f"The cost of a connection{streams} cannot be told: {', '.join(unknown)}"
+        return f"What a connection{streams} costs {places} cannot be told"
     clause = f"{_opening(summary)} {', '.join(known)}"
     if not unknown:
         return clause
-    return f"{clause}; its cost {', '.join(unknown)} cannot be told"
+    return f"{clause}; what it costs {places} cannot be told"
 
 
 def _clause_of_host(summary: Summary) -> str:

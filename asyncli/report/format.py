@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
+from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.cost_parts import is_measured, known_of_heap
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE
@@ -73,6 +74,7 @@ CEILINGS = {
 class CostRow(NamedTuple):
     """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several
     ``ends``. ``hidden``: it is not measured, because of noise or other programs.
+    ``has_level``: its levels have all of the memory that its label names.
     """
 
     name: str
@@ -80,21 +82,28 @@ class CostRow(NamedTuple):
     cost: Cost | None
     ends: int
     hidden: bool
+    has_level: bool = True
 
     @property
     def fixed(self) -> str:
         """The fixed part; a dash if the slope is too uncertain: what a slope leaves of a level is
         then a guess.
         """
-        if self.cost is None or self.cost.half_width > SURE * abs(self.cost.bytes_per_connection):
+        if self.cost is None or self.is_wide:
             return "-"
         return self.at(0)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval says more than its middle."""
+        cost = self.cost
+        return cost is not None and cost.half_width > SURE * abs(cost.bytes_per_connection)
 
     def at(self, held: int) -> str:
         """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden, or
         below zero, as no memory is. The residual, a difference of memories, may be.
         """
-        if self.cost is None or self.hidden:
+        if self.cost is None or self.hidden or not self.has_level:
             return "-"
         level = self.cost.fixed_bytes + held * self.cost.bytes_per_connection
         if level < 0 and self.name != "residual":
@@ -158,7 +167,10 @@ def cost_rows(
     for name, label in labels.items():
         ends = costs.ends if name == "kernel" else 1
         is_hidden = not is_measured(costs, name)
-        rows.append(CostRow(name, label, costs.cost_of(name), ends, is_hidden))
+        cost = costs.cost_of(name)
+        # Its levels are compared with what a host has.
+        has_level = name != "at_goal" or (isinstance(cost, HeapCost) and cost.is_whole)
+        rows.append(CostRow(name, label, cost, ends, is_hidden, has_level))
     return rows
 
 

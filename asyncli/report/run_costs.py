@@ -18,7 +18,13 @@ from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, heap_is_collected, memory_name, server_name
+from asyncli.report.answer import (
+    filling,
+    headroom,
+    heap_is_collected,
+    memory_name,
+    server_name,
+)
 from asyncli.report.format import (
     CostRow,
     about,
@@ -71,6 +77,8 @@ def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
     number = (short_bytes(cost.bytes_per_connection), "bold" if is_total else "cyan")
     if row.hidden:
         number = (unmeasured(*cost.ci95), "dim")
+    elif row.is_wide and cost.ci95[0] > 0 and row.name != "residual":
+        number = ("wide", "dim")
     r2 = "-"
     if cost.r2 is not None and row.name != "residual":
         r2 = shown_r2(cost.r2)
@@ -130,22 +138,39 @@ def earlier_memory(summary: Summary) -> str:
     if bound_bytes <= PART * cost.bytes_per_connection:
         return ""
     return (
-        f"The slope has no part of the {format_bytes(cost.fixed_bytes)} that "
-        f"{server_name(summary)} had without connections: a pool, a table or a heap that was "
-        f"touched in advance may add up to {format_bytes(bound_bytes)} to each. More "
-        "connections lower this bound."
+        f"The slope has no part of the {_earlier(summary)} that {server_name(summary)} had without "
+        f"connections{_files_aside(summary)}: a pool, a table or a heap that was touched in "
+        f"advance may add up to {format_bytes(bound_bytes)} to each. More connections lower this "
+        "bound."
     )
 
 
 def _earlier_bytes_each(summary: Summary) -> float:
     """The memory that the server had before the connections, for each of them; minus infinity where
-    it is unknown.
+    it is unknown. Pages of files are no memory that a connection can use.
     """
     cost = summary.cost.server_user
     held = summary.connections.held_or_peak
     if cost is None or not held:
         return -math.inf
-    return cost.fixed_bytes / held
+    return (cost.fixed_bytes - _files_before(summary)) / held
+
+
+def _files_before(summary: Summary) -> float:
+    files = summary.server.file_bytes
+    if isinstance(files, msgspec.UnsetType) or files.baseline is None:
+        return 0.0
+    return files.baseline
+
+
+def _earlier(summary: Summary) -> str:
+    cost = summary.cost.server_user
+    assert cost is not None
+    return format_bytes(cost.fixed_bytes - _files_before(summary))
+
+
+def _files_aside(summary: Summary) -> str:
+    return ", pages of files aside" if _files_before(summary) else ""
 
 
 def _in_brief(summary: Summary) -> list[doc.Block]:
@@ -157,8 +182,8 @@ def _in_brief(summary: Summary) -> list[doc.Block]:
     if cost is None or bound_bytes <= cost.bytes_per_connection:
         return []
     text = (
-        f"A connection may use up to {format_bytes(bound_bytes)} more, of the "
-        f"{format_bytes(cost.fixed_bytes)} that {server_name(summary)} had."
+        f"A connection may use up to {format_bytes(bound_bytes)} more, of the {_earlier(summary)} "
+        f"that {server_name(summary)} had{_files_aside(summary)}."
     )
     return [doc.Paragraph(text, view=doc.View.SHORT)]
 
@@ -272,6 +297,11 @@ def drift_section(summary: Summary) -> doc.Section:
         unknown = [labels[name] for name in summary.drift if name not in known]
         blocks.append(_drift_heading(unknown))
     for name, drift in known.items():
+        heap_fills = filling(summary)
+        if name == "server_user" and heap_fills is not None:
+            told = f"{labels[name]}: {heap_fills.evidence}"
+            blocks.append(doc.Paragraph(told, view=doc.View.SHORT))
+            continue
         grows = drift.verdict == "grows"
         style = "bold yellow" if grows and name != "generator_user" else ""
         level = summary.server.memory[0].hold_end

@@ -8,6 +8,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.sizing import SizedPart, Sizing
+from asyncli.findings.collected import BY_COMMAND, collect_flags
 from asyncli.model.records import SCHEMA
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
@@ -51,7 +52,7 @@ def in_a_sentence(sizing: Sizing, server: str, path: str) -> str:
     elif sizing.total_bytes is not None and sizing.ci95 is not None:
         total = with_interval(sizing.total_bytes, sizing.ci95)
     else:
-        return f"{clients}: {_without_total(sizing, server)}."
+        return f"{clients}: {_without_total(sizing, server)}. {_no_hosts(sizing)}"
     parts = ", ".join(_named(part, server) for part in sizing.parts)
     return f"{clients}: {total} on the server ({parts}). {_hosts(sizing, path)}"
 
@@ -71,7 +72,24 @@ def _without_total(sizing: Sizing, server: str) -> str:
     listed = ", ".join(parts)
     if sizing.at_most_bytes is None:
         return listed
-    return f"at most {format_bytes(sizing.at_most_bytes)} on the server: {listed}"
+    at_most = f"at most {format_bytes(sizing.at_most_bytes)} on the server"
+    if not sizing.rest_at_most_bytes:
+        return f"{at_most}: {listed}"
+    return f"{at_most}: {listed}, at most {format_bytes(sizing.rest_at_most_bytes)} left over"
+
+
+def _no_hosts(sizing: Sizing) -> str:
+    """Why there is no number of hosts."""
+    if sizing.host_too_small and sizing.host_bytes is not None:
+        return f"A host of {format_bytes(sizing.host_bytes)} is too small for the server alone."
+    if sizing.rest_at_most_bytes is not None and sizing.rest_unknown:
+        return (
+            f"The total cannot be told: what is left over is unknown ({sizing.rest_unknown}). "
+            "Hence no number of hosts."
+        )
+    if sizing.at_most_bytes is not None:
+        return "A part of it is hidden, hence no number of hosts."
+    return "The total cannot be told without the unknown part, and no number of hosts."
 
 
 def with_interval(total: float, ci95: tuple[float, float]) -> str:
@@ -101,6 +119,8 @@ def _bound(part: SizedPart) -> str:
 
 
 def _named(part: SizedPart, server: str) -> str:
+    if part.is_wide and part.ci95 is not None:
+        return f"{_interval(part.ci95)} {_place(part, server)}"
     return f"{or_bytes(part.bytes)} {_place(part, server)}"
 
 
@@ -118,7 +138,7 @@ def _hosts(sizing: Sizing, path: str) -> str:
         return f"How many hosts: asyncli size {path} -c {sizing.connections} --memory 64G."
     size = format_bytes(sizing.host_bytes)
     if sizing.hosts is None:
-        return f"A host of {size} is too small for the server alone."
+        return _no_hosts(sizing)
     if sizing.hosts_ci95 is None:
         return f"Hosts of {size}: at least {format_count(sizing.hosts)}."
     count = "one" if sizing.hosts == 1 else format_count(sizing.hosts)
@@ -140,13 +160,7 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
             f"{format_count(math.ceil(sizing.connections / _FAR))} would show it."
         )
     if is_known and is_heap_filling(summary):
-        server = server_name(summary)
-        sentences.append(
-            f"The memory in {server} is that of its heap while it was filling, which is no size to "
-            "plan with: a collected heap may come to rest higher. A soak with --server-metrics "
-            "shows where, if the runtime's page says its goal, as Go's does; else hold for long "
-            "with all connections."
-        )
+        sentences.append(_of_filling_heap(sizing, summary))
     if sizing.at_least_bytes is not None:
         sentences.append(
             f"What is left over of a connection is unknown ({sizing.rest_unknown}): memory of a "
@@ -171,8 +185,47 @@ def doubts(sizing: Sizing, summary: Summary) -> list[str]:
     return sentences
 
 
+def _of_filling_heap(sizing: Sizing, summary: Summary) -> str:
+    """That the memory of a collected heap whose goal is unknown is no size to plan with."""
+    server = server_name(summary)
+    runtime = summary.server.runtime
+    limit = None
+    if not isinstance(runtime, msgspec.UnsetType) and runtime.kind != "go":
+        limit = runtime.heap_limit_bytes
+    if limit is not None:
+        return (
+            f"The memory in {server} is that of its heap while it was filling. That heap takes at "
+            f"most {format_bytes(limit)}: resident memory follows this limit, and not the "
+            "connections. How many it has room for follows from what is alive in it: "
+            f"{_ways_to_live(summary)}."
+        )
+    if summary.plan.get("server_metrics"):
+        return (
+            f"The memory in {server} is that of its heap while it was filling, which is no size to "
+            "plan with: a collected heap may come to rest higher. Its page of metrics says no "
+            "goal: hold for long with all connections."
+        )
+    return (
+        f"The memory in {server} is that of its heap while it was filling, which is no size to "
+        "plan with: a collected heap may come to rest higher. A soak with --server-metrics "
+        "shows where, if the runtime's page says its goal, as Go's does; else hold for long "
+        "with all connections."
+    )
+
+
+def _ways_to_live(summary: Summary) -> str:
+    if summary.cost.live:
+        return "see the limits"
+    runtime = summary.server.runtime
+    kind = "" if isinstance(runtime, msgspec.UnsetType) else runtime.kind
+    return f"soak with {collect_flags(kind) or BY_COMMAND}"
+
+
 def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
     rows = [doc.TableRow(_place(part, server), _cells(part)) for part in sizing.parts]
+    if sizing.rest_at_most_bytes is not None:
+        cells = ["", "", "", f"0 B to {format_bytes(sizing.rest_at_most_bytes)}"]
+        rows.append(doc.TableRow("left over", cells))
     rows.append(_total_row(sizing))
     at_count = f"at {format_count(sizing.connections)}"
     columns = doc.numbers("a connection", "fixed", at_count, "95 % interval")
@@ -183,6 +236,8 @@ def _cells(part: SizedPart) -> list[str]:
     if part.ci95 is None:
         return ["-", "-", "-", "-"]
     if part.bytes is None or part.bytes_per_connection is None:
+        return ["-", "-", "-", _interval(part.ci95)]
+    if part.is_wide:
         return ["-", "-", "-", _interval(part.ci95)]
     return [
         f"{part.bytes_per_connection:,.0f} B",
@@ -198,6 +253,8 @@ def _total_row(sizing: Sizing) -> doc.TableRow:
         cells = [f"at least {format_bytes(sizing.at_least_bytes)}", "-"]
         return doc.TableRow(label, ["", "", *cells], strong=True)
     cells = ["-", "-"]
+    if sizing.at_most_bytes is not None:
+        cells = ["-", f"at most {format_bytes(sizing.at_most_bytes)}"]
     if sizing.total_bytes is not None and sizing.ci95 is not None:
         cells = [format_bytes(sizing.total_bytes), _interval(sizing.ci95)]
     label = "in all, with the residual in the interval"
@@ -211,13 +268,22 @@ def _interval(ci95: tuple[float, float]) -> str:
 def _limit_table(sizing: Sizing) -> doc.DataTable:
     rows = []
     for limit in sizing.limits:
-        verdict = "enough" if limit.suffices else ("raise it", "yellow")
+        verdict: doc.Cell = "enough"
+        if not limit.suffices:
+            verdict = (f"raise it {_times(limit.factor)}", "yellow")
         cells = [format_count(limit.connections), verdict, oneline(limit.how)]
         rows.append(doc.TableRow(ceiling(limit.name), cells))
     share = format_count(sizing.limits[0].needed)
     columns = [*doc.numbers("allows"), doc.TableColumn(f"for {share} on each", kind="word")]
     columns.append(doc.TableColumn("calculation", kind="words", view=doc.View.PAGE))
     return doc.DataTable("Limits of such a host", columns, rows, kind="wordy stack", width=44)
+
+
+def _times(factor: float) -> str:
+    """``51-fold``, ``1.4-fold``: rounded up."""
+    if factor < 10:
+        return f"{math.ceil(10 * factor) / 10:g}-fold"
+    return f"{format_count(math.ceil(factor))}-fold"
 
 
 def to_json(sizing: Sizing, summary: Summary, path: str) -> str:

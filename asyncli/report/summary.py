@@ -39,6 +39,7 @@ from asyncli.model.metrics import (
     GENERATOR_PROCESSES,
     GENERATOR_USS_BYTES,
     SERVER_CPU_S,
+    SERVER_FILE_BYTES,
     SERVER_PROCESSES,
     SERVER_PSS_BYTES,
     SERVER_RSS_BYTES,
@@ -330,6 +331,9 @@ def _server(run: Run, holders: Holders) -> tuple[summary_parts.Server, list[Find
         pss_bytes=read["pss_bytes"],
         cpu_s=read["cpu_s"],
     )
+    files = _before_after(run, SERVER_FILE_BYTES)
+    if files.baseline is not None:
+        server.file_bytes = files
     runtime = run.place.server_runtime
     if runtime.kind != "":
         server.runtime = summary_parts.RuntimePart.of(runtime)

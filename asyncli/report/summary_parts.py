@@ -110,7 +110,8 @@ class RuntimePart(msgspec.Struct):
 class Server(msgspec.Struct):
     """Sums over the server's processes; ``cpu_s`` since their start. ``memory_bytes``: with what
     PSS does not have (huge pages, swap, programs that hold the connections in its place); absent
-    where that is hardly anything. ``runtime``: absent where none is known.
+    where that is hardly anything. ``file_bytes``: of PSS, pages of files; absent where they were
+    not read. ``runtime``: absent where none is known.
     """
 
     processes: BeforeAfter
@@ -118,6 +119,7 @@ class Server(msgspec.Struct):
     pss_bytes: BeforeAfter
     cpu_s: BeforeAfter
     memory_bytes: BeforeAfter | msgspec.UnsetType = msgspec.UNSET
+    file_bytes: BeforeAfter | msgspec.UnsetType = msgspec.UNSET
     runtime: RuntimePart | msgspec.UnsetType = msgspec.UNSET
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from collected_runs import FIXED, LIVE, STACKS, of_go, soak
-from synthetic_run import a_run, raised
+from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.collected import HeapCosts
 from asyncli.analysis.cost import costs, known_costs
@@ -50,6 +52,31 @@ def test_the_resident_slope_is_neither() -> None:
     assert known.heap.live.half_width < known.server_user.half_width
 
 
+def test_the_level_at_its_goal_has_the_program_too() -> None:
+    """It is compared with what a host has: 20 MB of program and libraries are in it, or it is told to be the runtime's alone."""
+    run = of_go(soak())
+    alone = heap_of(of_go(without(soak(), "server."))).at_goal
+    assert alone is not None
+    assert not alone.is_whole
+    known = costs(planned(run)[0])
+    whole = known.heap.at_goal
+    assert whole is not None
+    assert whole.is_whole
+    # What the runtime has of its own is in its own count, and in this server not in its memory.
+    beside = 20e6 - 3e6
+    assert whole.fixed_bytes - alone.fixed_bytes == pytest.approx(beside, rel=0.01)
+    host = known.with_heap_at_goal()
+    assert host.server_user is not None
+    assert host.server_user.fixed_bytes == whole.fixed_bytes
+    assert host.host_total is not None
+    assert known.host_total is not None
+    assert known.server_user is not None
+    moved = host.host_total.fixed_bytes - known.host_total.fixed_bytes
+    assert moved == pytest.approx(whole.fixed_bytes - known.server_user.fixed_bytes)
+    sized = size(known, forecast(run, known)[0], connections=100_000, measured=2_000, host_bytes=None)
+    assert sized.parts[0].fixed_bytes == whole.fixed_bytes
+
+
 def test_too_few_collections_are_no_line() -> None:
     """A heap whose goal is far off is collected once or never while connections come."""
     heap = heap_of(of_go(soak(), least_goal=1e9))
@@ -92,6 +119,13 @@ def test_answers_that_do_not_rise_are_no_cost(rises: bool) -> None:
     bounds = [finding.fields["most_bytes"] for finding in heap.findings if finding.code == "live_unknown"]
     assert len(bounds) == (not rises)
     assert all(0 < upper < 100 for upper in bounds)
+
+
+@pytest.mark.parametrize(("collections", "rising"), [(2, 2), (1, 0), (25, 1)])
+def test_collections_are_counted_once_in_a_sentence(collections: int, rising: int) -> None:
+    """Those of the ramp, and the others."""
+    said = live_unknown(collections, rising, "go", forced=False).evidence
+    assert re.findall(r"\d+", said) == [str(rising), str(collections - rising)]
 
 
 @pytest.mark.parametrize(

@@ -526,6 +526,29 @@ def test_different_kinds_of_memory_are_not_compared() -> None:
     assert row(comparison, "cost.host_total").verdict == "no_difference"
 
 
+@pytest.mark.parametrize(("times", "is_told"), [(1, True), (3, False)])
+def test_cpu_of_the_ramp_is_not_compared_across_numbers_of_heartbeats(times: int, is_told: bool) -> None:
+    """It includes them: three times as many are another plan's, or another keepalive's."""
+    runs = [a_run(2_000, batch=2, interval_s=0.05, seed=seed) for seed in (1, 2)]
+    for run in runs:
+        for sample in run.samples:
+            sample.values["server.cpu_s"] = sample.t_s / 10
+    for t_s, tick in runs[1].ticks:
+        if t_s <= runs[1].phases[2].start_s:
+            tick.sent *= times
+    cpu = row(compared(*runs), "cpu.per_connection")
+    assert (cpu.p_value is not None) == is_told
+    assert ("heartbeats" in cpu.why) != is_told
+
+
+@pytest.mark.parametrize(("port", "path", "differs"), [(23901, "debug", False), (23701, "other", True)])
+def test_where_collections_are_asked_for_is_no_other_plan(port: int, path: str, differs: bool) -> None:
+    runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
+    for run, url in zip(runs, ("http://127.0.0.1:23701/debug?gc=1", f"http://127.0.0.1:{port}/{path}?gc=1"), strict=True):
+        run.plan = msgspec.structs.replace(run.plan, collect=url)
+    assert ("compare_plan" in codes(compared(*runs))) == differs
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "same"),
     [

@@ -14,7 +14,7 @@ from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVE
 from asyncli.analysis.cost import costs
 from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.residue import Residue
-from asyncli.findings.cost import SURE
+from asyncli.findings.cost import SURE, plateau_unsettled
 from asyncli.model.records import Deaths, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import parse_pace
@@ -373,6 +373,8 @@ def test_unsettled_plateaus_widen_the_interval() -> None:
     (finding,) = slow.findings
     assert (finding.code, finding.severity, "20s" in finding.remedy) == ("plateau_unsettled", "warning", True)
     assert [one["plateau"] for one in finding.fields["moved"]["server_user"]] == [1, 2, 3, 4, 5]
+    # An amount has no sign, whichever way the memory moved.
+    assert "-6.5" not in plateau_unsettled({"server_user": [{"plateau": 1, "bytes": -6.5e6, "share": None}]}, 5.0).evidence
     assert slow.server_user.ci95[0] <= SERVER <= slow.server_user.ci95[1]
     wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
     assert wide[1] > 2 * wide[0]

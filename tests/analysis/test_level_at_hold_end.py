@@ -60,6 +60,25 @@ def test_healthy_runs_are_not_widened() -> None:
     assert narrow.half_width < 0.5
 
 
+@pytest.mark.parametrize("sockets", [0, 5_000])
+def test_where_other_programs_are_the_cause_no_slower_ramp_is_advised(sockets: int) -> None:
+    """Their sockets move the memory of kernel and host; the finding on them says so."""
+    run = of_a_thousand(noise=0.1)
+    raised(run, sockets, "kernel.tcp_alloc", since_s=run.phases[1].start_s + 5.0)
+    raised(run, 0, *MEMORY, "kernel.socket_bytes", each=LATE, since_s=into_hold(run, 20.0))
+    found = costs(run)
+    expected = {"server_user"} if sockets else {"server_user", "kernel", "host_total"}
+    assert set(noted(found)) == expected
+
+
+@pytest.mark.parametrize(("options", "flag"), [({}, "--plateaus 5"), ({"plateaus": 5, "plateau_s": 4.0}, "--plateau-rest 8s")])
+def test_who_had_plateaus_is_told_to_rest_longer(options: dict[str, Any], flag: str) -> None:
+    run = of_a_thousand(**options)
+    raised(run, 0, *MEMORY, each=LATE, since_s=into_hold(run, 20.0))
+    [after_ramp] = [finding for finding in costs(run).findings if finding.code == AFTER_RAMP]
+    assert flag in after_ramp.remedy
+
+
 @pytest.mark.parametrize("options", [{}, {"plateaus": 5, "plateau_s": 4.0}, {"interval_s": 0.005}])
 def test_memory_that_comes_after_the_ramp_is_in_the_interval(options: dict[str, Any]) -> None:
     """Of a line, of plateaus, of two levels."""

@@ -10,7 +10,7 @@ from synthetic_run import FIXED, KERNEL_END, REST, SERVER, a_run, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
-from asyncli.analysis.sizing import Sizing, size
+from asyncli.analysis.sizing import SizedLimit, Sizing, size
 from asyncli.model.run import Run
 
 MILLION = 1_000_000
@@ -48,7 +48,40 @@ def test_each_host_has_the_fixed_part_and_keeps_a_tenth_free(host_bytes: float, 
 
 def test_a_host_that_is_too_small_for_the_server_alone() -> None:
     found = sized(a_run(100_000, hold_s=10.0), host_bytes=50e6)
-    assert (found.hosts, found.hosts_ci95) == (None, None)
+    assert (found.hosts, found.hosts_ci95, found.host_too_small) == (None, None, True)
+    assert not sized(a_run(100_000, hold_s=10.0), host_bytes=64e9).host_too_small
+
+
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["all parts are measured", "the server's part is hidden"])
+def test_a_residual_beyond_all_parts_is_in_no_total(is_hidden: bool) -> None:
+    """On a busy host other programs may hold it: such a total is nobody's size."""
+    run = a_run(100_000, hold_s=10.0, noise=0.1)
+    known = costs(run)
+    assert known.residual is not None
+    known.residual = msgspec.structs.replace(known.residual, ci95=(-400e3, 600e3))
+    if is_hidden:
+        known.server_user = msgspec.structs.replace(known.server_user, bytes_per_connection=50.0, ci95=(-30.0, 134.0))
+    found = size(known, forecast(run, known)[0], connections=MILLION, measured=100_000, host_bytes=64e9)
+    assert found.rest_at_most_bytes == pytest.approx(600e9)
+    assert "600 GB" in found.rest_unknown
+    assert (found.total_bytes, found.at_most_bytes, found.hosts_ci95) == (None, None, None)
+    assert (found.at_least_bytes is None) == is_hidden
+    assert found.hosts == (None if is_hidden else 1)
+
+
+def test_a_wide_interval_is_told_in_place_of_its_middle() -> None:
+    run = a_run(100_000, hold_s=10.0, noise=0.1)
+    known = costs(run)
+    assert not any(part.is_wide for part in sized(run).parts)
+    known.server_user = msgspec.structs.replace(known.server_user, bytes_per_connection=21e3, ci95=(1e3, 41e3))
+    found = size(known, forecast(run, known)[0], connections=MILLION, measured=100_000, host_bytes=64e9)
+    assert [part.name for part in found.parts if part.is_wide] == ["server_user"]
+
+
+@pytest.mark.parametrize(("allows", "factor"), [(20_000.0, 50.0), (0.0, math.inf)])
+def test_a_limit_says_by_how_much_it_must_be_raised(allows: float, factor: float) -> None:
+    limit = SizedLimit("descriptors", allows, 1e6, "")
+    assert (limit.suffices, limit.factor) == (False, factor)
 
 
 def test_an_unknown_part_has_its_reason_and_leaves_no_total() -> None:

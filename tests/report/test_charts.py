@@ -10,8 +10,11 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import matplotlib as mpl
+import msgspec
 import pytest
+from collected_runs import of_go, soak
 from made_runs import KINDS
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from synthetic_run import a_run
 
@@ -213,3 +216,32 @@ def test_axis_is_scaled_to_the_points_not_the_band() -> None:
     drawn = slopes(analyse(a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)).costs, server="nginx")
     most = max(max(one.above(one.fit.bytes)) for one in drawn)
     assert cost_lines(drawn).axes[0].get_ylim()[1] < 2.2 * most
+
+
+def test_each_line_runs_through_its_marks_and_what_is_hidden_has_none() -> None:
+    """A cost whose interval was widened on one side has its middle beside the marks: no line is drawn there."""
+    known = analyse(a_run(20_000, hold_s=10.0, noise=1.0)).costs
+    known = known.widened("server_user", 0.0, 400.0)
+    known = msgspec.structs.replace(known, fits={name: known.fits[name] for name in ("server_user", "kernel")})
+    shown, hidden = slopes(known, server="nginx")
+    hidden.hidden = True
+    [ax] = cost_lines([shown, hidden]).axes
+    [line] = [one for one in ax.lines if one.get_linestyle() != "None"]
+    most_n = line.get_xdata()[-1]
+    assert line.get_ydata()[-1] == pytest.approx(shown.points[-1], rel=0.02)
+    assert line.get_ydata()[-1] < 0.9 * shown.fit.cost.bytes_per_connection * most_n
+    # Both are in the legend, and legible there.
+    said = ax.get_legend().get_texts()
+    assert len(said) == 2
+    assert all(to_hex(one.get_color()) != to_hex(draw.COLOURS["paper"]) for one in said)
+
+
+def test_the_bar_of_a_heap_with_a_goal_is_of_the_filled_heap() -> None:
+    run = of_go(soak())
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + sample.values["runtime.heap_bytes"] + sample.values["runtime.stacks_bytes"]
+    goal = analyse(run).costs.heap.at_goal
+    assert goal is not None
+    bar = pictures_of(run)[0]
+    assert "has filled" in bar.caption
+    assert any(one.get_text().endswith(f" {goal.bytes_per_connection:,.0f} B") for one in texts(bar.draw(draw.WIDE)))

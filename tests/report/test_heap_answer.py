@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
-from synthetic_run import without
+from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.sizing import size
 from asyncli.model import metrics
@@ -12,10 +12,11 @@ from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.model.topology import Place
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import headroom, one_line, stands_first
+from asyncli.report.answer import filling, growth, headroom, one_line, stands_first
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
+from asyncli.report.run_costs import earlier_memory
 from asyncli.report.size_report import doubts
 from asyncli.report.summary import Summary, summarise
 
@@ -103,6 +104,30 @@ def test_the_size_of_a_fleet_by_a_filling_heap_is_doubted() -> None:
     assert not any("plan with" in doubt for doubt in doubts(sizing, native))
 
 
+def test_a_heap_with_a_limit_is_sized_by_what_is_alive_in_it() -> None:
+    """Resident memory follows -Xmx: the remedy is no flag that the run had."""
+    run = soak()
+    runtime = Runtime("jvm", "17", collected=True, heap_limit_bytes=256_000_000)
+    run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    summary = summarise(run)
+    analyses = analyse(run)
+    sizing = size(analyses.costs, analyses.forecast, connections=100_000, measured=2_000, host_bytes=None)
+    [of_heap] = [doubt for doubt in doubts(sizing, summary) if "256 MB" in doubt]
+    assert "--collect" in of_heap
+    assert "--server-metrics" not in of_heap
+
+
+def test_pages_of_files_are_no_pool_of_connections() -> None:
+    """A program of 30 MB has no more memory that a connection may use than one of none."""
+    small = earlier_memory(summarise(soak()))
+    run = raised(soak(), 30e6, "server.pss_bytes")
+    for sample in run.samples:
+        sample.values[metrics.SERVER_FILE_BYTES] = 30e6
+    large = earlier_memory(summarise(run))
+    assert small
+    assert large.replace(", pages of files aside", "") == small
+
+
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:
     labels = {row.name: row.label for row in cost_rows(analyse(soak()).costs, "app", Place(local=True).sides, heap_fills=True)}
     assert labels["server_user"].endswith("heap filling")
@@ -122,3 +147,22 @@ def test_why_a_heap_is_unknown_is_said_once(share: float) -> None:
     assert stands_first(summary, refused)
     assert refused.remedy in heap_answer(summary)
     assert heap_answer(summary).startswith("Warning: ")
+
+
+@pytest.mark.parametrize(("kind", "limit", "is_filling"), [("jvm", 256e6, True), ("jvm", 30e6, False), ("jvm", None, False), ("go", 256e6, False)])
+def test_growth_within_the_limit_of_a_heap_is_no_leak(kind: str, limit: float | None, is_filling: bool) -> None:
+    """A young generation fills under -Xmx; Go's limit is no size that its heap fills up to."""
+    run = a_run(2_000, batch=2, interval_s=0.05, hold_s=60.0)
+    runtime = Runtime(kind, "17", collected=True)
+    run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    for sample in run.samples:
+        # 25 kB for each connection, and 1.5 MB a second of the hold.
+        filled = 1.5e6 * max(0.0, sample.t_s - run.phases[2].start_s)
+        sample.values["server.anon_shmem_bytes"] = 10e6 + 25e3 * (run.held.at(sample.t_s) or 0.0) + filled
+        if limit is not None:
+            sample.values[metrics.RUNTIME_LIMIT_BYTES] = limit
+    summary = summarise(run)
+    assert summary.drift["server_user"].verdict == "grows"
+    assert (filling(summary) is not None, growth(summary) is not None) == (is_filling, not is_filling)
+    if is_filling:
+        assert filling(summary).fields["heap_limit_bytes"] == limit

@@ -183,3 +183,24 @@ def test_a_page_that_was_silent_at_the_end_is_why_the_counts_are_missing(verbose
     said = printed(without(shifted, "status.", since_s=hold.start_s), verbose=verbose)
     (counts,) = re.findall(r"counts are unknown:[^.;]*", " ".join(said.split()))
     assert "silent" in counts
+
+
+def test_a_headline_has_no_interval_of_what_cannot_be_told() -> None:
+    """Two parts that cannot be told are joined, and no number below zero stands in a sentence."""
+    summary = summarise(a_run(20_000))
+    unknown = Cost(4_000.0, (-15_926.0, 20_789.0), 0.0, "", 2, of_levels=True)
+    summary.cost.kernel = unknown
+    summary.cost.host_total = Cost(4_000.0, (-195e3, 122e3), 0.0, "", 9)
+    sentence = answer(summary)
+    assert "cannot be told" in sentence
+    assert sentence.count(" and on ") == 1
+    assert not re.search(r"-\d", sentence)
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [(1_174.0, 41_243.0, "wide"), (20_000.0, 22_000.0, "21,000")])
+def test_the_middle_of_a_wide_interval_is_no_figure(low: float, high: float, said: str) -> None:
+    cost = Cost((low + high) / 2, (low, high), 1e6, "", 9)
+    run = a_run(20_000)
+    table = cost_table(Costs(server_user=cost), "java", sides(run.environment), 20_000)
+    [row] = [row for row in table.rows if row.label.startswith("java")]
+    assert row.cells[0][0] == said

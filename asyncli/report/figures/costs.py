@@ -45,8 +45,8 @@ _MOST_RAW = 240
 
 
 class Slope(msgspec.Struct):
-    """A fit above its fixed part; both ends of a connection together where both are on this
-    host.
+    """A line above its level without connections; both ends of a connection together where both
+    are on this host.
     """
 
     label: str
@@ -56,29 +56,31 @@ class Slope(msgspec.Struct):
     hidden: bool
 
     @property
-    def bytes_per_connection(self) -> float:
-        return self.times * self.fit.cost.bytes_per_connection
+    def rise(self) -> float:
+        """Of the line through the points; the cost may reach further than these show."""
+        return self.times * self.fit.line.slope
 
     @property
     def text(self) -> str:
         """The slope as in the table of costs: ``"527 B ± 3"``, ``"hidden"``."""
         if self.hidden:
             return unmeasured(*self.fit.cost.ci95)
-        half_width = self.times * self.fit.cost.half_width
-        return f"{each(self.bytes_per_connection)} ± {each(half_width, sign=False)}"
+        cost = self.fit.cost
+        half_width = each(self.times * cost.half_width, sign=False)
+        return f"{each(self.times * cost.bytes_per_connection)} ± {half_width}"
 
     def above(self, values: Sequence[float]) -> list[float]:
-        """The values above the fixed part."""
-        return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]
+        """The values above the line's level without connections."""
+        return [self.times * (value - self.fit.line.intercept) for value in values]
 
     @property
     def points(self) -> list[float]:
-        """What the line is fitted to, above the fixed part."""
+        """What the line is fitted to, above its level without connections."""
         return self.above(self.fit.bytes)
 
     @property
     def excluded_baseline(self) -> list[float]:
-        """The baseline above the fixed part, if the fit leaves it out."""
+        """The baseline above that level, if the fit leaves it out."""
         if self.fit.apart is None:
             return []
         return self.above([self.fit.apart])
@@ -103,7 +105,9 @@ def slopes(costs: Costs, *, server: str, host: str = "this host") -> list[Slope]
 
 @drawn_alone
 def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
-    """Memory over connections held, above each fixed part: points, line, 95 % interval, samples."""
+    """Memory over connections held, above each line's level without them: points, line, 95 %
+    interval, samples. Where that is hidden, points and samples alone.
+    """
     if not drawn:
         raise NothingToDraw(
             "No line could be fitted: there are too few points of memory over connections."
@@ -125,12 +129,18 @@ def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
 
 
 def _draw_slope(ax: Axes, slope: Slope, most_n: float) -> None:
-    """Its interval as a band, its samples, its line, the points that it is fitted to."""
+    """Its interval as a band and its line, unless they are hidden; its samples and points."""
     fit = slope.fit
     colour_name, thick, dash, _ = ROLES[slope.role]
     colour = COLOURS[colour_name]
-    low, high = ([0.0, slope.times * end * most_n] for end in fit.cost.ci95)
-    ax.fill_between([0, most_n], low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+    label = f"{cut(slope.label, 24)}\n{slope.text}"
+    if not slope.hidden:
+        low, high = ([0.0, slope.times * end * most_n] for end in fit.cost.ci95)
+        ax.fill_between([0, most_n], low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+        ends = [0, slope.rise * most_n]
+        ax.plot(
+            [0, most_n], ends, color=colour, linewidth=thick, linestyle=dash, label=label, zorder=3
+        )
     some = slice(None, None, max(1, len(fit.seconds_n) // _MOST_RAW))
     ax.plot(
         fit.seconds_n[some],
@@ -143,16 +153,7 @@ def _draw_slope(ax: Axes, slope: Slope, most_n: float) -> None:
         alpha=0.35,
         zorder=2,
     )
-    ax.plot(
-        [0, most_n],
-        [0, slope.bytes_per_connection * most_n],
-        color=colour,
-        linewidth=thick,
-        linestyle=dash,
-        label=f"{cut(slope.label, 24)}\n{slope.text}",
-        zorder=3,
-    )
-    plot_points(ax, slope.role, fit.n, slope.points)
+    plot_points(ax, slope.role, fit.n, slope.points, label=label if slope.hidden else "")
     if fit.apart is not None:
         ax.plot(
             [0],
@@ -171,12 +172,14 @@ def _limits_of_cost(drawn: Sequence[Slope], most_n: float) -> tuple[float, float
     excluded = []
     ends = []
     for slope in drawn:
-        points += [*slope.points, slope.bytes_per_connection * most_n]
+        points += slope.points
         excluded += slope.excluded_baseline
-        ends.append(slope.times * slope.fit.cost.ci95[1] * most_n)
+        if not slope.hidden:
+            points.append(slope.rise * most_n)
+            ends.append(slope.times * slope.fit.cost.ci95[1] * most_n)
     # Include the intervals, unless they would flatten the points.
     highest = max(points)
-    high = min(_HIGHEST * highest, max(highest, *ends))
+    high = min(_HIGHEST * highest, max([highest, *ends]))
     return min(points + excluded), high or 1.0
 
 
@@ -185,7 +188,7 @@ def cost_parts(costs: Costs, *, server: str = "server", style: Style = WIDE) -> 
     """One connection as a bar of its parts, with the total and its interval."""
     parts = cost_shares(costs, server=server)
     if not parts:
-        raise NothingToDraw("No part of a connection's cost is known.")
+        raise NothingToDraw("No part of a connection's resident memory is measured: see the table.")
     total = known_total(costs)
     if total is None and not any(size > 0 for *_, size in parts):
         raise NothingToDraw("No part of the cost of a connection is above zero.")

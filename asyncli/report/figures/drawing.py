@@ -236,6 +236,9 @@ def _unit_of_time(span_s: float) -> tuple[str, int]:
 def legend(ax: Axes, style: Style, columns: int = 3) -> int:
     """Add a legend beside the axes, or above them on a phone; return its height there."""
     handles, labels = ax.get_legend_handles_labels()
+    # Matplotlib's "linecolor" takes the face of an open marker, which has the paper's colour.
+    lines_and_marks: list[Any] = handles
+    colours = [line.get_color() for line in lines_and_marks]
     if not style.narrow:
         ax.legend(
             handles,
@@ -243,7 +246,7 @@ def legend(ax: Axes, style: Style, columns: int = 3) -> int:
             loc="upper left",
             bbox_to_anchor=(1.0, 1.06),
             borderaxespad=0.3,
-            labelcolor="linecolor",
+            labelcolor=colours,
         )
         return 0
     lines = max((label.count("\n") + 1 for label in labels), default=0)
@@ -255,7 +258,7 @@ def legend(ax: Axes, style: Style, columns: int = 3) -> int:
         borderaxespad=0.1,
         ncols=columns,
         columnspacing=1.0,
-        labelcolor="linecolor",
+        labelcolor=colours,
     )
     return math.ceil(len(labels) / columns) * 18 * lines
 
@@ -276,13 +279,19 @@ def plot_line(ax: Axes, role: Role, t_s: Any, values: Any, label: str = "") -> N
 
 
 def plot_points(
-    ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], size: float = 5.0
+    ax: Axes,
+    role: Role,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    size: float = 5.0,
+    label: str = "",
 ) -> None:
-    """Open markers of the role's shape."""
+    """Open markers of the role's shape; in the legend if they have a label."""
     colour, _, _, marker = ROLES[role]
     ax.plot(
         xs,
         ys,
+        color=COLOURS[colour],
         linestyle="none",
         marker=marker,
         markersize=size,
@@ -291,6 +300,7 @@ def plot_points(
         markeredgewidth=1.2,
         clip_on=False,
         zorder=4,
+        label=label,
     )
 
 

@@ -33,7 +33,9 @@ from asyncli.report.summary import Summary
 
 def _parts_caption(costs: Costs, server: str, *, heap_fills: bool) -> str:
     caption = "Memory in bytes"
-    if heap_fills and costs.server_user is not None:
+    if costs.heap.at_goal is not None:
+        caption += f"; that of {server} when its heap has filled"
+    elif heap_fills and costs.server_user is not None:
         caption += f"; that of {server} while its heap was filling"
     if known_total(costs):
         caption += "; the bar over it is the total's 95 % interval"
@@ -48,6 +50,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     host = sides(summary.environment).host
     server = memory_name(summary)
     costs = analyses.costs
+    planned = costs.with_heap_at_goal()
     lines = slopes(costs, server=server, host=host)
     over_time = timeline(run, asked_over_time(run), server)
     lost = {}
@@ -61,18 +64,18 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "parts",
             f"What one connection{streams} is made of",
-            _parts_caption(costs, server, heap_fills=heap_is_collected(summary)),
-            lambda style: cost_parts(costs, server=server, style=style),
-            lambda: _parts_alt(analyses, server),
+            _parts_caption(planned, server, heap_fills=heap_is_collected(summary)),
+            lambda style: cost_parts(planned, server=server, style=style),
+            lambda: _parts_alt(planned, server),
             section="cost",
             first=True,
         ),
         Picture(
             "cost",
             f"Memory over connections, each{streams}" if streams else "Memory over connections",
-            "Memory above the fixed part. Open marks are the medians that each line is fitted to; "
-            "a cross is an excluded baseline; dots are samples. The tint is the slope's 95 % "
-            "interval.",
+            "Memory above the line's level without connections. Open marks are the medians that "
+            "each line is fitted to; a cross is an excluded baseline; dots are samples. The tint "
+            "is the cost's 95 % interval. What is hidden has marks, and no line.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
             section="cost",
@@ -106,8 +109,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     ]
 
 
-def _parts_alt(analyses: Analyses, server: str) -> str:
-    costs = analyses.costs
+def _parts_alt(costs: Costs, server: str) -> str:
     shares = cost_shares(costs, server=server)
     parts = ", ".join(f"{label} {each(size)}" for label, _, size in shares)
     bar = f"A bar of the memory of one connection{with_streams(costs.streams)}: {parts}."
