@@ -127,7 +127,7 @@ def test_pages_of_files_are_no_pool_of_connections() -> None:
         sample.values[metrics.SERVER_FILE_BYTES] = 30e6
     large = earlier_memory(summarise(run))
     assert small
-    amounts = re.compile(r"\d[\d.,]*\b")
+    amounts = re.compile(r"[\d.,]+ [kM]?B")
     assert amounts.findall(large) == amounts.findall(small)
 
 

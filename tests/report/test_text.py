@@ -192,7 +192,7 @@ def test_a_headline_has_no_interval_of_what_cannot_be_told() -> None:
     summary.cost.kernel = unknown
     summary.cost.host_total = Cost(4_000.0, (-195e3, 122e3), 0.0, "", 9)
     sentence = answer(summary)
-    assert sentence.count(" and on ") == 1
+    assert " and on " in sentence
     assert not re.search(r"-\d", sentence)
 
 
