@@ -35,7 +35,7 @@ from asyncli.model.plan import Layer, build_plan
 from asyncli.model.run import Run
 from asyncli.report.relative_limits import LOOK_EVERY_S
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import parse, worst_difference
+from asyncli.report.thresholds import bound_of, parse
 from asyncli.store.reader import read_run
 
 KEY = "cost.server_user"
@@ -164,10 +164,11 @@ def decide(
     threshold = parse(f"{KEY} worse by {limit}", Summary)
     call = None
     for look in looks:
-        known = worsening(KEY, baseline, look.measured, chances_at(look.number, 1))
+        chances = chances_at(look.number, 1)
+        known = worsening(KEY, baseline, look.measured, chances, bound_of(threshold))
         call = None
         if isinstance(known, Worsening):
-            call = known.is_by(worst_difference(threshold, known))
+            call = known.is_worse
         # That nothing comes later is sure at the end of these short holds alone.
         if call:
             return call, look.at_s

@@ -5,7 +5,8 @@ as it was, and the run is called worse) and a *miss* (it is higher by the bound 
 is called as good). The decision is by an interval of the difference, whose lower end is exceeded
 with the first chance and its upper end with the second:
 
-- as good: the upper end is below the bound;
+- as good: the upper end is below the bound, a share of the earlier runs' number included with its
+  own interval;
 - worse: else, if the lower end is above zero;
 - undecided: the interval has both in it.
 
@@ -155,9 +156,21 @@ def chances_at(look: int | None, limits: int) -> Chances:
     return Chances(FALSE_ALARMS * spent / limits, MISSES * spent)
 
 
+class Bound(NamedTuple):
+    """What a number may be higher by: a ``share`` of that of the earlier runs, or an ``amount``."""
+
+    share: float = 0.0
+    amount: float = 0.0
+
+    def above(self, before: float) -> float:
+        """The number at the bound."""
+        return (1 + self.share) * before + self.amount
+
+
 class Worsening(msgspec.Struct, frozen=True):
     """How much higher a number is than in earlier runs, and how sure that is. ``before``: the mean
-    of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of ``difference``.
+    of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of ``difference``; ``over``:
+    the upper end of the interval of what the number is above its bound.
     """
 
     value: float
@@ -165,11 +178,13 @@ class Worsening(msgspec.Struct, frozen=True):
     difference: float
     low: float
     high: float
+    over: float
     runs: int
 
-    def is_by(self, bound: float) -> bool | None:
-        """Whether it is higher by ``bound``; None: undecided."""
-        if self.high < bound:
+    @property
+    def is_worse(self) -> bool | None:
+        """Whether it is higher by its bound; None: undecided."""
+        if self.over < 0:
             return False
         if self.low > 0:
             return True
@@ -177,7 +192,11 @@ class Worsening(msgspec.Struct, frozen=True):
 
 
 def worsening(
-    key: str, baseline: Sequence[BaselineRun], run: MeasuredRun, chances: Chances
+    key: str,
+    baseline: Sequence[BaselineRun],
+    run: MeasuredRun,
+    chances: Chances,
+    bound: Bound,
 ) -> Worsening | str:
     """How much higher the number under ``key`` (of a row) is in ``run``, by those baseline runs
     that can be compared with it; or the reason for none.
@@ -203,7 +222,7 @@ def worsening(
         known.append(before)
     if not known:
         return reasons[0]
-    return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances)
+    return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances, bound)
 
 
 def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list[Finding]:
@@ -225,40 +244,82 @@ def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list
 
 
 def _difference(
-    known: Sequence[Estimate], after: Estimate, repeat: Repeat, chances: Chances
+    known: Sequence[Estimate],
+    after: Estimate,
+    repeat: Repeat,
+    chances: Chances,
+    bound: Bound,
 ) -> Worsening:
-    """The difference of a run from the mean of earlier ones."""
-    runs = len(known)
-    mean = statistics.fmean(estimate.value for estimate in known)
-    scatter = _scatter(known, mean, repeat)
-    # Of the run itself, and of the mean of the others.
-    between = Variance(scatter.value * (1 + 1 / runs), scatter.freedom)
-    lower = summed_variance([between, below(after), *_of_mean(above(run) for run in known)])
-    upper = summed_variance([between, above(after), *_of_mean(below(run) for run in known)])
+    """The difference of a run from the mean of earlier ones, each with the weight of what it
+    knows (DerSimonian and Laird 1986, Controlled Clinical Trials 7).
+    """
+    scatter = _scatter(known, repeat)
+    weights = _weights([_of_wider_side(run) + scatter.value for run in known])
+    mean = math.fsum(weight * run.value for weight, run in zip(weights, known, strict=True))
+
+    def apart(of_after: Variance, of_known: Iterable[Variance], factor: float = 1.0) -> Variance:
+        """The variance of the run's number less ``factor`` times the mean of the others."""
+        own = [weight * factor for weight in weights]
+        squares = [factor**2 for factor in own]
+        of_mean = [
+            Variance(part.value * square, part.freedom)
+            for part, square in zip(of_known, squares, strict=True)
+        ]
+        between = Variance(scatter.value * (1 + sum(squares)), scatter.freedom)
+        return summed_variance([between, of_after, *of_mean])
+
+    factor = 1 + bound.share
+    lower = apart(below(after), map(above, known))
+    upper = apart(above(after), map(below, known))
+    beyond = apart(above(after), map(below, known), factor)
     difference = after.value - mean
+    excess = after.value - bound.above(mean)
     return Worsening(
         value=after.value,
         before=mean,
         difference=difference,
         low=difference - lower.reach(chances.false_alarm),
         high=difference + upper.reach(chances.miss),
-        runs=runs,
+        over=excess + beyond.reach(chances.miss),
+        runs=len(known),
     )
 
 
-def _scatter(known: Sequence[Estimate], mean: float, repeat: Repeat) -> Variance:
-    """The variance between repeats beyond what their own intervals say."""
-    elsewhere = Variance(repeat.variance(mean), float(REPEAT_FREEDOM))
+def _scatter(known: Sequence[Estimate], repeat: Repeat) -> Variance:
+    """The variance between repeats beyond what their own intervals say: the larger of what was
+    measured elsewhere, and of what these runs show.
+    """
+    middle = statistics.median(run.value for run in known)
+    elsewhere = Variance(repeat.variance(middle), float(REPEAT_FREEDOM))
     if len(known) < 2:
         return elsewhere
-    own = statistics.fmean(max(below(run).value, above(run).value) for run in known)
-    seen = statistics.variance([run.value for run in known])
-    here = Variance(seen - own, float(len(known) - 1))
+    weights = _weights([_of_wider_side(run) for run in known])
+    mean = math.fsum(weight * run.value for weight, run in zip(weights, known, strict=True))
+    seen = math.fsum(
+        weight * (run.value - mean) ** 2 for weight, run in zip(weights, known, strict=True)
+    )
+    own = math.fsum(
+        weight * (1 - weight) * _of_wider_side(run)
+        for weight, run in zip(weights, known, strict=True)
+    )
+    squares = math.fsum(weight**2 for weight in weights)
+    # How many runs of equal weight know as much; one of them says nothing of the scatter.
+    worth = 1 / squares
+    if worth < 2:
+        return elsewhere
+    here = Variance((seen - own) / (1 - squares), worth - 1)
     if here.value > elsewhere.value:
         return here
     return elsewhere
 
 
-def _of_mean(variances: Iterable[Variance]) -> list[Variance]:
-    known = list(variances)
-    return [Variance(part.value / len(known) ** 2, part.freedom) for part in known]
+def _of_wider_side(run: Estimate) -> float:
+    return max(below(run).value, above(run).value)
+
+
+def _weights(variances: Sequence[float]) -> list[float]:
+    """Weights of numbers with these variances, of which the sum is 1."""
+    if min(variances) <= 0:
+        return [1 / len(variances)] * len(variances)
+    known = [1 / variance for variance in variances]
+    return [weight / math.fsum(known) for weight in known]

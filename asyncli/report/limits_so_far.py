@@ -15,7 +15,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.quantities import grows, so_far
 from asyncli.model.records import Tick
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import Outcome, Threshold, judge, parse, worst_difference
+from asyncli.report.thresholds import Outcome, Threshold, bound_of, judge, parse
 
 _REQUESTED = "connections.requested"
 
@@ -48,7 +48,7 @@ def limit_so_far(outcome: Outcome) -> LimitSoFar:
     if outcome.whole is not None:
         bound *= outcome.whole
     if isinstance(outcome.worsening, Worsening):
-        bound = outcome.worsening.before + worst_difference(threshold, outcome.worsening)
+        bound = bound_of(threshold).above(outcome.worsening.before)
     return LimitSoFar(
         threshold.text,
         threshold.key,

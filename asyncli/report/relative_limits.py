@@ -18,7 +18,7 @@ from asyncli.analysis.worsening import (
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses
-from asyncli.report.thresholds import Outcome, Threshold, judge_worsening
+from asyncli.report.thresholds import Outcome, Threshold, bound_of, judge_worsening
 
 #: The environment's part with what the baseline runs measured.
 BASELINE_RUNS = "baseline_runs"
@@ -60,6 +60,8 @@ def judge_worsenings(run: Run, limits: Sequence[Threshold], analyses: Analyses) 
     measured = measure("this run", "", run, analyses.costs, analyses.drifts)
     outcomes = []
     for limit in limits:
-        difference: Worsening | str = worsening(COMPARABLE[limit.key], baseline, measured, chances)
+        difference: Worsening | str = worsening(
+            COMPARABLE[limit.key], baseline, measured, chances, bound_of(limit)
+        )
         outcomes.append(judge_worsening(limit, difference))
     return outcomes

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.worsening import COMPARABLE, Worsening
+from asyncli.analysis.worsening import COMPARABLE, Bound, Worsening
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
 from asyncli.model.quantities import ANY, Quantity, matches, quantity_of
@@ -243,16 +243,14 @@ def judge_worsening(threshold: Threshold, worsening: Worsening | str) -> Outcome
     """Judge a limit that compares with earlier runs. A text is the reason for no difference."""
     if isinstance(worsening, str):
         return Outcome(threshold, None, None, worsening=worsening)
-    crossed = worsening.is_by(worst_difference(threshold, worsening))
-    return Outcome(threshold, worsening.value, crossed, worsening=worsening)
+    return Outcome(threshold, worsening.value, worsening.is_worse, worsening=worsening)
 
 
-def worst_difference(threshold: Threshold, worsening: Worsening) -> float:
-    """The bound of a limit that compares with the baseline runs, in the key's unit."""
-    bound = float(threshold.bound)
+def bound_of(threshold: Threshold) -> Bound:
+    """The bound of a limit that compares with earlier runs."""
     if threshold.whole == OF_BASELINE:
-        return bound * worsening.before
-    return bound
+        return Bound(share=float(threshold.bound))
+    return Bound(amount=float(threshold.bound))
 
 
 def require(expressions: Iterable[str], of: type[msgspec.Struct], where: str = "--fail-if") -> None:

@@ -251,10 +251,10 @@ def test_a_limit_may_compare_with_earlier_runs(text: str, bound: int | Fraction,
 
 def test_a_difference_is_judged_by_its_interval() -> None:
     limit = parse("cost.server_user worse by 3%", Summary)
-    before = Worsening(value=1020.0, before=1000.0, difference=20.0, low=-5.0, high=29.0, runs=3)
+    before = Worsening(value=1020.0, before=1000.0, difference=20.0, low=-5.0, high=29.0, over=-1.0, runs=3)
     calls = []
-    for low, high in ((-5.0, 29.0), (5.0, 29.0), (5.0, 31.0), (-5.0, 31.0)):
-        outcome = judge_worsening(limit, msgspec.structs.replace(before, low=low, high=high))
+    for low, over in ((-5.0, -1.0), (5.0, -1.0), (5.0, 1.0), (-5.0, 1.0)):
+        outcome = judge_worsening(limit, msgspec.structs.replace(before, low=low, over=over))
         calls.append(outcome.crossed)
     assert calls == [False, False, True, None]
     amount = judge_worsening(limit, before).amount
