@@ -68,6 +68,9 @@ COMPARABLE: Mapping[str, str] = {
 _HOST = tuple(key for key in HOST if key != "host")
 
 
+_OF_LEVELS = "a difference of two levels, first use included; a slower ramp gives a slope"
+
+
 class BaselineRun(msgspec.Struct, frozen=True):
     """What a later run records of an earlier one. ``name``: of its file. ``numbers`` and
     ``unknown``: by key of a row; each is in one of them.
@@ -94,6 +97,8 @@ class BaselineRun(msgspec.Struct, frozen=True):
             number = run.numbers.get(key, "unknown")
             if not isinstance(number, Estimate):
                 unknown[key] = str(number)
+            elif key in run.levels:
+                unknown[key] = _OF_LEVELS
             elif not math.isfinite(number.high):
                 unknown[key] = "most of the slowest came in few stretches of time"
             else:
@@ -222,6 +227,8 @@ def worsening(
         known.append(before)
     if not known:
         return reasons[0]
+    if bound.share and statistics.median(before.value for before in known) <= 0:
+        return "it was not above 0 before, so a share of it says nothing; write an amount"
     return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances, bound)
 
 

@@ -4,6 +4,7 @@ takes memory that the soak's own process must not have.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +13,23 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.worsening import BaselineRun
+from asyncli.analysis.worsening import COMPARABLE, BaselineRun
 from asyncli.model.errors import AsyncliError, HostError, PlanError
 from asyncli.model.own_process import command_of, environment_of
 from asyncli.model.plan import Plan, load_plan, plan_document
 from asyncli.model.private_values import recorded_document
+from asyncli.model.run import Run
+from asyncli.model.text import printable
+from asyncli.report.analyses import analyse
+from asyncli.report.relative_limits import judge_worsenings
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import parse
 
 # Each takes about a second to measure.
 _MOST_OF_A_FOLDER = 30
 _OPTION = "--baseline-run"
+# How long connections are held, and what is measured after them.
+_MAY_DIFFER = ("plan.hold_s", "plan.hold_until", "plan.residue_s", "plan.fail_if", "plan.abort")
 
 
 class _Asked(msgspec.Struct):
@@ -52,7 +61,8 @@ class BaselineRuns(msgspec.Struct, frozen=True):
 def read_baseline_runs(plan: Plan) -> BaselineRuns:
     """What the runs measured that ``plan`` compares with. Blocks for about a second a run.
 
-    Raises :class:`PlanError` for a file that is no run, or one that cannot be compared.
+    Raises :class:`PlanError` for a file that is no run, or one that cannot be compared, and for a
+    limit whose number none of them has.
     """
     if not plan.baseline_runs:
         return BaselineRuns()
@@ -71,7 +81,22 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
         raise HostError(f"{_OPTION}: its runs were not read: {last_line}") from None
     if answer.problem:
         raise PlanError(f"{_OPTION}: {answer.problem}")
+    _require_numbers(plan, answer.runs)
     return BaselineRuns(answer.runs, answer.left_out)
+
+
+def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
+    """Raise :class:`PlanError` for a limit that could not be decided, whatever is measured."""
+    for text in plan.fail_if:
+        limit = parse(text, Summary)
+        if not limit.is_relative:
+            continue
+        key = COMPARABLE[limit.key]
+        if not any(key in run.numbers for run in runs):
+            raise PlanError(
+                f"--fail-if {text!r}: no baseline run has this number; in {runs[0].name}: "
+                f"{runs[0].unknown[key]}"
+            )
 
 
 def _answer(asked: _Asked) -> _ReadRuns:
@@ -87,12 +112,12 @@ def _answer(asked: _Asked) -> _ReadRuns:
                     raise PlanError(_none_in(path, refused))
                 left_out += refused
             else:
-                of_folder = [_read(path, of_plan)]
+                of_folder = [_read(path, of_plan, is_named=True)]
             runs.update({run.id: run for run in of_folder})
     except AsyncliError as error:
-        return _ReadRuns(problem=str(error))
+        return _ReadRuns(problem=printable(str(error)))
     in_order = sorted(runs.values(), key=lambda run: run.started)
-    return _ReadRuns(tuple(in_order), left_out=tuple(left_out))
+    return _ReadRuns(tuple(in_order), left_out=tuple(map(printable, left_out)))
 
 
 def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:
@@ -103,7 +128,7 @@ def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun
         if len(runs) == _MOST_OF_A_FOLDER:
             break
         try:
-            runs.append(_read(path, of_plan))
+            runs.append(_read(path, of_plan, is_named=False))
         except AsyncliError as error:
             refused.append(str(error))
     return runs, refused
@@ -126,9 +151,9 @@ def _none_in(folder: Path, refused: Sequence[str]) -> str:
     return f"{folder}: has no run files (*.db); name a folder of runs, or a run file"
 
 
-def _read(path: Path, of_plan: Mapping[str, Any]) -> BaselineRun:
+def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> BaselineRun:
     """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a soak of a
-    plan with these facts.
+    plan with these facts; and, unless the user named it, if it was worse than its own baseline.
     """
     from asyncli.analysis.compare import hindrance
     from asyncli.analysis.measured import measure
@@ -141,7 +166,24 @@ def _read(path: Path, of_plan: Mapping[str, Any]) -> BaselineRun:
     if not run.complete:
         raise PlanError(f"{path}: did not reach its end; compare with runs that did")
     _require_same_plan(path, _facts_of_plan(run.plan), of_plan)
-    return BaselineRun.of(path.name, measure(path.name, str(path), run))
+    if not is_named and _was_worse(run):
+        raise PlanError(f"{path}: was itself worse than the runs before it")
+    return BaselineRun.of(printable(path.name), measure(path.name, str(path), run))
+
+
+def _was_worse(run: Run) -> bool:
+    """Whether a run crossed a limit that compares with earlier runs."""
+    relative = []
+    for text in run.plan.fail_if:
+        # Another version may have had other limits.
+        with contextlib.suppress(ValueError):
+            limit = parse(text, Summary)
+            if limit.is_relative:
+                relative.append(limit)
+    if not relative:
+        return False
+    outcomes = judge_worsenings(run, relative, analyse(run))
+    return any(outcome.crossed for outcome in outcomes)
 
 
 def _facts_of_plan(plan: Plan) -> dict[str, Any]:
@@ -153,7 +195,7 @@ def _facts_of_plan(plan: Plan) -> dict[str, Any]:
 
     known = facts(plan, {})
     of_plan = {key: value for key, value in known.items() if is_of_plan(key)}
-    for key in ("plan.hold_s", "plan.hold_until", "plan.fail_if", "plan.abort"):
+    for key in _MAY_DIFFER:
         of_plan.pop(key, None)
     return of_plan
 

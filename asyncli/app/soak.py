@@ -473,7 +473,8 @@ class Soak:
         if so_far is None:
             return
         self._recorder.show(lambda observer: observer.cost(so_far))
-        if progress.is_in("hold"):
+        # The hold of a resumed run has a gap, so it is judged at its end.
+        if progress.is_in("hold") and self._resumption is None:
             self._end_if_decided(so_far)
 
     def _end_if_decided(self, so_far: CostSoFar) -> None:

@@ -66,7 +66,8 @@ go-http, gorilla, gobwas, jvm; node-ws with prom-client), the URL of that page i
 @click.option(
     "--pad",
     metavar="BYTES",
-    help="How much more memory each connection takes, to try limits on (nginx: a multiple of 16).",
+    help="Memory that each connection takes in addition, to try limits on (nginx only; a multiple "
+    "of 16).",
 )
 def command(
     name: str,

@@ -368,7 +368,8 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
         "--abort",
         is_flag=True,
         default=None,
-        help="Stop once a --fail-if limit on a count or a maximum is crossed.",
+        help="Stop once a --fail-if limit on a count or a maximum is crossed; one against "
+        "--baseline-run stops the run without it.",
     ),
     click.option(
         "--seed", metavar="N", help="Seed of the jitter: the same seed gives the same schedule."

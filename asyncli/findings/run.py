@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
 from asyncli.model.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
-from asyncli.model.units import format_duration
+from asyncli.model.units import format_duration, format_many
 
 _SO_FAR = "the numbers so far are right; run again for the rest"
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
@@ -92,7 +92,7 @@ def baseline_runs_left_out(files: Sequence[str], used: int) -> str:
     others = ""
     if len(files) > 1:
         others = f", and {len(files) - 1:,} more"
-    return f"{used:,} baseline runs are compared with; left out: {files[0]}{others}"
+    return f"{format_many(used, 'baseline run')} of a folder; left out: {files[0]}{others}"
 
 
 @finding(GAVE_UP, "error", "see the findings on connects that failed")

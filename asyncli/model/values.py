@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import PurePath
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -270,13 +271,14 @@ def parse_agent(value: object) -> str:
 
 
 def each_of(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
-    """A parser of one text or a list of texts. Errors do not show other values: they may be
-    headers, and so secret.
+    """A parser of one text or a list of texts, or of paths. Errors do not show other values: they
+    may be headers, and so secret.
     """
 
     def parse(value: object) -> tuple[str, ...]:
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        texts = value if isinstance(value, list | tuple) else [value]
+        texts = [str(text) if isinstance(text, PurePath) else text for text in texts]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError(
                 f"this {type(value).__name__} is not a text or a list of texts; write it in quotes"
             )

@@ -72,8 +72,8 @@ def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
         return None
     if any(limit.is_crossed is None for limit in relative):
         return None
-    # Memory that is taken later than that would be missed.
-    if so_far.held_s < least_hold_s(plan.keepalive_s):
+    # Each connection has had a heartbeat, and growth can be told. What comes later is missed.
+    if so_far.held_s < max(plan.keepalive_s, least_hold_s(plan.keepalive_s)):
         return None
     return Decision(is_worse=False, because=" and ".join(limit.words for limit in relative))
 

@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 # Of a list, where a line begins with it.
 _OF_LIST = re.compile(r"^([-+]|\d+[.)])(?=\s|$)")
 # GitHub finds these in the text that Markdown has made, so no escape hides them; a comment does.
-_NAMES = re.compile(r"([@#]|\bwww(?=\.)|:(?=//))")
+_NAMES = re.compile(r"([@#]|\bwww(?=\.)|\bGH(?=-\d)|:(?=//|[\w+-]+:))")
 _NOTHING = "<!-- -->"
 _ALIGNED = {True: "--:", False: ":--"}
 

@@ -135,6 +135,12 @@ def test_what_is_not_known_is_not_compared(before: list[Estimate], after: Estima
     assert difference(before, after) == why
 
 
+def test_a_share_of_nothing_is_no_bound() -> None:
+    known = difference([estimate(-5, 1)], estimate(10, 1), Bound(share=0.03))
+    assert isinstance(known, str)
+    assert "amount" in known
+
+
 def test_another_kind_of_memory_is_not_compared() -> None:
     kinds = {**THIS.kinds, KEY: "RSS"}
     before = BaselineRun.of("old.db", msgspec.structs.replace(THIS, kinds=kinds))

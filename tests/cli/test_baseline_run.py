@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from recording import write_run
 from synthetic_run import a_run, cut
 
+import asyncli
 from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
@@ -122,7 +124,9 @@ def test_a_run_without_its_baseline_is_undecided() -> None:
 
 def test_a_decision_before_the_end() -> None:
     plan = compared(a_soak(), a_soak(2)).plan
-    good = cost_so_far(cut(compared(a_soak(5), a_soak(1)), 150.0))
+    good = cost_so_far(cut(compared(a_soak(5, hold_s=90.0), a_soak(1)), 180.0))
+    # Long enough to tell growth, but not all have had a heartbeat.
+    soon = cost_so_far(cut(compared(a_soak(5, hold_s=90.0), a_soak(1)), 150.0))
     early = cost_so_far(cut(compared(a_soak(5), a_soak(1)), 112.0))
     worse = cost_so_far(cut(compared(padded(5, 0.05), a_soak(1)), 112.0))
     assert [limit.is_crossed for limit in good.limits] == [False]
@@ -131,6 +135,8 @@ def test_a_decision_before_the_end() -> None:
     assert not sure.is_worse
     # What is worse is told at once; that nothing comes later needs the time in which growth can be told.
     assert decided(plan, early) is None
+    assert [limit.is_crossed for limit in soon.limits] == [False]
+    assert decided(plan, soon) is None
     found = decided(plan, worse)
     assert found is not None
     assert found.is_worse
@@ -146,3 +152,32 @@ def test_baseline_runs_of_another_host_are_a_warning() -> None:
     run.environment |= {"kernel": "6.18.0", "asyncli": "0.2.0", "host": "runner"}
     differing = {finding.code: finding.fields["differs"] for finding in summarise(run).findings if finding.code.startswith("compare_")}
     assert differing == {"compare_host": {"kernel": ["6.1.0", "6.18.0"]}, "compare_asyncli": {"asyncli": ["0.1.0", "0.2.0"]}}
+
+
+def test_a_file_of_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    write_run(a_soak(1), tmp_path / os.fsdecode(b"bad\xff.db"), run_id="odd")
+    (tmp_path / os.fsdecode(b"worse\xff\n.db")).write_text("no run")
+    known = read(tmp_path)
+    assert [run.name for run in known.runs] == ["bad?.db"]
+    assert len(known.left_out) == 1
+
+
+def test_a_run_that_was_worse_is_no_baseline_of_a_folder(tmp_path: Path) -> None:
+    worse = write_run(compared(padded(5, 0.05), a_soak(1)), tmp_path / "worse.db", run_id="worse")
+    write_run(a_soak(2), tmp_path / "good.db", run_id="good")
+    known = read(tmp_path)
+    assert [run.name for run in known.runs] == ["good.db"]
+    assert [str(worse) in reason for reason in known.left_out] == [True]
+    # Who names it means it.
+    assert [run.name for run in read(worse).runs] == ["worse.db"]
+
+
+def test_a_number_that_no_baseline_run_has_is_refused_at_the_start(folder: Path) -> None:
+    plan = msgspec.structs.replace(a_soak().plan, baseline_runs=(str(folder / "first.db"),), fail_if=("cost.live worse by 3%",))
+    with pytest.raises(PlanError, match=r"'cost\.live worse by 3%': no"):
+        read_baseline_runs(plan)
+
+
+def test_baseline_runs_may_be_paths() -> None:
+    plan = asyncli.make_plan("http://127.0.0.1:9/", baseline_run=[Path("main.db")], fail_if=LIMIT)
+    assert plan.baseline_runs == ("main.db",)

@@ -23,9 +23,9 @@ ELSEWHERE = {
     r"--baseline-run": "needs an earlier run; tests/integration/test_early_decision.py",
     r"--resume": "needs a run that was killed; tests/integration/test_killed_and_interrupted.py",
     r"(tcp|mqtt|ws)://|/log$|--connect-to|^lab (nchan|nginx-proxy|mosquitto)$": "needs a server of that protocol; tests/integration",
-    r"--collect|--server-metrics|^lab go-http$": "needs a server whose heap is collected; tests/integration/test_forced_collections.py, tests/lab",
+    r"--collect|--server-metrics|^lab go-http": "needs a server whose heap is collected; tests/integration/test_forced_collections.py, tests/lab",
     r"--http2|--proxy-protocol": "needs a server set up for it; tests/integration/test_http2_soaked.py, test_proxy_protocol.py",
-    r"^soak --hold forever$": "never ends",
+    r"^soak --hold forever$|^watch --web$": "never ends",
     r"^runs runs/$": "needs a folder of runs; tests/docs/test_your_runs.py",
 }  # fmt: skip
 #: The values of these options.

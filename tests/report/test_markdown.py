@@ -47,7 +47,7 @@ def test_the_words_of_a_stranger_are_no_markup(text: str) -> None:
     assert kinds(RENDERER.parse(markdown(document(f"a{text}")))) == kinds(RENDERER.parse(markdown(document("a"))))
 
 
-@pytest.mark.parametrize("text", ["@someone", "fixes #1", "http://x.y/", "www.x.y"])
+@pytest.mark.parametrize("text", ["@someone", "fixes #1", "http://x.y/", "www.x.y", "GH-12", ":tada:"])
 def test_nobody_is_mentioned_and_nothing_is_linked(text: str) -> None:
     said = markdown(document(text))
     assert text not in said
