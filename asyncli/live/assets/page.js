@@ -58,7 +58,7 @@ function showNumbers(state) {
   }
   if (state.server_bytes !== null) numbers.push(number('memory of the server', bytes(state.server_bytes), drift(state.drifts.server_user)));
   if (state.server_cpu_share !== null) numbers.push(number('CPU of the server', cores(state.server_cpu_share)));
-  if (state.generator_bytes !== null) numbers.push(number('asyncli itself', bytes(state.generator_bytes), `${cores(state.generator_cpu_share)}, ${count(state.workers)} workers`));
+  if (state.generator_bytes !== null) numbers.push(number('asyncli itself', bytes(state.generator_bytes), `${cores(state.generator_cpu_share)}, ${count(state.workers)} ${state.workers === 1 ? 'worker' : 'workers'}`));
   at('numbers').replaceChildren(...numbers);
 }
 
