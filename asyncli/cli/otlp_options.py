@@ -6,9 +6,10 @@ run.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -28,6 +29,13 @@ _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _EVERY_S = 10.0
 # The values change once a second.
 _LEAST_MS = 1000
+# What OpenTelemetry's library takes of a header; others it drops without a word.
+_NAME = re.compile(r"[!#-'*+\-.0-9A-Z^-z|~]+")
+_VALUE = re.compile(r"[ !#-+\--:<-\[\]-~]*")
+# What HTTP can have in a header.
+_SENDABLE = re.compile(r"[\t -~\xa0-\xff]*")
+# Parsers of URLs take some of these away, and others not.
+_NEVER_IN_A_URL = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 def otlp_option(command: _Command) -> _Command:
@@ -108,7 +116,7 @@ def _require_url(text: str, where: str) -> None:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
-    if not is_url:
+    if not is_url or _NEVER_IN_A_URL.search(text):
         raise PlanError(f"{where}: it is not the URL of a collector; write http://HOST:4318")
 
 
@@ -136,13 +144,30 @@ def _require_headers() -> None:
     """The values are not shown: they are secrets."""
     name, headers = _first_set("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
     for number, header in enumerate(headers.split(","), 1):
-        key, sign, _ = header.partition("=")
-        is_token = key.strip().isascii() and " " not in key.strip()
-        if header.strip() and not (sign and key.strip() and is_token):
-            raise PlanError(
-                f"${name}: header {number} is not NAME=VALUE; write "
-                "authorization=Bearer%20TOKEN, with commas between headers"
-            )
+        if header.strip():
+            _require_header(f"${name}: ", number, header.strip())
+
+
+def _require_header(where: str, number: int, header: str) -> None:
+    key, sign, value = header.partition("=")
+    if not sign or not _NAME.fullmatch(key.strip(" \t")):
+        raise PlanError(
+            f"{where}header {number} is not NAME=VALUE; write authorization=Bearer%20TOKEN, with "
+            "commas between headers"
+        )
+    value = value.strip(" \t")
+    # The library decodes what has no blank.
+    sent = value if " " in value else unquote(value)
+    if not _SENDABLE.fullmatch(sent):
+        raise PlanError(
+            f"{where}the value of header {number} has a character that no HTTP header can have; "
+            "write authorization=Bearer%20TOKEN"
+        )
+    if not _VALUE.fullmatch(value):
+        raise PlanError(
+            f"{where}the value of header {number} has a character that must be written as %XX, "
+            "such as %22 for a quotation mark and %5C for a backslash"
+        )
 
 
 def _require_cumulative() -> None:

@@ -39,6 +39,7 @@ from prometheus_client.samples import Sample
 from asyncli import __version__
 from asyncli.live.exposition import families_of
 from asyncli.live.feed import RunFeed
+from asyncli.live.otlp_exchange import BoundedSession
 
 # How often it is asked whether the run has ended.
 _LOOK_S = 0.5
@@ -147,7 +148,7 @@ class OtlpSender:
         return f"{self._place} {self._session.why or 'was not reached'}"
 
 
-class _NotingSession(requests.Session):  # type: ignore[misc]
+class _NotingSession(BoundedSession):
     """Notes why the last request failed, in words that show nothing of it or of its answer."""
 
     why = ""
@@ -169,7 +170,7 @@ def _why_of(error: Exception) -> str:
     if isinstance(error, requests.exceptions.SSLError):
         return "has no certificate that is trusted here (OTEL_EXPORTER_OTLP_CERTIFICATE)"
     if isinstance(error, requests.exceptions.Timeout):
-        return "does not answer"
+        return "does not answer in time"
     if isinstance(error, requests.exceptions.ConnectionError):
         return "cannot be reached, or breaks the connection off"
     if isinstance(error, OSError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
+import socketserver
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="pip instal
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from asyncli.live.otlp import metrics_of
+from asyncli.live.otlp import OtlpSender, metrics_of
+from asyncli.live.otlp_exchange import MOST_BYTES, BoundedSession
 
 HELD = 100
 PACE = ["-c", str(HELD), "--ramp", "100/s", "-k", "2", "--hold", "5s", "--baseline", "0.5", "--residue", "0.2"]
@@ -216,6 +219,124 @@ def test_a_slow_collector_disturbs_nothing(tmp_path: Path) -> None:
     assert took_s < 60.0
 
 
+@contextmanager
+def answering(head: bytes, piece: bytes, every_s: float) -> Iterator[tuple[str, list[int]]]:
+    """A collector that answers with ``head`` and then with pieces without end, or 200 MB. The URL, and the sizes of what each
+    connection was sent.
+    """
+    ended = threading.Event()
+    sizes: list[int] = []
+
+    class Endless(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            length = 0
+            while (line := self.rfile.readline().strip().lower()) != b"":
+                if line.startswith(b"content-length:"):
+                    length = int(line.partition(b":")[2])
+            self.rfile.read(length)
+            size = 0
+            with suppress(OSError):
+                self.wfile.write(head)
+                while size < 200_000_000 and not ended.wait(every_s):
+                    self.wfile.write(piece)
+                    size += len(piece)
+            sizes.append(size)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1/metrics", sizes
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def sent_of_a_run(folder: Path, url: str) -> tuple[list[str], float]:
+    """Sends the last values of a run that is over: what was said, and how long it took (s)."""
+    feed = RunFeed(write_run(a_run(20, hold_s=5.0), folder / "run.db"))
+    feed.open()
+    said: list[str] = []
+    ended = asyncio.Event()
+    ended.set()
+    sender = OtlpSender(url, 10.0, 20.0, said.append)
+    begun_s = time.monotonic()
+    try:
+        asyncio.run(sender.send_until(feed, ended))
+    finally:
+        feed.close()
+    return said, time.monotonic() - begun_s
+
+
+ENDLESS_HEADS = [
+    (b"HTTP/1.1 200 OK\r\n\r\n", None),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n", None),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", None),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "400"),
+    (b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\n\r\n", "307"),
+]
+
+
+@pytest.mark.parametrize(("head", "status"), ENDLESS_HEADS)
+def test_little_is_read_of_an_answer_without_end(tmp_path: Path, head: bytes, status: str | None) -> None:
+    with answering(head, b"x" * 65536, 0.0) as (url, sizes):
+        said, took_s = sent_of_a_run(tmp_path, url)
+        until(lambda: sizes, "the collector's end")
+    # Beyond what is read, the kernel's buffers took some megabytes.
+    assert max(sizes) < 50_000_000
+    assert took_s < 9.0
+    assert bool(said) == (status is not None), said
+    assert all(f"answers {status}" in line for line in said)
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 9999\r\n\r\n"])
+def test_an_answer_that_drips_is_too_late(tmp_path: Path, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with answering(head, b"x", 0.1) as (url, _):
+        said, took_s = sent_of_a_run(tmp_path, url)
+    assert took_s < 9.0
+    first, last = said
+    assert "in time;" in first
+    assert "not sent" in last
+
+
+def test_connections_are_kept_over_an_ordinary_answer() -> None:
+    def handled(body: bytes) -> list[int]:
+        ports: list[int] = []
+
+        class Kept(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                ports.append(self.client_address[1])
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kept)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with BoundedSession() as session:
+                for _ in range(3):
+                    response = session.post(f"http://127.0.0.1:{server.server_address[1]}/", data=b"x", timeout=5.0)
+                    assert (response.status_code, response.content) == (200, b"")
+        finally:
+            server.shutdown()
+            server.server_close()
+        return ports
+
+    assert len(set(handled(b""))) == 1
+    assert len(set(handled(b"x" * 1000))) == 1
+    # Of what is longer, the rest is not read.
+    assert len(set(handled(b"x" * (2 * MOST_BYTES)))) == 3
+
+
 def is_complete(path: Path) -> bool:
     try:
         kept = recorded(path)
@@ -232,6 +353,15 @@ def test_what_cannot_be_sent_is_refused_in_one_line(tmp_path: Path, monkeypatch:
         (None, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "$OTEL_EXPORTER_OTLP_PROTOCOL: asyncli sends OTLP as http/protobuf alone"),
         (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"{SECRET}@host"}, "$OTEL_EXPORTER_OTLP_ENDPOINT: it is not the URL"),
         (None, {"OTEL_EXPORTER_OTLP_HEADERS": f"a=b,{SECRET}"}, "$OTEL_EXPORTER_OTLP_HEADERS: header 2 is not NAME=VALUE"),
+        (None, {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}\\xff"}, "$OTEL_EXPORTER_OTLP_HEADERS: the value of header 1 has"),
+        (None, {"OTEL_EXPORTER_OTLP_HEADERS": f'a=b,authorization="{SECRET}"'}, "$OTEL_EXPORTER_OTLP_HEADERS: the value of header 2 has"),
+        (None, {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}€"}, "$OTEL_EXPORTER_OTLP_HEADERS: the value of header 1 has"),
+        (None, {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}\udcff"}, "$OTEL_EXPORTER_OTLP_HEADERS: the value of header 1 has"),
+        (None, {"OTEL_EXPORTER_OTLP_METRICS_HEADERS": f"authorization={SECRET}%0Ax"}, "$OTEL_EXPORTER_OTLP_METRICS_HEADERS: the value of"),
+        (None, {"OTEL_EXPORTER_OTLP_HEADERS": f"a(b={SECRET}"}, "$OTEL_EXPORTER_OTLP_HEADERS: header 1 is not NAME=VALUE"),
+        (f"http://u:{SECRET}@ho st:1", {}, "--otlp: it is not the URL"),
+        (f"http://u:{SECRET}@h\n:1", {}, "--otlp: it is not the URL"),
+        (None, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://u:{SECRET}@h\t:1/v1/metrics"}, "$OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: it is not the URL"),
         (None, {"OTEL_METRIC_EXPORT_INTERVAL": "10s"}, "$OTEL_METRIC_EXPORT_INTERVAL: write milliseconds"),
         (None, {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}, "asyncli sends cumulative values alone"),
     ]
