@@ -102,6 +102,10 @@ def document(run: Run) -> dict[str, Any]:
     return parse(to_json(summarise(run)))
 
 
+#: Keys that may be absent.
+OPTIONAL = {".server": {"file_bytes"}}
+
+
 def keys_match(document: Any, keys: Any, *, whole: bool = True, where: str = "") -> None:
     """Fail unless the document has exactly these keys, at all levels.
 
@@ -111,7 +115,7 @@ def keys_match(document: Any, keys: Any, *, whole: bool = True, where: str = "")
         return
     if isinstance(keys, dict):
         assert isinstance(document, dict), where
-        assert set(document) == set(keys), where
+        assert set(document) - OPTIONAL.get(where, set()) == set(keys), where
         for key, below in keys.items():
             keys_match(document[key], below, whole=whole, where=f"{where}.{key}")
     elif isinstance(keys, list):

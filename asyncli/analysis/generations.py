@@ -54,8 +54,10 @@ def generations(run: Run) -> list[Generation]:
         new = after - before
         if new <= 0 or after_s <= run.first_connect_s:
             continue
+        # One that was killed may be replaced after the next reading: it was a worker all the same.
+        lately = processes.between(before_s - MISSED_S, before_s).values
         # The root is no worker, but of a server with one process.
-        workers = max(1.0, (processes.at(before_s) or 1.0) - 1.0)
+        workers = max(1.0, max(lately, default=1.0) - 1.0)
         if new < workers:
             continue
         if follow and new <= _opened_between(run, before_s, after_s):

@@ -118,8 +118,10 @@ def serving_process(argv: Sequence[str]) -> Iterator[tuple[str, int]]:
     """The URL and the process of a server that prints its port."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/", process.pid
-        process.kill()
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}/", process.pid
+        finally:
+            process.kill()
 
 
 @contextmanager
