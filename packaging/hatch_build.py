@@ -1,5 +1,5 @@
-"""Adds two things to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout,
-and the manual pages.
+"""Adds to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout, the manual
+pages, and the configurations of asyncli-light.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
         path = Path(self._folder.name) / "VERSION"
         path.write_text(f"{self.metadata.version}\n", encoding="ascii")
         build_data["force_include"][str(path)] = "asyncli/VERSION"
+        if self.metadata.name == "asyncli-light":
+            # Without the folders, which are for other programs (Grafana).
+            for config in sorted(Path(self.root, "../../configs").iterdir()):
+                if config.is_file():
+                    build_data["force_include"][str(config)] = f"asyncli/_configs/{config.name}"
         if self.target_name == "wheel" and self.metadata.name == "asyncli":
             pages = Path(self._folder.name, "man")
             script = Path(self.root, "scripts/man")
