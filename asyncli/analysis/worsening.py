@@ -62,12 +62,8 @@ COMPARABLE: Mapping[str, str] = {
     "heartbeats.latency_ms.p99": "latency.p99",
     "heartbeats.latency_ms.p999": "latency.p999",
 }
-
-
 # Of the host, what may change memory or CPU; the names of runners differ from job to job.
 _HOST = tuple(key for key in HOST if key != "host")
-
-
 _OF_LEVELS = "a difference of two levels, first use included; a slower ramp gives a slope"
 
 
@@ -84,7 +80,6 @@ class BaselineRun(msgspec.Struct, frozen=True):
     numbers: dict[str, Estimate]
     unknown: dict[str, str]
     kinds: dict[str, str]
-    levels: tuple[str, ...]
     late_ms: dict[str, float]
     #: The host, the version of asyncli, and whether both ends were on that host.
     facts: dict[str, Any]
@@ -112,7 +107,6 @@ class BaselineRun(msgspec.Struct, frozen=True):
             numbers=numbers,
             unknown=unknown,
             kinds=run.kinds,
-            levels=tuple(sorted(run.levels)),
             late_ms=run.late_ms,
             facts={key: run.facts.get(key) for key in (*_HOST, *OURS, "local")},
         )
@@ -134,7 +128,8 @@ class BaselineRun(msgspec.Struct, frozen=True):
             numbers={**self.numbers, **self.unknown},
             late_ms=self.late_ms,
             kinds=self.kinds,
-            levels=frozenset(self.levels),
+            # Differences of levels are among the unknown.
+            levels=frozenset(),
             files=None,
             hidden=frozenset(),
             findings=[],
@@ -262,12 +257,11 @@ def _difference(
     """
     scatter = _scatter(known, repeat)
     weights = _weights([_of_wider_side(run) + scatter.value for run in known])
-    mean = math.fsum(weight * run.value for weight, run in zip(weights, known, strict=True))
+    mean = _weighted(weights, [run.value for run in known])
 
     def apart(of_after: Variance, of_known: Iterable[Variance], factor: float = 1.0) -> Variance:
         """The variance of the run's number less ``factor`` times the mean of the others."""
-        own = [weight * factor for weight in weights]
-        squares = [factor**2 for factor in own]
+        squares = [(weight * factor) ** 2 for weight in weights]
         of_mean = [
             Variance(part.value * square, part.freedom)
             for part, square in zip(of_known, squares, strict=True)
@@ -300,15 +294,11 @@ def _scatter(known: Sequence[Estimate], repeat: Repeat) -> Variance:
     elsewhere = Variance(repeat.variance(middle), float(REPEAT_FREEDOM))
     if len(known) < 2:
         return elsewhere
-    weights = _weights([_of_wider_side(run) for run in known])
-    mean = math.fsum(weight * run.value for weight, run in zip(weights, known, strict=True))
-    seen = math.fsum(
-        weight * (run.value - mean) ** 2 for weight, run in zip(weights, known, strict=True)
-    )
-    own = math.fsum(
-        weight * (1 - weight) * _of_wider_side(run)
-        for weight, run in zip(weights, known, strict=True)
-    )
+    variances = [_of_wider_side(run) for run in known]
+    weights = _weights(variances)
+    mean = _weighted(weights, [run.value for run in known])
+    seen = _weighted(weights, [(run.value - mean) ** 2 for run in known])
+    own = _weighted([weight * (1 - weight) for weight in weights], variances)
     squares = math.fsum(weight**2 for weight in weights)
     # How many runs of equal weight know as much; one of them says nothing of the scatter.
     worth = 1 / squares
@@ -322,6 +312,10 @@ def _scatter(known: Sequence[Estimate], repeat: Repeat) -> Variance:
 
 def _of_wider_side(run: Estimate) -> float:
     return max(below(run).value, above(run).value)
+
+
+def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
+    return math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
 
 
 def _weights(variances: Sequence[float]) -> list[float]:

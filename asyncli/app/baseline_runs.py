@@ -4,7 +4,6 @@ takes memory that the soak's own process must not have.
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.compare import hindrance, is_of_plan
+from asyncli.analysis.measured import facts, measure
 from asyncli.analysis.worsening import COMPARABLE, BaselineRun
 from asyncli.model.errors import AsyncliError, HostError, PlanError
 from asyncli.model.own_process import command_of, environment_of
@@ -20,10 +21,10 @@ from asyncli.model.plan import Plan, load_plan, plan_document
 from asyncli.model.private_values import recorded_document
 from asyncli.model.run import Run
 from asyncli.model.text import printable
-from asyncli.report.analyses import analyse
-from asyncli.report.relative_limits import judge_worsenings
-from asyncli.report.summary import Summary
+from asyncli.report.live_thresholds import relative_limits
+from asyncli.report.summary import Summary, summarise
 from asyncli.report.thresholds import parse
+from asyncli.store.reader import read_run
 
 # Each takes about a second to measure.
 _MOST_OF_A_FOLDER = 30
@@ -39,23 +40,14 @@ class _Asked(msgspec.Struct):
     plan: dict[str, Any]
 
 
-class _ReadRuns(msgspec.Struct):
-    """``problem``: why the soak cannot compare with them; "" if it can. ``left_out``: why files of
-    folders were not used.
-    """
-
-    runs: tuple[BaselineRun, ...] = ()
-    problem: str = ""
-    left_out: tuple[str, ...] = ()
-
-
 class BaselineRuns(msgspec.Struct, frozen=True):
     """The runs that a soak compares with, in order of their start; and in one line each, why files
-    of a folder are not among them.
+    of a folder are not among them. ``problem``: why it cannot compare with them; "" if it can.
     """
 
     runs: tuple[BaselineRun, ...] = ()
     left_out: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def read_baseline_runs(plan: Plan) -> BaselineRuns:
@@ -75,23 +67,20 @@ def read_baseline_runs(plan: Plan) -> BaselineRuns:
         check=False,
     )
     try:
-        answer = msgspec.json.decode(done.stdout, type=_ReadRuns)
+        known = msgspec.json.decode(done.stdout, type=BaselineRuns)
     except msgspec.MsgspecError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HostError(f"{_OPTION}: its runs were not read: {last_line}") from None
-    if answer.problem:
-        raise PlanError(f"{_OPTION}: {answer.problem}")
-    _require_numbers(plan, answer.runs)
-    return BaselineRuns(answer.runs, answer.left_out)
+    if known.problem:
+        raise PlanError(f"{_OPTION}: {known.problem}")
+    _require_numbers(plan, known.runs)
+    return known
 
 
 def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
     """Raise :class:`PlanError` for a limit that could not be decided, whatever is measured."""
-    for text in plan.fail_if:
-        limit = parse(text, Summary)
-        if not limit.is_relative:
-            continue
-        key = COMPARABLE[limit.key]
+    for text in relative_limits(plan):
+        key = COMPARABLE[parse(text, Summary).key]
         if not any(key in run.numbers for run in runs):
             raise PlanError(
                 f"--fail-if {text!r}: no baseline run has this number; in {runs[0].name}: "
@@ -99,7 +88,7 @@ def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
             )
 
 
-def _answer(asked: _Asked) -> _ReadRuns:
+def _answer(asked: _Asked) -> BaselineRuns:
     runs: dict[str, BaselineRun] = {}
     left_out: list[str] = []
     try:
@@ -115,9 +104,9 @@ def _answer(asked: _Asked) -> _ReadRuns:
                 of_folder = [_read(path, of_plan, is_named=True)]
             runs.update({run.id: run for run in of_folder})
     except AsyncliError as error:
-        return _ReadRuns(problem=printable(str(error)))
+        return BaselineRuns(problem=printable(str(error)))
     in_order = sorted(runs.values(), key=lambda run: run.started)
-    return _ReadRuns(tuple(in_order), left_out=tuple(map(printable, left_out)))
+    return BaselineRuns(tuple(in_order), tuple(map(printable, left_out)))
 
 
 def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:
@@ -155,10 +144,6 @@ def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> Baseline
     """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a soak of a
     plan with these facts; and, unless the user named it, if it was worse than its own baseline.
     """
-    from asyncli.analysis.compare import hindrance
-    from asyncli.analysis.measured import measure
-    from asyncli.store.reader import read_run
-
     run = read_run(path)
     why = hindrance(str(path), run)
     if why is not None:
@@ -173,31 +158,20 @@ def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> Baseline
 
 def _was_worse(run: Run) -> bool:
     """Whether a run crossed a limit that compares with earlier runs."""
-    relative = []
-    for text in run.plan.fail_if:
-        # Another version may have had other limits.
-        with contextlib.suppress(ValueError):
-            limit = parse(text, Summary)
-            if limit.is_relative:
-                relative.append(limit)
-    if not relative:
+    if not run.plan.baseline_runs:
         return False
-    outcomes = judge_worsenings(run, relative, analyse(run))
-    return any(outcome.crossed for outcome in outcomes)
+    limits = summarise(run).limits
+    return any(limit.against is not None and limit.kept is False for limit in limits)
 
 
 def _facts_of_plan(plan: Plan) -> dict[str, Any]:
     """What two runs must have in common to be compared: all of the plan but where the server is,
     and how long connections are held.
     """
-    from asyncli.analysis.compare import is_of_plan
-    from asyncli.analysis.measured import facts
-
     known = facts(plan, {})
-    of_plan = {key: value for key, value in known.items() if is_of_plan(key)}
-    for key in _MAY_DIFFER:
-        of_plan.pop(key, None)
-    return of_plan
+    return {
+        key: value for key, value in known.items() if is_of_plan(key) and key not in _MAY_DIFFER
+    }
 
 
 def _require_same_plan(path: Path, of_run: Mapping[str, Any], of_plan: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncli.analysis.compare import Comparison, compare
 from asyncli.analysis.sizing import Sizing, size
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
@@ -16,7 +17,6 @@ from asyncli.report.summary import Summary, summarise
 from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
-    from asyncli.analysis.compare import Comparison
     from asyncli.report.document import Picture
 
 
@@ -83,8 +83,7 @@ def read_results(path: str | os.PathLike[str]) -> Results:
 
 def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:
     """The differences between runs: (file, its records if already read)."""
-    # A soak compares nothing, and each would import it.
-    from asyncli.analysis.compare import compare
+    # A soak prints no comparison, and each would import it.
     from asyncli.report.comparison_report import measure_files
 
     return compare(measure_files(runs))

@@ -47,6 +47,7 @@ from asyncli.model.records import Finding, Sample
 from asyncli.model.template import Data
 from asyncli.preflight.host_limits import Limits
 from asyncli.report.cost_so_far import CostSoFar, decided
+from asyncli.report.relative_limits import BASELINE_RUNS
 from asyncli.store.private_file import delete_private
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
@@ -386,7 +387,7 @@ class Soak:
         if self._data is not None:
             environment["data"] = described(self._data)
         if self._baseline.runs:
-            environment["baseline_runs"] = msgspec.to_builtins(self._baseline.runs)
+            environment[BASELINE_RUNS] = msgspec.to_builtins(self._baseline.runs)
         return environment
 
     async def _close_run_file(
