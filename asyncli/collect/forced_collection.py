@@ -15,8 +15,9 @@ import os
 import re
 import shlex
 import signal
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli.collect.http import KeptConnection
@@ -41,6 +42,22 @@ LARGEST_HEAP = 1e9
 #: Node's inspector, unless --inspect-port names another.
 _INSPECTOR = "http://127.0.0.1:9229"
 _INSPECTOR_LINK = "ws://127.0.0.1:9229/"
+_TURN_AT_INSPECTOR = "\0asyncli inspector 127.0.0.1:9229"
+# Node's account of each collection (nodejs.org, "v8.GCProfiler", since 18.15).
+_START_PROFILER = """
+(() => {
+  const { GCProfiler } = require("v8");
+  if (GCProfiler === undefined) return null;
+  const profiler = new GCProfiler();
+  profiler.start();
+  return profiler;
+})()
+"""
+_STOP_PROFILER = """
+function () {
+  return this.stop().statistics.at(-1).afterGC.heapStatistics.usedHeapSize;
+}
+"""
 # How long Node may take to open its inspector, or to close it (s).
 _INSPECTOR_OPENS_S = 3.0
 _POLL_S = 0.02
@@ -134,10 +151,11 @@ async def _of_node(pid: int) -> float:
 
     _require_same_network(pid)
     _require_debug_signal(pid)
-    _signal(pid, signal.SIGUSR1)
     # Whoever has the port may answer anything, and the server may end at any time.
     try:
-        return await _by_inspector(pid)
+        async with _turn_at_inspector():
+            _signal(pid, signal.SIGUSR1)
+            return await _by_inspector(pid)
     except (aiohttp.ClientError, OSError) as error:
         raise PeerError(
             f"--collect auto: Node's inspector of process {pid} ended ({reason_of_failure(error)})"
@@ -147,6 +165,25 @@ async def _of_node(pid: int) -> float:
             "--collect auto: what listens at port 9229 is no inspector of Node; end it, or leave "
             "--collect out"
         ) from None
+
+
+@contextlib.asynccontextmanager
+async def _turn_at_inspector() -> AsyncIterator[None]:
+    """Held by one soak of this network at a time: each Node opens its inspector at the same port.
+
+    A name without a file (unix(7), "abstract") is free again when its process ends, however it
+    does.
+    """
+    with socket.socket(socket.AF_UNIX) as turn:
+        while True:
+            try:
+                turn.bind(_TURN_AT_INSPECTOR)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            await asyncio.sleep(_POLL_S)
+        yield
 
 
 async def _by_inspector(pid: int) -> float:
@@ -167,14 +204,40 @@ async def _by_inspector(pid: int) -> float:
                     "end that one's inspector, or start the server with an --inspect-port of its "
                     "own and --collect COMMAND"
                 )
-            await inspector.ask("HeapProfiler.collectGarbage")
-            usage = await inspector.ask("Runtime.getHeapUsage")
-            # Its port was closed before, so it is closed again: it lets anybody run code.
-            await inspector.ask(
-                "Runtime.evaluate", expression="setTimeout(() => process._debugEnd(), 10); 0"
-            )
-        await _inspector_closed(session)
-    return float(usage["usedSize"])
+            try:
+                return await _alive_after_collection(inspector)
+            finally:
+                # Its port was closed before, so it is closed again: it lets anybody run code.
+                with contextlib.suppress(PeerError, aiohttp.ClientError, OSError):
+                    await inspector.ask(
+                        "Runtime.evaluate",
+                        expression="setTimeout(() => process._debugEnd(), 10); 0",
+                    )
+                await link.close()
+                await _inspector_closed(session)
+
+
+async def _alive_after_collection(inspector: _Inspector) -> float:
+    """What was alive (bytes) when the collection ended, by V8's own account of it: what is read
+    only an answer later has what the server allocated meanwhile (up to 240 kB).
+    """
+    started = await inspector.ask(
+        "Runtime.evaluate", expression=_START_PROFILER, includeCommandLineAPI=True
+    )
+    profiler = started["result"].get("objectId")
+    if profiler is None:
+        raise PeerError(
+            "--collect auto: Node before 18.15 does not say what is alive after a collection; "
+            "use a later one, or name a command: --collect COMMAND"
+        )
+    await inspector.ask("HeapProfiler.collectGarbage")
+    stopped = await inspector.ask(
+        "Runtime.callFunctionOn",
+        objectId=profiler,
+        functionDeclaration=_STOP_PROFILER,
+        returnByValue=True,
+    )
+    return float(stopped["result"]["value"])
 
 
 def _require_debug_signal(pid: int) -> None:

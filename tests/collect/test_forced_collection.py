@@ -177,7 +177,8 @@ async def refused_by(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Seq
 
 LIST = '[{"webSocketDebuggerUrl": "ws://127.0.0.1:PORT/link"}]'
 IS_PID = '{"id": 1, "result": {"result": {"value": PID}}}'
-DONE = '{"id": 2, "result": {}}'
+PROFILES = '{"id": 2, "result": {"result": {"objectId": "1"}}}'
+DONE = '{"id": 3, "result": {}}'
 
 
 @pytest.mark.parametrize(
@@ -192,11 +193,14 @@ DONE = '{"id": 2, "result": {}}'
         (LIST, ("no JSON",), "no inspector"),
         (LIST, ('{"id": 1, "result": {"result": 5}}',), "no inspector"),
         (LIST, ('{"id": 1, "result": {"result": {"value": 1}}}',), "another program"),
-        (LIST, (IS_PID, '{"id": 2, "error": {}}'), "refused HeapProfiler.collectGarbage"),
-        (LIST, (IS_PID, DONE), "ended at Runtime.getHeapUsage"),
-        (LIST, (IS_PID, DONE, '{"id": 3, "result": {}}', '{"id": 4, "result": {}}'), "no inspector"),
+        (LIST, (IS_PID, '{"id": 2, "result": {}}'), "no inspector"),
+        (LIST, (IS_PID, '{"id": 2, "result": {"result": {"value": null}}}'), "before 18.15"),
+        (LIST, (IS_PID, PROFILES, '{"id": 3, "error": {}}'), "refused HeapProfiler.collectGarbage"),
+        (LIST, (IS_PID, PROFILES, DONE), "ended at Runtime.callFunctionOn"),
+        (LIST, (IS_PID, PROFILES, DONE, '{"id": 4, "result": {}}'), "no inspector"),
+        (LIST, (IS_PID, PROFILES, DONE, '{"id": 4, "result": {"result": {"value": "x"}}}'), "no inspector"),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 async def test_what_is_no_inspector_is_told(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Sequence[str], says: str) -> None:
     assert says in await refused_by(monkeypatch, listing, answers)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agents import TOKEN, AnAgent, token_file
 from contract import document
@@ -145,17 +145,25 @@ def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {finding["code"]: finding for finding in summary["findings"]}
 
 
+INSPECTOR = 9229
+
+
+def listens_at(pid: int) -> set[int]:
+    """The ports at which a process listens."""
+    sockets = psutil.Process(pid).net_connections("tcp")
+    return {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+
+
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("no Node on this host")
     program = _NODE.replace("kept.delete(socket)", "0") if leaks else _NODE
-    with serving([node, "-e", program]) as url:
+    with serving_process([node, "-e", program]) as (url, pid):
         run, summary = soaked(tmp_path, url, "--collect", "auto")
         # It lets anybody on this host run code in the server.
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", 9229), 1.0)
+        assert INSPECTOR not in listens_at(pid)
     live = summary["cost"]["live"]
     assert (live["forced"], live["collections"]) == (True, 7)
     assert 15_000 < live["bytes_per_connection"] < 40_000
@@ -217,8 +225,7 @@ def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
             # Another session's soak is not stopped by somebody else.
             assert agent.ask("/v1/collection", "POST", b"", **_BEARER)[0] == 409
             _, summary = soaked(tmp_path, url, *asked, agent.url)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", 9229), 1.0)
+        assert INSPECTOR not in listens_at(pid)
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "--allow-collect" in refused.err
     assert (status, b"--allow-collect" in answer) == (403, True)
@@ -227,6 +234,15 @@ def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
     assert 15_000 < live["bytes_per_connection"] < 40_000
     assert findings(summary)["collections_forced"]["fields"]["collections"] == 9
     assert "live" in summary["residue"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
+async def test_two_soaks_do_not_take_each_other_s_inspector() -> None:
+    node = ["node", "-e", "console.log(1); setInterval(() => 0, 9999)"]
+    with serving_process(node) as (_, first), serving_process(node) as (_, second):
+        for _ in range(5):
+            alive = await asyncio.gather(by_runtime("node", first)(), by_runtime("node", second)())
+            assert min(alive) > 1e6
 
 
 @pytest.mark.namespaces
