@@ -40,6 +40,9 @@ from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes
 
+# With one reading fewer the interval is three times as wide, by Student's t alone, and no reading
+# can be seen to be off the line.
+_FEWEST_OF_A_LINE = FEWEST_POINTS + 1
 # One of these is on each page of a heap.
 _OF_HEAP = (metrics.RUNTIME_HEAP_BYTES, metrics.RUNTIME_LIVE_BYTES)
 # What only a collection changes.
@@ -446,7 +449,7 @@ def _line(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     """
     connected = [reading for reading in readings if reading.n > 0]
     before = [reading for reading in readings if reading.t_s <= run.first_connect_s]
-    if len(connected) + bool(before) < FEWEST:
+    if len(connected) + bool(before) < _FEWEST_OF_A_LINE:
         return None
     # Those that all come in the hold show one level.
     places = sorted({reading.n for reading in connected})

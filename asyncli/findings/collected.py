@@ -61,7 +61,7 @@ def live_unknown(
             "let the ramp rest, so that more come between: --plateaus 5",
         )
     remedy = (
-        "hold more connections, which fill the heap more often: a line needs four collections, "
+        "hold more connections, which fill the heap more often: a line needs three collections, "
         "some of them while connections are opened"
     )
     asking = collect_flags(kind) or BY_COMMAND

@@ -14,10 +14,11 @@ LIVE, STACKS, FIXED = 10_000.0, 8_000.0, 300e3
 
 def of_go(
     run: Run, *, share: float = 1.0, garbage_per_s: float = 0.4e6, least_goal: float = 4.2e6, says_live: bool = False, leak_per_s: float = 0.0,
+    seed: int = 7,
 ) -> Run:  # fmt: skip
     """The pages of a Go server that holds ``share`` of the run's connections: its heap fills up to its goal, which is twice what was
     alive at the last collection and never below ``least_goal``."""
-    chance = random.Random(7)
+    chance = random.Random(seed)
     heap, goal, collected_at, live_then = FIXED, least_goal, 0.0, FIXED
     before_s = 0.0
 

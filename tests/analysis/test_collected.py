@@ -86,6 +86,15 @@ def test_too_few_collections_are_no_line() -> None:
     assert (unknown.code, unknown.fields["collections"]) == ("live_unknown", 0)
 
 
+def test_three_collections_are_a_line_of_wide_intervals() -> None:
+    """Beside the page before the first connect. How wide is Student's to say."""
+    known = [heap_of(of_go(soak(), least_goal=6e6, garbage_per_s=0.1e6, seed=seed)).live for seed in range(40)]
+    of_three = [live for live in known if live is not None and live.collections == 3]
+    assert len(of_three) == 40
+    held = sum(live.ci95[0] <= LIVE <= live.ci95[1] for live in of_three)
+    assert held >= 0.9 * 40
+
+
 def test_asked_collections_need_rests_in_the_ramp() -> None:
     """Those before the ramp and at the hold's end are two points."""
     run = of_go(soak())
