@@ -114,7 +114,9 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
 async def compare_collected(name: str, options: argparse.Namespace, folder: Path) -> None:
     count = options.collected_connections
     setup = Setup(count, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
-    truth = await truth_of(name, count, options, folder, since=count / setup.plateaus)
+    truth = await truth_of(
+        name, count, options, folder, since=count / setup.plateaus, reads_page=False
+    )
     print(f"{name}, {count} connections: live {truth}", flush=True)
     label = "collected"
     if count != 450:
@@ -128,16 +130,26 @@ async def compare_collected(name: str, options: argparse.Namespace, folder: Path
 
 
 async def truth_of(
-    name: str, connections: int, options: argparse.Namespace, folder: Path, since: float = 0.0
+    name: str,
+    connections: int,
+    options: argparse.Namespace,
+    folder: Path,
+    *,
+    since: float = 0.0,
+    reads_page: bool = True,
 ) -> Truth | None:
     """The mean of several runs with eight plateaus; None if one of them tells no cost. ``since``:
-    by a line through their collections with so many connections or more.
+    by a line through their collections with so many connections or more. ``reads_page``: as those
+    that are judged: to make a page costs memory too, in Node some kB each second.
     """
-    setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
+    setup = Setup(
+        connections, options.ramp, hold=10, plateaus=8, plateau_rest=6, reads_page=reads_page
+    )
+    label = "forced" if reads_page else "forced-alone"
     values = []
     half_width = 0.0
     for number in range(options.truths):
-        run = await run_of(name, setup, folder / f"{name}-forced-{connections}-{number}.db")
+        run = await run_of(name, setup, folder / f"{name}-{label}-{connections}-{number}.db")
         live = costs(run).heap.live
         if live is None:
             return None
