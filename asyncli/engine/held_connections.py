@@ -6,8 +6,8 @@ interprets a peer's bytes. Rules:
 
 - No handle is closed before the batch of events is done, so none can come back as another
 connection within it.
-- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt); rows
-in CONNECTING, HANDSHAKE and
+- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt), and
+in the queue of comebacks.py while it is AWAY; rows in CONNECTING, HANDSHAKE and
   AWAITING are in dictionaries in the order of their start, which is the order of their deadlines.
 - Lateness and latency count from the due instant: a stalled generator cannot make the server look
 good.
@@ -21,11 +21,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from asyncli.core.events import Reconnect
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
     ABORTS,
     ANNOUNCED,
     AWAITING,
+    AWAY,
     BACKOFF,
     CLOSING,
     CONNECTING,
@@ -41,12 +43,19 @@ from asyncli.core.life import (
 )
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
+from asyncli.engine.comebacks import Comebacks
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.quotation import Quotation
-from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
+from asyncli.model.records import (
+    SENT_AGAIN_S,
+    Deaths,
+    ProtocolCounts,
+    TcpCounts,
+    Tick,
+)
 from asyncli.model.text import brief
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
@@ -76,7 +85,7 @@ class HeldConnections:
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
         self._seed, self._keepalive_s = shard.seed, shard.keepalive_s
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol, self._fields = shard.new_protocol(self._number), shard.fields(self._number)
+        self._protocol, self._fields = shard.new_protocol(self.number), shard.fields(self.number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._heartbeat_for, self._targets = (
             self._protocol.heartbeat_for,
@@ -109,6 +118,8 @@ class HeldConnections:
             rows
         )  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
+        self.comebacks = Comebacks(shard.reconnect or Reconnect(), shard.seed, self.number)
+        self._has_policy = shard.reconnect is not None
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
         self.closing: dict[int, float] = {}
@@ -166,9 +177,11 @@ class HeldConnections:
             self._heartbeat,
             self._handshake is not None,
         )
+        # Back is the first answer.
+        beat = beat or self._asks_at_once(rows.start)
         connected: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
-        for number, row in enumerate(rows, self._number(rows.start)):
+        for number, row in enumerate(rows, self.number(rows.start)):
             turn, place = divmod(number, len(live))
             destination = live[place]
             if failed_at or not proven[destination]:
@@ -214,6 +227,38 @@ class HeldConnections:
         else:
             self._establish(connected, beat)
 
+    def _asks_at_once(self, row: int) -> bool:
+        """Whether a row that comes back from an event sends a heartbeat at once, whatever the plan
+        says of first ones.
+        """
+        return row in self.comebacks.event_of and self._silence_s is None
+
+    def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
+        """End the connection of a row, which comes back; ``abort``: by RST."""
+        counts = self.comebacks.counts_of(event)
+        counts.chosen += 1
+        state = self.state[row]
+        if state not in (IDLE, AWAITING):
+            counts.absent += 1
+            return
+        now = self._net.clock()
+        counts.ended += 1
+        if state == AWAITING:
+            counts.asked += 1
+            del self.awaiting[row]
+            self._beats[row] += 1
+        else:
+            self.wheel.remove(row)
+        self._protocol.forget(row)
+        self._unsent.pop(row, None)
+        self._retransmitted[row] = 0
+        self._free_row(row, abort)
+        self.held -= 1
+        self._retries[row] = 0
+        self.state[row] = AWAY
+        self.comebacks.event_of[row] = event
+        self.comebacks.at(row, now + self.comebacks.wait_s(row, failed=0))
+
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the heartbeat of an idle row, due at ``due``; the row is not in the wheel."""
         if self._silence_s is not None:
@@ -250,7 +295,7 @@ class HeldConnections:
             self._retries[row] = min(255, retry + 1)
             yield (
                 now
-                + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry),
+                + backoff_s(self._seed, self.number(row), (self._beats[row] << 8) | retry, retry),
                 row,
             )
 
@@ -317,6 +362,7 @@ class HeldConnections:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
         tick.tcp, self._tcp = self._tcp, TcpCounts()
+        tick.events = self.comebacks.take_counts()
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
             counts = ProtocolCounts(
@@ -343,7 +389,7 @@ class HeldConnections:
         for row in range(self.rows):
             if state[row] == IDLE:
                 add_idle_ms((now - heard[row]) * 1e3)
-            elif state[row] == BACKOFF:
+            elif state[row] in (BACKOFF, AWAY):
                 state[row] = DEAD
 
     def close(self, row: int) -> None:
@@ -371,7 +417,7 @@ class HeldConnections:
 
     # -- a connection's life
 
-    def _number(self, row: int) -> int:
+    def number(self, row: int) -> int:
         """The number of this row's connection in the run: batch j belongs to worker j mod n."""
         batch, place = divmod(row, self._batch_size)
         return (batch * self._workers + self._worker) * self._batch_size + place
@@ -409,7 +455,8 @@ class HeldConnections:
 
     def _connected(self, row: int, handle: int) -> None:
         """A connect has succeeded or failed: the first send returns which."""
-        shakes, beat = self._handshake is not None, self._beats_at_once and not self.draining
+        shakes = self._handshake is not None
+        beat = (self._beats_at_once or self._asks_at_once(row)) and not self.draining
         # Bytes from an earlier try: a second call could make other ones.
         first = self._unsent.pop(row, b"")
         first = (first or self._first_words(row)) if beat or shakes else b""
@@ -427,7 +474,7 @@ class HeldConnections:
             self._end(row, event_of(error.errno))
             return
         self.tick.bytes_sent += taken
-        connected = [(row, self._number(row), self._net.clock())]
+        connected = [(row, self.number(row), self._net.clock())]
         if shakes:
             self._shake_hands(connected)
         else:
@@ -456,7 +503,7 @@ class HeldConnections:
         beat = self._beats_at_once and not self.draining
         reply += self._next_heartbeat(row) if beat else b""
         if not reply or self._write(row, reply):
-            self._establish([(row, self._number(row), now)], beat)
+            self._establish([(row, self.number(row), now)], beat)
 
     def _establish(self, connected: list[tuple[int, int, float]], beat_sent: bool) -> None:
         """These connects succeeded: (row, its connection's number, instant); ``beat_sent``: the
@@ -488,15 +535,19 @@ class HeldConnections:
             self.addresses.failed_at,
             self._silence_s,
         )
+        coming_back = self.comebacks.event_of
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
-            connect_us(took_s * 1e6)
-            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
-                self._tcp.connects += 1
-            if lives[row]:
-                tick.reopened += 1
-            elif not retries[row]:
-                self.first_pending -= 1
+            if coming_back and row in coming_back:
+                self._connected_again(row, took_s, now, beat_sent)
+            else:
+                connect_us(took_s * 1e6)
+                if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+                    self._tcp.connects += 1
+                if lives[row]:
+                    tick.reopened += 1
+                elif not retries[row]:
+                    self.first_pending -= 1
             lives[row] += 1
             proven[aim[row]] = True
             if failed_at:
@@ -513,6 +564,14 @@ class HeldConnections:
         tick.opened += len(connected)
         tick.sent += len(connected) if beat_sent else 0
         self.held += len(connected)
+
+    def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
+        """The connect of an event's row succeeded. It is back if the peer has answered its
+        handshake, or if the protocol asks nothing.
+        """
+        self.comebacks.connected(row, took_s)
+        if self._handshake is not None or not beat_sent:
+            self.comebacks.back(row, now)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
         net, tick = self._net, self.tick
@@ -541,7 +600,11 @@ class HeldConnections:
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
         latency_s = now - self.wheel.due[row]
-        tick.latency_us.add(latency_s * 1e6)
+        coming_back = self.comebacks.event_of
+        if coming_back and row in coming_back:
+            self.comebacks.back(row, now, answer_s=latency_s)
+        else:
+            tick.latency_us.add(latency_s * 1e6)
         if latency_s > SENT_AGAIN_S:
             self._count_sent_again(row, handle)
         self._requests[row] += 1
@@ -554,7 +617,7 @@ class HeldConnections:
         elif not self.draining:
             self.wheel.add(
                 row,
-                now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s),
+                now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
 
     def _sent_again(self, row: int, handle: int) -> int:
@@ -722,14 +785,16 @@ class HeldConnections:
         if handle >= 0:
             self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
+        is_of_event = row in self.comebacks.event_of
         if state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
-                self.state[row] = BACKOFF
-                self.wheel.add(row, now)
+                self._retry_at(row, now)
                 return
-            if why == "handshake_refused":
+            if why == "handshake_refused" and not is_of_event:
                 silent = f"{'closed' if event == EOF else 'reset'} without an answer"
                 self._count_reason(row, self._counts.refused, reason or silent)
+        elif is_of_event:
+            self._end_phantom(row, in_wheel)
         else:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
@@ -764,12 +829,53 @@ class HeldConnections:
                 deaths.in_message += in_message
                 deaths.requests.add(self._requests[row])
         if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
-            self.state[row] = BACKOFF
-            attempt = (self._lives[row] << 8) | self._retries[row]
-            wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])
-            self.wheel.add(row, now + self._protocol.reopen_delay_s(row) + wait_s)
+            self._reopen_later(row, now)
         else:
             self.state[row] = DEAD
+
+    def _end_phantom(self, row: int, in_wheel: bool) -> None:
+        """The new connection of an event's row ended before its first answer."""
+        self.held -= 1
+        asked = row in self.awaiting
+        if asked:
+            del self.awaiting[row]
+            self._beats[row] += 1
+        elif in_wheel and not self.draining:
+            self.wheel.remove(row)
+        self._retries[row] = min(255, self._retries[row] + 1)
+        self.comebacks.unanswered(row, asked=asked)
+
+    def _reopen_later(self, row: int, now: float) -> None:
+        """Have a row connect again: by the plan's policy, or where it has none with a backoff, at
+        most as fast as the ramp.
+        """
+        at_least_s = self._protocol.reopen_delay_s(row)
+        if self._comes_by_policy(row):
+            self.state[row] = AWAY
+            wait_s = self.comebacks.wait_s(row, self._retries[row])
+            self.comebacks.at(row, now + max(wait_s, at_least_s))
+            return
+        self.state[row] = BACKOFF
+        attempt = (self._lives[row] << 8) | self._retries[row]
+        wait_s = backoff_s(self._seed, self.number(row), attempt, self._retries[row])
+        self.wheel.add(row, now + at_least_s + wait_s)
+
+    def _comes_by_policy(self, row: int) -> bool:
+        """Whether a row that ended comes back by the plan's policy. One that was never established
+        belongs to the ramp.
+        """
+        if row in self.comebacks.event_of:
+            return True
+        return self._has_policy and self._lives[row] > 0
+
+    def _retry_at(self, row: int, now: float) -> None:
+        """Have a row connect at once, at another address."""
+        if self._comes_by_policy(row):
+            self.state[row] = AWAY
+            self.comebacks.at(row, now)
+            return
+        self.state[row] = BACKOFF
+        self.wheel.add(row, now)
 
     def _end_sent_again(self, row: int, handle: int, event: str) -> None:
         """Count what a connection that ends has sent again, and whether its first request was in
@@ -797,7 +903,8 @@ class HeldConnections:
             return True
         if not self._lives[row] and not self._retries[row]:
             self.first_pending -= 1
-        tick.failures[why] = tick.failures.get(why, 0) + 1
+        if not self.comebacks.failed(row, why):
+            tick.failures[why] = tick.failures.get(why, 0) + 1
         self._retries[row] = min(255, self._retries[row] + 1)
         return False
 

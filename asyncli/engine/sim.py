@@ -338,6 +338,8 @@ def simulate(
     net = net or SimNet(server)
     table = ConnectionTable(shard, 0, net)
     table.start(net.now)
+    events_s = [event.after_s(hold_s) for event in shard.events]
+    table.hold(net.now + shard.ramp.end_s, events_s)
     start, second, upcoming = net.now, 0, table.turn()
     drain_at = start + shard.ramp.end_s + hold_s
     draining = False

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.core.events import Reconnect
 from asyncli.core.ramp import Ramp
 from asyncli.model import values
 from asyncli.model.consistency import require_consistent
@@ -24,11 +25,23 @@ from asyncli.model.mqtt_values import (
     parse_version,
 )
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
+from asyncli.model.planned_events import (
+    PlannedEvent,
+    parse_events,
+    parse_reconnect,
+)
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
 from asyncli.model.status_place import parse_metrics_url, parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
-from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
+from asyncli.model.units import (
+    LONGEST_S,
+    format_duration,
+    parse_count,
+    parse_duration,
+    parse_pace,
+    shown,
+)
 
 _AN_HOUR = 3600.0
 # Longer than the minute after which proxies close silent connections (WHATWG's specification), so
@@ -135,6 +148,10 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     subscribe: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
+    #: What is done in the hold, and how clients come back from it and from the server's own closes.
+    #: None: with a backoff; from the server's own closes at most as fast as the ramp.
+    events: tuple[PlannedEvent, ...] = ()
+    reconnect: Reconnect | None = None
     #: Limits on the run's numbers, as expressions; a crossed one fails the run
     #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
@@ -313,6 +330,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "subscribe": ("subscribe", values.each_of(parse_subscription)),
     "first_beat": ("first_beat", values.one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", values.parse_boolean),
+    "events": ("events", parse_events),
+    "reconnect": ("reconnect", parse_reconnect),
     "ca": ("ca", values.parse_file),
     "client_cert": ("client_cert", values.parse_file),
     "client_key": ("client_key", values.parse_file),
@@ -356,6 +375,8 @@ class Layer(msgspec.Struct, frozen=True):
             return self.where.format(key=key)
         if key == "urls":
             return "URL"
+        if key == "events":
+            return "--at"
         return self.where.format(key=key.replace("_", "-"))
 
 
@@ -447,7 +468,39 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
             f"{located['plateaus']}: more plateaus ({plan.plateaus}) than connections "
             f"({plan.connections}); write at most {plan.connections}"
         )
+    _require_room_for_events(plan, located.get("events", ""))
     return plan
+
+
+def _require_room_for_events(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` if the hold has no room for an event, or two are at one instant."""
+    has_end = plan.hold_s is not None or plan.hold_until is not None
+    words_at: dict[float, str] = {}
+    for event in plan.events:
+        told = f"{where} {event.when} '{event.words}'"
+        if not plan.reopen:
+            raise PlanError(
+                f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
+            )
+        if event.at_share is not None and not has_end:
+            raise PlanError(
+                f"{told}: the hold has no planned end; write a time after its start, such as 30s, "
+                "or --hold"
+            )
+        if event.at_share is not None and plan.hold_s is None:
+            # It is known when the hold begins.
+            continue
+        after_s = event.after_s(plan.hold_s)
+        if plan.hold_s is not None and after_s >= plan.hold_s:
+            raise PlanError(
+                f"{told}: the hold ends after {format_duration(plan.hold_s)}; write an earlier "
+                "time or a longer --hold"
+            )
+        if after_s in words_at:
+            raise PlanError(
+                f"{told}: '{words_at[after_s]}' is at the same instant; write another time"
+            )
+        words_at[after_s] = event.words
 
 
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
@@ -474,6 +527,8 @@ _OPTIONAL = frozenset(
         "metrics_map",
         "collect",
         "baseline_runs",
+        "events",
+        "reconnect",
     }
 )
 
