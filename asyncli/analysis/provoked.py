@@ -18,9 +18,6 @@ from asyncli.model.records import EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
 
-# A level is the median of so many readings or more.
-_FEWEST_READINGS = 2
-
 
 class Back(msgspec.Struct, frozen=True):
     """How long after the event so many of those who were ended had their first answer (s); None if
@@ -159,10 +156,10 @@ def _price(run: Run, window: Gap, memory: Series, counts: EventCounts) -> Server
 
 
 def _level(memory: Series, start_s: float, end_s: float) -> float | None:
-    values = memory.between(start_s, end_s).values
-    if len(values) < _FEWEST_READINGS:
+    readings = memory.between(start_s, end_s).values
+    if not readings:
         return None
-    return statistics.median(values)
+    return statistics.median(readings)
 
 
 def _counted(counter: Series, start_s: float, end_s: float) -> float | None:

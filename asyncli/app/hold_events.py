@@ -13,7 +13,7 @@ from asyncli.app.progress import Progress
 from asyncli.app.recorder import Recorder
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Hold
+from asyncli.engine.shard import HoldBegun
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import RunEvent
 
@@ -38,10 +38,11 @@ class HoldEvents:
             yield
             return
         begun_s = time.monotonic() - held_s
-        after_s = tuple(event.after_s(plan.hold_s) for event in plan.events)
-        self._generator.hold(Hold(begun_s, after_s))
+        events = plan.planned_events
+        after_s = tuple(event.after_s(plan.hold_s) for event in events)
+        self._generator.hold(HoldBegun(begun_s, after_s))
         coming = []
-        for number, (due_s, event) in enumerate(zip(after_s, plan.events, strict=True), start=1):
+        for number, (due_s, event) in enumerate(zip(after_s, events, strict=True), start=1):
             if due_s >= held_s:
                 coming.append((begun_s + due_s, number, event))
         coming.sort()

@@ -26,7 +26,7 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
-    Hold,
+    HoldBegun,
     ProcessUsage,
     Shard,
     Start,
@@ -103,7 +103,7 @@ class HostActor:
         match _decode_down.decode(order):
             case Start(t0=t0):
                 self._generator.begin(t0)
-            case Hold() as hold:
+            case HoldBegun() as hold:
                 self._generator.hold(hold)
             case Drain():
                 # Drain even if measuring fails: a repeated order is ignored.

@@ -74,7 +74,7 @@ class ClusterGenerator:
         self._out: asyncio.Queue[wire.Up | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._t0: float | None = None
-        self._hold: wire.Hold | None = None
+        self._hold: wire.HoldBegun | None = None
         self._draining = self._closed = False
         # Numbers of workers whose host was lost.
         self._idle: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class ClusterGenerator:
         for host in self._living():
             host.orders.put_nowait(wire.Start(t0 + host.clock.offset_s))
 
-    def hold(self, order: wire.Hold) -> None:
+    def hold(self, order: wire.HoldBegun) -> None:
         """The hold begins, and the instants of events are known."""
         self._hold = order
         for host in self._living():
@@ -438,5 +438,5 @@ class ClusterGenerator:
             )
 
 
-def _on_clock_of(host: RemoteHost, order: wire.Hold) -> wire.Hold:
+def _on_clock_of(host: RemoteHost, order: wire.HoldBegun) -> wire.HoldBegun:
     return msgspec.structs.replace(order, at=order.at + host.clock.offset_s)

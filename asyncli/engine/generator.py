@@ -17,7 +17,7 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
-    Hold,
+    HoldBegun,
     LoadShard,
     Ready,
     Shard,
@@ -91,7 +91,7 @@ class Generator:
         """Start the ramp at ``t0`` of the monotonic clock."""
         self._send(Start(t0))
 
-    def hold(self, order: Hold) -> None:
+    def hold(self, order: HoldBegun) -> None:
         """The hold begins, and the instants of events are known."""
         self._send(order)
 

@@ -523,31 +523,21 @@ class HeldConnections:
             self._lives,
             self._beats,
         )
-        connect_us, seed, keepalive_s, retries = (
-            tick.connect_us.add,
-            self._seed,
-            self._keepalive_s,
-            self._retries,
-        )
+        connect_us, seed, keepalive_s = tick.connect_us.add, self._seed, self._keepalive_s
         aim, proven, failed_at, silence_s = (
             self._destination,
             self.addresses.proven,
             self.addresses.failed_at,
             self._silence_s,
         )
-        coming_back = self.comebacks.event_of
+        event_of = self.comebacks.event_of
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
-            if coming_back and row in coming_back:
+            if row in event_of:
                 self._connected_again(row, took_s, now, beat_sent)
             else:
                 connect_us(took_s * 1e6)
-                if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
-                    self._tcp.connects += 1
-                if lives[row]:
-                    tick.reopened += 1
-                elif not retries[row]:
-                    self.first_pending -= 1
+                self._count_connect(row, took_s)
             lives[row] += 1
             proven[aim[row]] = True
             if failed_at:
@@ -564,6 +554,15 @@ class HeldConnections:
         tick.opened += len(connected)
         tick.sent += len(connected) if beat_sent else 0
         self.held += len(connected)
+
+    def _count_connect(self, row: int, took_s: float) -> None:
+        """Count a connect that no event asked for."""
+        if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+            self._tcp.connects += 1
+        if self._lives[row]:
+            self.tick.reopened += 1
+        elif not self._retries[row]:
+            self.first_pending -= 1
 
     def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
         """The connect of an event's row succeeded. It is back if the peer has answered its
@@ -600,8 +599,7 @@ class HeldConnections:
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
         latency_s = now - self.wheel.due[row]
-        coming_back = self.comebacks.event_of
-        if coming_back and row in coming_back:
+        if row in self.comebacks.event_of:
             self.comebacks.back(row, now, answer_s=latency_s)
         else:
             tick.latency_us.add(latency_s * 1e6)

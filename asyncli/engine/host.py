@@ -32,7 +32,7 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
-    Hold,
+    HoldBegun,
     HostFinding,
     LoadShard,
     Ready,
@@ -101,7 +101,7 @@ class WorkerHost:
         self._shard = shard
         self._links: dict[int, _Link] = {}
         self._t0: float | None = None
-        self._hold: Hold | None = None
+        self._hold: HoldBegun | None = None
         self._draining = False
         self._last_turn = math.inf
         # The second that is being merged, and the workers that have reported it. One at a time:
@@ -209,11 +209,11 @@ class WorkerHost:
                     return False
         return True
 
-    def _pass_on(self, order: Start | Hold | Drain | Stop, message: bytes) -> None:
+    def _pass_on(self, order: Start | HoldBegun | Drain | Stop, message: bytes) -> None:
         """Send an order to every worker."""
         if isinstance(order, Start):
             self._t0 = order.t0
-        elif isinstance(order, Hold):
+        elif isinstance(order, HoldBegun):
             self._hold = order
         self._draining |= isinstance(order, Drain)
         for link in self._links.values():

@@ -150,8 +150,8 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         offered_alpn=plan.offered_alpn,
         proxy_protocol=plan.proxy_protocol,
         data=data,
-        events=plan.events,
-        reconnect=plan.reconnect,
+        events=plan.planned_events,
+        reconnect=plan.policy,
     )
 
 
@@ -198,7 +198,7 @@ class Start(msgspec.Struct, tag=True):
     t0: float
 
 
-class Hold(msgspec.Struct, tag=True):
+class HoldBegun(msgspec.Struct, tag=True):
     """The hold began at ``at`` of the monotonic clock. ``events_s``: how long after it each event
     of the plan is due (s), in their order; those that are due already belong to an earlier part of
     the run.
@@ -316,7 +316,7 @@ class HostFinding(msgspec.Struct, tag=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-Down = Start | Hold | Drain | Stop | Adopt | Alive
+Down = Start | HoldBegun | Drain | Stop | Adopt | Alive
 Up = (
     Ready
     | Ticked

@@ -29,6 +29,8 @@ from asyncli.model.planned_events import (
     PlannedEvent,
     parse_events,
     parse_reconnect,
+    planned_event,
+    reconnect_of,
 )
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
@@ -150,8 +152,9 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reopen: bool = True
     #: What is done in the hold, and how clients come back from it and from the server's own closes.
     #: None: with a backoff; from the server's own closes at most as fast as the ramp.
-    events: tuple[PlannedEvent, ...] = ()
-    reconnect: Reconnect | None = None
+    #: As :mod:`asyncli.model.planned_events` reads them: "30s drop 30%", "jitter:10s".
+    events: tuple[str, ...] = ()
+    reconnect: str | None = None
     #: Limits on the run's numbers, as expressions; a crossed one fails the run
     #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
@@ -259,6 +262,18 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if PROTOCOLS[self.protocol].asks_by_http:
             return ("http/1.1",)
         return ()
+
+    @property
+    def planned_events(self) -> tuple[PlannedEvent, ...]:
+        """The parsed events, in the order of their numbers."""
+        return tuple(map(planned_event, self.events))
+
+    @property
+    def policy(self) -> Reconnect | None:
+        """How clients come back; None: with a backoff."""
+        if self.reconnect is None:
+            return None
+        return reconnect_of(self.reconnect)
 
     @property
     def asked_per_s(self) -> float:
@@ -476,7 +491,7 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
     """Raise :class:`PlanError` if the hold has no room for an event, or two are at one instant."""
     has_end = plan.hold_s is not None or plan.hold_until is not None
     words_at: dict[float, str] = {}
-    for event in plan.events:
+    for event in plan.planned_events:
         told = f"{where} {event.when} '{event.words}'"
         if not plan.reopen:
             raise PlanError(

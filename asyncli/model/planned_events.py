@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from asyncli.core.events import Reconnect
-from asyncli.model.units import LONGEST_S, exact_duration, format_duration, parse_duration, shown
+from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
 Deed = Literal["drop", "storm"]
@@ -21,16 +21,16 @@ _WORDS = "'drop 30%' or 'storm', both with how=fin if wanted"
 _POLICIES = "now, jitter:10s, backoff:1s..60s or fixed:3s"
 
 
-class PlannedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlannedEvent(msgspec.Struct, frozen=True):
     """An event. ``at_s``: when, in seconds after the hold's start; or ``at_share``: a share (0 to
     1) of the hold's planned length. ``share``: of all connections. ``how`` a connection is ended:
     by RST, or by FIN as a process that ends does.
     """
 
     do: Deed
-    at_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)] | None = None
-    at_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    at_s: float | None = None
+    at_share: float | None = None
+    share: float = 1.0
     how: How = "rst"
 
     def after_s(self, hold_s: float | None) -> float:
@@ -44,35 +44,44 @@ class PlannedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def words(self) -> str:
         """What it does, as ``--at`` has it: "drop 30% how=fin"."""
-        words = self.do if self.do == "storm" else f"{self.do} {100 * self.share:g}%"
+        words = self.do if self.do == "storm" else f"{self.do} {100 * self.share:.12g}%"
         return words if self.how == "rst" else f"{words} how={self.how}"
 
     @property
     def when(self) -> str:
         """When, as ``--at`` has it: "30s", "50%"."""
         if self.at_share is not None:
-            return f"{100 * self.at_share:g}%"
+            return f"{100 * self.at_share:.12g}%"
         assert self.at_s is not None
-        return format_duration(self.at_s)
+        return f"{self.at_s:.12g}s"
+
+    @property
+    def text(self) -> str:
+        """Both: "30s storm"."""
+        return f"{self.when} {self.words}"
 
 
-def parse_events(value: object) -> tuple[PlannedEvent, ...]:
-    """Events: pairs of a time and words, as flags give them, or tables, as plan files do. Raises
-    ValueError.
+def parse_events(value: object) -> tuple[str, ...]:
+    """Events, each as :func:`planned_event` reads it: from pairs of a time and words, as flags give
+    them, or tables, as plan files do. Raises ValueError.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
         raise ValueError(f"{shown(value)} is no list of events; write [[events]] at = '30s'")
-    return tuple(map(_parse_event, value))
+    return tuple(_parse_event(event).text for event in value)
+
+
+def planned_event(text: str) -> PlannedEvent:
+    """An event of a plan: "30s drop 30% how=fin". Raises ValueError."""
+    time, _, words = text.strip().partition(" ")
+    return _of_words(time, words)
 
 
 def _parse_event(value: object) -> PlannedEvent:
-    if isinstance(value, PlannedEvent):
-        if (value.at_s is None) == (value.at_share is None):
-            raise ValueError("an event has one time")
-        return value
+    if isinstance(value, str):
+        return planned_event(value)
     if isinstance(value, Mapping):
         return _of_table(value)
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
+    if isinstance(value, Sequence) and len(value) == 2:
         time, words = value
         return _of_words(time, str(words))
     raise ValueError(f"{shown(value)} is no event; write a time and {_WORDS}")
@@ -149,12 +158,15 @@ def parse_share(text: str) -> float:
     return share
 
 
-def parse_reconnect(value: object) -> Reconnect:
+def parse_reconnect(value: object) -> str:
+    """How clients come back, as :func:`reconnect_of` reads it. Raises ValueError."""
+    return policy_words(reconnect_of(value))
+
+
+def reconnect_of(value: object) -> Reconnect:
     """How clients come back: "now", "jitter:10s", "backoff:1s..60s", "fixed:3s". Raises
     ValueError.
     """
-    if isinstance(value, Reconnect):
-        return value
     text = str(value).strip()
     how, _, rest = text.partition(":")
     parse = _POLICY_PARSERS.get(how)
@@ -211,10 +223,16 @@ def _positive(text: str) -> float:
 
 def policy_words(policy: Reconnect) -> str:
     """A policy as ``--reconnect`` has it."""
+    first = f"{policy.first_s:.12g}s"
+    longest = f"{policy.longest_s:.12g}s"
     times = {
         "now": "",
-        "jitter": f":{policy.longest_s:g}s",
-        "fixed": f":{policy.first_s:g}s",
-        "backoff": f":{policy.first_s:g}s..{policy.longest_s:g}s",
+        "jitter": f":{longest}",
+        "fixed": f":{first}",
+        "backoff": f":{first}..{longest}",
     }
     return policy.how + times[policy.how]
+
+
+#: How clients come back from an event where the plan does not say.
+DEFAULT_RECONNECT = policy_words(Reconnect())

@@ -26,7 +26,6 @@ from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throt
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
-from asyncli.core.events import Reconnect
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
@@ -47,7 +46,7 @@ from asyncli.model.metrics import (
     SERVER_RSS_BYTES,
 )
 from asyncli.model.plan import Plan, shown_plan
-from asyncli.model.planned_events import policy_words
+from asyncli.model.planned_events import DEFAULT_RECONNECT
 from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
@@ -71,13 +70,14 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
     plan = run.plan
     memory, _ = server_memory(run, known.costs.holders)
     done = provoked(run, memory)
-    policy = policy_words(plan.reconnect or Reconnect())
+    policy = plan.reconnect or DEFAULT_RECONNECT
     parts = []
-    marks = len(plan.events)
+    events = plan.planned_events
+    marks = len(events)
     for event in run.events:
         number = event.fields.get("number")
-        if isinstance(number, int) and 0 < number <= len(plan.events):
-            planned = plan.events[number - 1]
+        if isinstance(number, int) and 0 < number <= len(events):
+            planned = events[number - 1]
             parts.append(summary_parts.EventPart.of_plan(event, planned, policy, done.get(number)))
         else:
             marks += 1
