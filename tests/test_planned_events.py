@@ -11,7 +11,7 @@ from asyncli.core.events import Reconnect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document, shown_plan
 from asyncli.model.plan_file import read_plan_file
-from asyncli.model.planned_events import PlannedEvent, parse_reconnect
+from asyncli.model.planned_events import PlannedEvent, parse_events, parse_reconnect
 
 
 def plan_of(**values: Any) -> Plan:
@@ -31,7 +31,8 @@ def test_flags_and_files_mean_the_same(tmp_path: Path) -> None:
     assert from_flags.policy == Reconnect("jitter", 0.0, 10.0)
     assert load_plan(plan_document(from_flags)) == from_flags
     shown = shown_plan(from_flags)
-    assert (shown["events"], shown["reconnect"]) == (("10s drop 30% how=fin", "50% storm"), "jitter:10s")
+    assert (shown["events"], shown["reconnect"]) == (from_flags.events, from_flags.reconnect)
+    assert parse_events(from_flags.events) == from_flags.events
 
 
 @pytest.mark.parametrize("text", ["now", "jitter:10s", "fixed:0.5s", "backoff:1s..60s"])

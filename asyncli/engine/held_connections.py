@@ -598,13 +598,7 @@ class HeldConnections:
         tick.answered += 1
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
-        latency_s = now - self.wheel.due[row]
-        if row in self.comebacks.event_of:
-            self.comebacks.back(row, now, answer_s=latency_s)
-        else:
-            tick.latency_us.add(latency_s * 1e6)
-        if latency_s > SENT_AGAIN_S:
-            self._count_sent_again(row, handle)
+        self._count_latency(row, handle, now)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
@@ -617,6 +611,16 @@ class HeldConnections:
                 row,
                 now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
+
+    def _count_latency(self, row: int, handle: int, now: float) -> None:
+        """Count how long an answer took: the first one of who comes back is its event's."""
+        latency_s = now - self.wheel.due[row]
+        if row in self.comebacks.event_of:
+            self.comebacks.back(row, now, answer_s=latency_s)
+        else:
+            self.tick.latency_us.add(latency_s * 1e6)
+        if latency_s > SENT_AGAIN_S:
+            self._count_sent_again(row, handle)
 
     def _sent_again(self, row: int, handle: int) -> int:
         """How many segments the row's socket has sent again since the last call, which are counted

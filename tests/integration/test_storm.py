@@ -1,0 +1,59 @@
+"""Events of a plan against a real nginx: every connection is accounted for, by our counts and by the server's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract import document
+from programs import here, recorded
+
+from asyncli.analysis.cost import costs
+
+pytestmark = pytest.mark.nginx
+
+
+def stormed(folder: Path, nginx: Any, *asked: str, connections: int = 1_000) -> dict[str, Any]:
+    status = ("--status-url", nginx.status_url, "--baseline", "1", "--residue", "1", "-k", "4", "--ramp", "1000/s")
+    done = here(folder, "soak", nginx.url, "-c", str(connections), *status, *asked, "--out", "run.db")
+    assert done.status == 0, done
+    return document(recorded(folder / "run.db"))
+
+
+def test_a_drop_and_a_storm_lose_nothing(tmp_path: Path, nginx: Any) -> None:
+    summary = stormed(tmp_path, nginx, "--hold", "16s", "--at", "2s", "drop 30%", "--at", "8s", "storm how=fin", "--reconnect", "jitter:1s")
+    connections = summary["connections"]
+    assert (connections["held"], connections["lost"], connections["reopened"], connections["failed"]) == (1_000, 0, 0, 0)
+    assert connections["opened"] == 1_000 + 300 + 1_000
+    assert summary["reconciliation"]["accepts_delta"] == connections["opened"]
+    assert summary["reconciliation"]["agrees"]
+    drop, storm = summary["events"]
+    for event, count in ((drop, 300), (storm, 1_000)):
+        assert (event["chosen"], event["absent"], event["ended"], event["not_back"]) == (count, 0, count, 0)
+        assert (event["attempts"], event["failures"], event["phantoms"]) == (count, {}, 0)
+        assert 0.3 < event["back"]["p50_s"] < 0.9
+        assert 0.9 < event["back"]["all_s"] < 2.0
+        assert event["server"]["cpu_s"] > 0
+        assert event["server"]["after"] == pytest.approx(event["server"]["memory_before"], rel=0.2)
+    assert (drop["kind"], drop["how"], storm["kind"], storm["how"], storm["policy"]) == ("drop", "rst", "storm", "fin", "jitter:1s")
+
+
+def test_the_cost_is_that_of_the_run_before_its_first_event(tmp_path: Path, nginx: Any) -> None:
+    stormed(tmp_path, nginx, "--hold", "12s", "--at", "5s", "storm", "--reconnect", "now")
+    run = recorded(tmp_path / "run.db")
+    quiet = run.within((-1e9, run.event_windows[1].start_s))
+    server = costs(run).server_user
+    assert server is not None
+    assert server.bytes_per_connection == pytest.approx(costs(quiet).server_user.bytes_per_connection, rel=0.01)  # type: ignore[union-attr]
+
+
+def test_the_report_says_when_all_were_back(tmp_path: Path, nginx: Any) -> None:
+    stormed(tmp_path, nginx, "--hold", "8s", "--at", "1s", "storm", "--reconnect", "fixed:1s", connections=300)
+    said = " ".join(here(tmp_path, "report", "run.db").out.split())
+    assert "Event 1: storm at" in said
+    assert "300 connections ended by RST" in said
+    assert here(tmp_path, "report", "run.db", "--csv", "tables").status == 0
+    assert ",storm," in (tmp_path / "tables" / "events.csv").read_text()
+    assert json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)["events"][0]["back"]["all_s"] > 1.0
