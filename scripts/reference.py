@@ -146,9 +146,11 @@ _EVENTS: dict[str, Any] = {
                 "type": "object",
                 "properties": {
                     "at": _SHARE_OR_TIME,
-                    "do": {"enum": ["drop", "storm"]},
+                    "do": {"enum": ["drop", "storm", "vanish"]},
                     "share": _TEXT,
                     "how": {"enum": ["rst", "fin"]},
+                    "for": _SHARE_OR_TIME,
+                    "then": {"enum": ["return", "reconnect", "gone"]},
                 },
                 "required": ["at", "do"],
                 "additionalProperties": False,

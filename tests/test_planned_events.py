@@ -52,7 +52,7 @@ def test_a_policy_is_shown_as_it_is_written(text: str) -> None:
         ({"events": [("10s", "drop 130%")]}, "is no share"),
         ({"events": [("10s", "drop 0%")]}, "is no share"),
         ({"events": [("10s", "drop nan%")]}, "is no share"),
-        ({"events": [("10s", "storm 30%")]}, "a storm is of all; write 'drop 30%'"),
+        ({"events": [("10s", "storm 30%")]}, "'30%' is not understood"),
         ({"events": [("10s", "storm how=kill")]}, "how=rst or how=fin"),
         ({"events": [("10s", "explode")]}, "is no event"),
         ({"events": [("soon", "storm")]}, "a share of the hold: 50%"),

@@ -31,14 +31,18 @@ class Comebacks:
         # By the event's number, since the last tick.
         self._counts: dict[int, EventCounts] = {}
         self._begun_at: dict[int, float] = {}
+        self._over_at: dict[int, float] = {}
         # A heap of rows by the instant to connect.
         self._due: list[tuple[float, int]] = []
 
     # -- an event
 
-    def begin(self, event: int, at: float) -> None:
-        """An event begins, which was due at this instant."""
+    def begin(self, event: int, at: float, outage_s: float) -> None:
+        """An event begins, which was due at this instant. ``outage_s``: how long clients are silent
+        before they come back.
+        """
         self._begun_at[event] = at
+        self._over_at[event] = at + outage_s
 
     def counts_of(self, event: int) -> EventCounts:
         """What an event has counted since the last tick, to be changed."""
@@ -94,19 +98,26 @@ class Comebacks:
         counts.opened += 1
         counts.connect_us.add(took_s * 1e6)
 
-    def unanswered(self, row: int, *, asked: bool) -> None:
-        """The new connection of an event's row ended before its first answer: a phantom. ``asked``:
-        its first heartbeat was sent.
+    def unanswered(self, row: int, *, asked: bool, established_at: float) -> None:
+        """The connection of an event's row ended before its first answer: a new one is a phantom;
+        one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
+        sent.
         """
-        counts = self.counts_of(self.event_of[row])
-        counts.phantoms += 1
+        event = self.event_of[row]
+        counts = self.counts_of(event)
+        if established_at < self._begun_at[event]:
+            counts.closed += 1
+        else:
+            counts.phantoms += 1
         counts.unanswered += asked
 
     def back(self, row: int, now: float, answer_s: float | None = None) -> None:
-        """An event's row is back. ``answer_s``: how long its first answer took."""
+        """An event's row is back, which counts from the end of its outage. ``answer_s``: how long
+        its first answer took.
+        """
         event = self.event_of.pop(row)
         counts = self.counts_of(event)
-        counts.back_ms.add((now - self._begun_at[event]) * 1e3)
+        counts.back_ms.add((now - self._over_at[event]) * 1e3)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 

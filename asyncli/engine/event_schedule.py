@@ -53,17 +53,22 @@ class EventSchedule:
             if self._doing is None:
                 if not self._coming or self._coming[0][0] > now:
                     return False
-                self._doing = self._ends(*self._coming.popleft())
+                self._doing = self._do(*self._coming.popleft())
             if next(self._doing, True):
                 self._doing = None
         return True
 
-    def _ends(self, at: float, number: int, event: PlannedEvent) -> Iterator[None]:
-        """End the connections of an event, one for each call."""
+    def _do(self, at: float, number: int, event: PlannedEvent) -> Iterator[None]:
+        """Do an event to its connections, one for each call."""
         connections = self._connections
-        connections.comebacks.begin(number, at)
+        outage_s = event.for_s or 0.0
+        connections.comebacks.begin(number, at, outage_s)
         chosen = choose(self._shard.seed, number, self._shard.ramp.connections, event.share)
         for row in range(connections.rows):
-            if connections.number(row) in chosen:
+            if connections.number(row) not in chosen:
+                continue
+            if event.do == "vanish":
+                connections.silence_by_event(row, number, at + outage_s, event.then)
+            else:
                 connections.end_by_event(row, number, abort=event.how == "rst")
-                yield
+            yield

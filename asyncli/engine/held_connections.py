@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -119,6 +120,8 @@ class HeldConnections:
         )  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
         self.comebacks = Comebacks(shard.reconnect or Reconnect(), shard.seed, self.number)
+        # Descriptors of connections that fell silent, and whose rows have others or none.
+        self._ghosts: list[int] = []
         self._has_policy = shard.reconnect is not None
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -235,13 +238,45 @@ class HeldConnections:
 
     def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
         """End the connection of a row, which comes back; ``abort``: by RST."""
+        if not self._leave_by_event(row, event):
+            return
+        self._forget_connection(row)
+        self._free_row(row, abort)
+        self.comebacks.at(row, self._net.clock() + self.comebacks.wait_s(row, failed=0))
+
+    def silence_by_event(
+        self, row: int, event: int, until: float, then: Literal["return", "reconnect", "gone"]
+    ) -> None:
+        """Have a row's connection fall silent without a word. ``until``: when its client is heard
+        again (on the net's clock): by ``return`` on the same connection, by ``reconnect`` on a new
+        one, while the server may still hold the old one.
+        """
+        if not self._leave_by_event(row, event):
+            return
+        self.comebacks.counts_of(event).silenced += 1
+        self._net.deafen(self._handle[row])
+        if then == "return":
+            self.comebacks.at(row, until)
+            return
+        handle = self._handle[row]
+        self._forget_connection(row)
+        self._handle[row] = -1
+        self._row_of[handle] = -1
+        self._ghosts.append(handle)
+        if then == "reconnect":
+            self.comebacks.at(row, until + self.comebacks.wait_s(row, failed=0))
+            return
+        del self.comebacks.event_of[row]
+        self.comebacks.counts_of(event).gone += 1
+
+    def _leave_by_event(self, row: int, event: int) -> bool:
+        """An event concerns a row. False if it has no connection; else it is away from now on."""
         counts = self.comebacks.counts_of(event)
         counts.chosen += 1
         state = self.state[row]
         if state not in (IDLE, AWAITING):
             counts.absent += 1
-            return
-        now = self._net.clock()
+            return False
         counts.ended += 1
         if state == AWAITING:
             counts.asked += 1
@@ -249,15 +284,33 @@ class HeldConnections:
             self._beats[row] += 1
         else:
             self.wheel.remove(row)
+        self._retries[row] = 0
+        self.held -= 1
+        self.state[row] = AWAY
+        self.comebacks.event_of[row] = event
+        return True
+
+    def _forget_connection(self, row: int) -> None:
+        """Drop what is known of a row's connection, which has ended for its client."""
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         self._retransmitted[row] = 0
-        self._free_row(row, abort)
-        self.held -= 1
-        self._retries[row] = 0
-        self.state[row] = AWAY
-        self.comebacks.event_of[row] = event
-        self.comebacks.at(row, now + self.comebacks.wait_s(row, failed=0))
+
+    def come_back(self, row: int) -> None:
+        """Connect a row that was away, or have it hear again."""
+        if self._handle[row] < 0:
+            self.open(range(row, row + 1))
+            return
+        self._net.hear(self._handle[row])
+        self.comebacks.counts_of(self.comebacks.event_of[row]).returned += 1
+        self.held += 1
+        self.state[row] = IDLE
+        now = self._net.clock()
+        self.wheel.due[row] = now
+        if self._silence_s is not None:
+            self.wheel.add(row, now + self._silence_s)
+            return
+        self.send_heartbeat(row, now)
 
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the heartbeat of an idle row, due at ``due``; the row is not in the wheel."""
@@ -391,6 +444,10 @@ class HeldConnections:
                 add_idle_ms((now - heard[row]) * 1e3)
             elif state[row] in (BACKOFF, AWAY):
                 state[row] = DEAD
+                self._free_row(row, abort=True)
+        # Their servers may hold them still.
+        self.to_close += [(handle, True) for handle in self._ghosts]
+        self._ghosts.clear()
 
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the
@@ -729,7 +786,10 @@ class HeldConnections:
 
     def _on_message(self, row: int) -> None:
         """The peer sent something that is no answer."""
-        self._heard_at[row] = self._net.clock()
+        now = self._net.clock()
+        self._heard_at[row] = now
+        if row in self.comebacks.event_of and self._silence_s is not None:
+            self.comebacks.back(row, now)
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
 
@@ -836,7 +896,9 @@ class HeldConnections:
             self.state[row] = DEAD
 
     def _end_phantom(self, row: int, in_wheel: bool) -> None:
-        """The new connection of an event's row ended before its first answer."""
+        """The connection of an event's row ended before its first answer: a new one, or the one
+        that it had before, which the server had ended meanwhile.
+        """
         self.held -= 1
         asked = row in self.awaiting
         if asked:
@@ -845,7 +907,7 @@ class HeldConnections:
         elif in_wheel and not self.draining:
             self.wheel.remove(row)
         self._retries[row] = min(255, self._retries[row] + 1)
-        self.comebacks.unanswered(row, asked=asked)
+        self.comebacks.unanswered(row, asked=asked, established_at=self._established_at[row])
 
     def _reopen_later(self, row: int, now: float) -> None:
         """Have a row connect again: by the plan's policy, or where it has none with a backoff, at

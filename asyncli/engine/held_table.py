@@ -205,7 +205,7 @@ class ConnectionTable:
             row = connections.comebacks.take_due(now)
             if row is None:
                 return False
-            connections.open(range(row, row + 1))
+            connections.come_back(row)
         return True
 
     def _beat_due(self, now: float) -> bool:

@@ -71,6 +71,7 @@ class _Connection:
         "number",
         "requests",
         "silent",
+        "unheard",
         "unread",
         "watched",
     )
@@ -88,6 +89,8 @@ class _Connection:
         self.watched = 0
         self.full = False
         self.unread = b""  # the beginning of a request
+        # What comes while the client's host has lost the network; None while it has not.
+        self.unheard: list[tuple[str, bytes]] | None = None
 
 
 class SimNet:
@@ -191,6 +194,21 @@ class SimNet:
             self.watch(other, watched)
         return other
 
+    def deafen(self, handle: int) -> None:
+        connection = self._connections[handle]
+        connection.watched = 0
+        connection.unheard = []
+        self._ready.pop(handle, None)
+
+    def hear(self, handle: int) -> None:
+        connection = self._connections[handle]
+        unheard = connection.unheard or []
+        connection.unheard = None
+        # The server's kernel sends it again.
+        for what, data in unheard:
+            self._handle(connection.number, handle, what, data)
+        self.watch(handle, READABLE)
+
     def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
@@ -235,6 +253,9 @@ class SimNet:
         if connection is None or connection.number != number:
             return  # closed since, and the handle may be reused
         server = self.server
+        if connection.unheard is not None and what != "idle":
+            connection.unheard.append((what, data))
+            return
         if what == "accept":
             self._accept(handle, connection)
         elif what == "data":
@@ -246,6 +267,10 @@ class SimNet:
         elif what == "idle" and server.idle_timeout_s is not None:
             # A request since then has scheduled a later event.
             if self.now < connection.last_request + server.idle_timeout_s - 1e-9:
+                return
+            if connection.unheard is not None:
+                connection.ended = True
+                connection.unheard.append(("data", b""))
                 return
             connection.inbox.append(b"")
         self._note(handle)

@@ -497,6 +497,11 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
             raise PlanError(
                 f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
             )
+        if event.do == "vanish" and not plan.has_ports:
+            raise PlanError(
+                f"{told}: a Unix socket cannot fall silent: nothing of it passes a network; leave "
+                "that out"
+            )
         if event.at_share is not None and not has_end:
             raise PlanError(
                 f"{told}: the hold has no planned end; write a time after its start, such as 30s, "
@@ -511,11 +516,23 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
                 f"{told}: the hold ends after {format_duration(plan.hold_s)}; write an earlier "
                 "time or a longer --hold"
             )
+        over_s = after_s + (event.for_s or 0.0)
+        if plan.hold_s is not None and over_s >= plan.hold_s:
+            raise PlanError(
+                f"{told}: it is over after the hold, which lasts "
+                f"{format_duration(plan.hold_s)}; write a shorter time or a longer --hold"
+            )
         if after_s in words_at:
             raise PlanError(
                 f"{told}: '{words_at[after_s]}' is at the same instant; write another time"
             )
         words_at[after_s] = event.words
+    gone = sum(event.share for event in plan.planned_events if event.is_for_good)
+    if gone > 1:
+        raise PlanError(
+            f"{where}: {100 * gone:.4g} % of the connections are to vanish for good, more than "
+            "there are; write smaller shares"
+        )
 
 
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from asyncli.core.events import Reconnect
 from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
-Deed = Literal["drop", "storm"]
-_DEEDS = ("drop", "storm")
+Deed = Literal["drop", "storm", "vanish"]
 How = Literal["rst", "fin"]
-_WORDS = "'drop 30%' or 'storm', both with how=fin if wanted"
+Then = Literal["return", "reconnect", "gone"]
+_WORDS = "'drop 30%', 'storm', or 'vanish 30% for 20s then return'"
 _POLICIES = "now, jitter:10s, backoff:1s..60s or fixed:3s"
 
 
@@ -25,6 +25,9 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     """An event. ``at_s``: when, in seconds after the hold's start; or ``at_share``: a share (0 to
     1) of the hold's planned length. ``share``: of all connections. ``how`` a connection is ended:
     by RST, or by FIN as a process that ends does.
+
+    Those that vanish fall silent without RST or FIN for ``for_s`` (None: for good), and ``then``
+    return on the same connection, reconnect on a new one, or are gone.
     """
 
     do: Deed
@@ -32,6 +35,8 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     at_share: float | None = None
     share: float = 1.0
     how: How = "rst"
+    for_s: float | None = None
+    then: Then = "gone"
 
     def after_s(self, hold_s: float | None) -> float:
         """How long after the hold's start it is due (s), in a hold of this length."""
@@ -42,10 +47,27 @@ class PlannedEvent(msgspec.Struct, frozen=True):
         return self.at_share * hold_s
 
     @property
+    def is_for_good(self) -> bool:
+        """Whether those whom it concerns do not come back."""
+        return self.do == "vanish" and self.then == "gone"
+
+    @property
     def words(self) -> str:
         """What it does, as ``--at`` has it: "drop 30% how=fin"."""
-        words = self.do if self.do == "storm" else f"{self.do} {100 * self.share:.12g}%"
-        return words if self.how == "rst" else f"{words} how={self.how}"
+        if self.do == "storm":
+            return f"storm{self._how_words}"
+        share = f"{100 * self.share:.12g}%"
+        if self.do == "drop":
+            return f"drop {share}{self._how_words}"
+        if self.for_s is None:
+            return f"vanish {share}"
+        return f"vanish {share} for {self.for_s:.12g}s then {self.then}"
+
+    @property
+    def _how_words(self) -> str:
+        if self.how == "rst":
+            return ""
+        return f" how={self.how}"
 
     @property
     def when(self) -> str:
@@ -88,9 +110,9 @@ def _parse_event(value: object) -> PlannedEvent:
 
 
 def _of_table(table: Mapping[str, Any]) -> PlannedEvent:
-    unknown = sorted(str(key) for key in table.keys() - {"at", "do", "share", "how"})
+    unknown = sorted(str(key) for key in table.keys() - _KEYS)
     if unknown:
-        raise ValueError(f"{unknown[0]}: unknown key; an event has at, do, share and how")
+        raise ValueError(f"{unknown[0]}: unknown key; an event has {', '.join(sorted(_KEYS))}")
     for key in ("at", "do"):
         if key not in table:
             raise ValueError(f"an event lacks {key}; write at = '30s' and do = 'storm'")
@@ -99,30 +121,97 @@ def _of_table(table: Mapping[str, Any]) -> PlannedEvent:
         words.append(str(table["share"]))
     if "how" in table:
         words.append(f"how={table['how']}")
+    for key in ("for", "then"):
+        if key in table:
+            words += [key, str(table[key])]
     return _of_words(table["at"], " ".join(words))
+
+
+_KEYS = frozenset({"at", "do", "share", "how", "for", "then"})
 
 
 def _of_words(time: object, text: str) -> PlannedEvent:
     deed, *others = text.split() or [""]
-    how: How = "rst"
-    share: float | None = None
-    if deed not in _DEEDS:
+    read = _READERS.get(deed)
+    if read is None:
         raise ValueError(f"{shown(text)} is no event; write {_WORDS}")
-    for word in others:
-        if word.startswith("how="):
-            how = _parse_how(word)
-        elif share is None and word.endswith("%"):
-            share = parse_share(word)
-        else:
-            raise ValueError(f"{shown(text)}: {shown(word)} is not understood; write {_WORDS}")
     at_s, at_share = _parse_time(time)
-    if deed == "storm":
-        if share not in (None, 1.0):
-            raise ValueError(f"{shown(text)}: a storm is of all; write 'drop {others[0]}'")
-        return PlannedEvent("storm", at_s, at_share, 1.0, how)
-    if share is None:
-        raise ValueError(f"{shown(text)}: a share is missing; write 'drop 30%'")
-    return PlannedEvent("drop", at_s, at_share, share, how)
+    try:
+        event = read(_Words(others))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: {error}") from None
+    return msgspec.structs.replace(event, at_s=at_s, at_share=at_share)
+
+
+class _Words:
+    """The words of an event after its first, each of which is taken once."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+
+    def share(self) -> float:
+        """The share, which comes first."""
+        if not self._words or not self._words[0].endswith("%"):
+            raise ValueError("a share is missing; write 30%")
+        return parse_share(self._words.pop(0))
+
+    def how(self) -> How:
+        for word in self._words:
+            if word.startswith("how="):
+                self._words.remove(word)
+                return _parse_how(word)
+        return "rst"
+
+    def after(self, word: str) -> str | None:
+        """The word that follows this one, which must be next; None if it is not there."""
+        if not self._words or self._words[0] != word:
+            return None
+        if len(self._words) < 2:
+            raise ValueError(f"something is missing after '{word}'")
+        _, following = self._words[:2]
+        del self._words[:2]
+        return following
+
+    def end(self) -> None:
+        """Raise ValueError if words are left."""
+        if self._words:
+            raise ValueError(f"{shown(self._words[0])} is not understood; write {_WORDS}")
+
+
+def _storm(words: _Words) -> PlannedEvent:
+    event = PlannedEvent("storm", how=words.how())
+    words.end()
+    return event
+
+
+def _drop(words: _Words) -> PlannedEvent:
+    event = PlannedEvent("drop", share=words.share(), how=words.how())
+    words.end()
+    return event
+
+
+def _vanish(words: _Words) -> PlannedEvent:
+    share = words.share()
+    for_words = words.after("for")
+    then = words.after("then")
+    words.end()
+    if for_words is None:
+        if then not in (None, "gone"):
+            raise ValueError(f"how long is missing; write 'for 20s then {then}'")
+        return PlannedEvent("vanish", share=share)
+    for_s = parse_duration(for_words)
+    if then in (None, "reconnect"):
+        return PlannedEvent("vanish", share=share, for_s=for_s, then="reconnect")
+    if then == "return":
+        return PlannedEvent("vanish", share=share, for_s=for_s, then="return")
+    raise ValueError("who is silent for a time then does return or reconnect")
+
+
+_READERS: dict[str, Callable[[_Words], PlannedEvent]] = {
+    "storm": _storm,
+    "drop": _drop,
+    "vanish": _vanish,
+}
 
 
 def _parse_how(word: str) -> How:

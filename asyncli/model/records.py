@@ -93,7 +93,7 @@ class Gap(msgspec.Struct):
 
 
 #: What was done: a note by the user (``asyncli mark``), or an event of the plan.
-EventKind = Literal["mark", "drop", "storm"]
+EventKind = Literal["mark", "drop", "storm", "vanish"]
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -317,6 +317,13 @@ class EventCounts(msgspec.Struct):
     attempts: Count = 0
     opened: Count = 0
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Of these too, those that only fell silent, so that the server may hold them still; of those,
+    #: who stays away for good, who was heard again on the same connection, and whose connection
+    #: the server had then ended.
+    silenced: Count = 0
+    gone: Count = 0
+    returned: Count = 0
+    closed: Count = 0
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0
@@ -421,10 +428,18 @@ class Tick(msgspec.Struct):
 
     @property
     def ended_by_events(self) -> int:
-        """Established connections that events of the plan ended, or that ended on their way back
-        from one: none of them is lost.
+        """Established connections that events of the plan ended or silenced, or that ended on their
+        way back from one, less those that were heard again: none of them is lost.
         """
-        return sum(event.ended + event.phantoms for event in self.events.values())
+        total = 0
+        for event in self.events.values():
+            total += event.ended + event.phantoms + event.closed - event.returned
+        return total
+
+    @property
+    def silenced_by_events(self) -> int:
+        """Connections that fell silent by events of the plan, less those that were heard again."""
+        return sum(event.silenced - event.returned for event in self.events.values())
 
     @property
     def lost_by_cause(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.provoked import Noticed
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
@@ -28,21 +29,63 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
 def _done(event: EventPart) -> str:
     """What was done, and to how many."""
     ended = format_many(_known(event.ended), "connection")
-    how = _ENDED_BY[str(event.how)]
-    text = f"{event.text} at {event.at_s:,.1f} s: {ended} ended {how}, back by {event.policy}"
+    text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
     if event.absent:
         absent = format_count(_known(event.absent))
         text += f"; {absent} of the {format_count(_known(event.chosen))} chosen were not connected"
     return text
 
 
+def _fate(event: EventPart) -> str:
+    """What became of those whom it concerned."""
+    if event.then is msgspec.UNSET:
+        return f"ended {_ENDED_BY[str(event.how)]}, back by {event.policy}"
+    if event.then == "gone":
+        return "fell silent for good"
+    assert isinstance(event.for_s, float)
+    silent = f"fell silent for {format_duration(event.for_s)}"
+    if event.then == "return":
+        return f"{silent}, then were heard again"
+    return f"{silent}, then connected anew by {event.policy}"
+
+
+def _noticed(event: EventPart) -> str:
+    """When the server had noticed those that fell silent."""
+    noticed = event.noticed
+    if not isinstance(noticed, Noticed):
+        return "when the server noticed is not known: its connections are not counted"
+    shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if not times:
+        return f"the server noticed none: it still held {format_count(noticed.left)}"
+    text = f"the server noticed after {', '.join(times)}"
+    if noticed.all_s is None:
+        text += f", and still held {format_count(noticed.left)} in the end"
+    return text
+
+
 def _back(event: EventPart) -> str:
     """When they were back, by their first answers, and how their connects went."""
+    if event.then == "gone":
+        return _noticed(event)
+    text = _comeback(event)
+    if event.then == "return":
+        return text
+    if event.then is not msgspec.UNSET:
+        return f"{text}; {_noticed(event)}"
+    return text
+
+
+def _comeback(event: EventPart) -> str:
     back = event.back
     assert back is not msgspec.UNSET
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     parts = [f"back after {', '.join(times)}" if times else "none was back"]
+    if event.then is not msgspec.UNSET and times:
+        parts[0] += " from then on"
+    if event.closed:
+        parts.append(f"the server had ended {format_count(_known(event.closed))} meanwhile")
     if event.not_back:
         parts.append(f"{format_count(_known(event.not_back))} were not back")
     parts.append(_attempts(event))

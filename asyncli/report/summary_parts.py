@@ -14,7 +14,7 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.provoked import Back, EventLatency, Provoked, ServerPrice
+from asyncli.analysis.provoked import Back, EventLatency, Noticed, Provoked, ServerPrice
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost
@@ -246,6 +246,9 @@ class EventPart(msgspec.Struct):
     # ``policy``: how they come back.
     share: float | msgspec.UnsetType = msgspec.UNSET
     how: str | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that fall silent: for how long (s; null: for good), and what they do then.
+    for_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    then: str | msgspec.UnsetType = msgspec.UNSET
     policy: str | msgspec.UnsetType = msgspec.UNSET
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET
@@ -259,6 +262,11 @@ class EventPart(msgspec.Struct):
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
     least_held: int | msgspec.UnsetType = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that fell silent: null where the server's connections are not counted.
+    noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
+    gone: int | msgspec.UnsetType = msgspec.UNSET
+    returned: int | msgspec.UnsetType = msgspec.UNSET
+    closed: int | msgspec.UnsetType = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
     segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -273,8 +281,12 @@ class EventPart(msgspec.Struct):
         """An event of the plan. ``done``: what it did, once a second of it was recorded."""
         part = cls(int(event.fields["number"]), event.kind, event.at_s, None, event.text)
         part.share = planned.share
-        part.how = planned.how
         part.policy = policy
+        if planned.do == "vanish":
+            part.for_s = planned.for_s
+            part.then = planned.then
+        else:
+            part.how = planned.how
         if done is None:
             return part
         part.end_s = done.window.end_s
@@ -290,6 +302,11 @@ class EventPart(msgspec.Struct):
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
         part.server = done.server
+        if planned.do == "vanish":
+            part.noticed = done.noticed
+            part.gone = done.counts.gone
+            part.returned = done.counts.returned
+            part.closed = done.counts.closed
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part

@@ -138,3 +138,48 @@ def test_a_replacement_does_nothing_that_lies_behind() -> None:
         net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
         upcoming = table.turn()
     assert list(table.take_tick(60).events) == [2]
+
+
+def silent_for_a_time(server: SimServer, words: str) -> Tick:
+    return whole_of(shard(events=[("10s", words)], reconnect="now"), server)
+
+
+def test_who_returns_in_time_is_heard_on_the_same_connection() -> None:
+    whole = silent_for_a_time(SimServer(), "vanish 30% for 5s then return")
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.opened, whole.reopened) == (0, 0, 2_003, 0)
+    assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (601, 601, 0, 0, 601)
+    # From the end of the outage.
+    assert event.back_ms.greatest < 200
+
+
+def test_who_returns_too_late_connects_anew_and_is_no_loss() -> None:
+    """The server has ended those whom it had not heard for longer than a heartbeat's longest sleep."""
+    whole = silent_for_a_time(SimServer(idle_timeout_s=12.0), "vanish 30% for 25s then return")
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
+    assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (601, 601, 601, 601, 601)
+    assert whole.opened == 2_003 + 601
+
+
+def test_who_reconnects_has_a_new_connection_beside_the_old_one() -> None:
+    server = SimServer()
+    net = SimNet(server)
+    whole = whole_of(shard(events=[("10s", "vanish 30% for 5s")], reconnect="now"), server, net)
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
+    assert (event.silenced, event.returned, event.opened, event.back_ms.count) == (601, 0, 601, 601)
+    assert net.accepted == 2_003 + 601
+    # All descriptors were closed in the drain, the silent ones too.
+    assert not net._connections
+
+
+def test_who_is_gone_stays_away() -> None:
+    server = SimServer()
+    net = SimNet(server)
+    ticks = list(simulate(shard(events=[("10s", "vanish 30%")]), server, 60.0, net=net))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    assert (whole.lost, event.silenced, event.gone, event.attempts) == (0, 601, 601, 0)
+    assert max(tick.held_at_drain for tick in ticks) == 2_003 - 601
+    assert not net._connections
