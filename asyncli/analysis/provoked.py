@@ -201,11 +201,11 @@ def _beside_held(run: Run, count: Series) -> Series:
     return Series(count.t_s, [value - (run.held.at(t_s) or 0.0) for t_s, value in count.rows()])
 
 
-def _below_for_good(silent: Sequence[tuple[float, float]], most: float) -> float | None:
-    """From when on (s) there were no more than ``most``; None if there were at the end."""
+def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:
+    """From when on (s) there were no more than ``bound``; None if there were at the end."""
     since_s = None
     for after_s, value in silent:
-        if round(value) > most:
+        if round(value) > bound:
             since_s = None
         elif since_s is None:
             since_s = after_s

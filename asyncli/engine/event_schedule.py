@@ -47,9 +47,9 @@ class EventSchedule:
         instant, _, _ = self._coming[0]
         return instant
 
-    def provoke(self, now: float, most: int) -> bool:
-        """Do what is due to up to ``most`` connections. True if more is due."""
-        for _ in range(most):
+    def provoke(self, now: float, at_most: int) -> bool:
+        """Do what is due to up to ``at_most`` connections. True if more is due."""
+        for _ in range(at_most):
             if self._doing is None:
                 if not self._coming or self._coming[0][0] > now:
                     return False

@@ -205,8 +205,8 @@ class SimNet:
         unheard = connection.unheard or []
         connection.unheard = None
         # The server's kernel sends it again.
-        for what, data in unheard:
-            self._handle(connection.number, handle, what, data)
+        for kind, data in unheard:
+            self._handle(connection.number, handle, kind, data)
         self.watch(handle, READABLE)
 
     def late_event(self, handle: int) -> str | None:
@@ -252,9 +252,8 @@ class SimNet:
         connection = self._connections.get(handle)
         if connection is None or connection.number != number:
             return  # closed since, and the handle may be reused
-        server = self.server
-        if connection.unheard is not None and what != "idle":
-            connection.unheard.append((what, data))
+        if connection.unheard is not None:
+            self._keep_unheard(connection, what, data)
             return
         if what == "accept":
             self._accept(handle, connection)
@@ -264,16 +263,27 @@ class SimNet:
             connection.full = False
         elif what == "reset":
             connection.error = errno.ECONNRESET
-        elif what == "idle" and server.idle_timeout_s is not None:
-            # A request since then has scheduled a later event.
-            if self.now < connection.last_request + server.idle_timeout_s - 1e-9:
-                return
-            if connection.unheard is not None:
-                connection.ended = True
-                connection.unheard.append(("data", b""))
+        elif what == "idle":
+            if not self._is_idle(connection):
                 return
             connection.inbox.append(b"")
         self._note(handle)
+
+    def _is_idle(self, connection: _Connection) -> bool:
+        """Whether a connection has been idle for the server's timeout: a request since it was set
+        has scheduled a later event.
+        """
+        timeout_s = self.server.idle_timeout_s
+        return timeout_s is not None and self.now >= connection.last_request + timeout_s - 1e-9
+
+    def _keep_unheard(self, connection: _Connection, kind: str, data: bytes) -> None:
+        """Keep what the server's kernel sends again once the client is heard."""
+        assert connection.unheard is not None
+        if kind != "idle":
+            connection.unheard.append((kind, data))
+        elif self._is_idle(connection):
+            connection.ended = True
+            connection.unheard.append(("data", b""))
 
     def _reset_all(self) -> None:
         for handle, connection in self._connections.items():

@@ -489,49 +489,60 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
 
 def _require_room_for_events(plan: Plan, where: str) -> None:
     """Raise :class:`PlanError` if the hold has no room for an event, or two are at one instant."""
-    has_end = plan.hold_s is not None or plan.hold_until is not None
     words_at: dict[float, str] = {}
+    gone = 0.0
     for event in plan.planned_events:
         told = f"{where} {event.when} '{event.words}'"
-        if not plan.reopen:
-            raise PlanError(
-                f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
-            )
-        if event.do == "vanish" and not plan.has_ports:
-            raise PlanError(
-                f"{told}: a Unix socket cannot fall silent: nothing of it passes a network; leave "
-                "that out"
-            )
-        if event.at_share is not None and not has_end:
-            raise PlanError(
-                f"{told}: the hold has no planned end; write a time after its start, such as 30s, "
-                "or --hold"
-            )
+        _require_possible(plan, event, told)
+        if event.is_for_good:
+            gone += event.share
         if event.at_share is not None and plan.hold_s is None:
-            # It is known when the hold begins.
+            # When that is, is known when the hold begins.
             continue
         after_s = event.after_s(plan.hold_s)
-        if plan.hold_s is not None and after_s >= plan.hold_s:
-            raise PlanError(
-                f"{told}: the hold ends after {format_duration(plan.hold_s)}; write an earlier "
-                "time or a longer --hold"
-            )
-        over_s = after_s + (event.for_s or 0.0)
-        if plan.hold_s is not None and over_s >= plan.hold_s:
-            raise PlanError(
-                f"{told}: it is over after the hold, which lasts "
-                f"{format_duration(plan.hold_s)}; write a shorter time or a longer --hold"
-            )
+        _require_within_hold(plan, event, after_s, told)
         if after_s in words_at:
             raise PlanError(
                 f"{told}: '{words_at[after_s]}' is at the same instant; write another time"
             )
         words_at[after_s] = event.words
-    gone = sum(event.share for event in plan.planned_events if event.is_for_good)
     if gone > 1:
         raise PlanError(
             f"{where}: {100 * gone:.4g} % of the connections are to vanish for good, more than "
             "there are; write smaller shares"
+        )
+
+
+def _require_possible(plan: Plan, event: PlannedEvent, told: str) -> None:
+    if not plan.reopen:
+        raise PlanError(
+            f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
+        )
+    if event.do == "vanish" and not plan.has_ports:
+        raise PlanError(
+            f"{told}: a Unix socket cannot fall silent: nothing of it passes a network; leave that "
+            "out"
+        )
+    has_end = plan.hold_s is not None or plan.hold_until is not None
+    if event.at_share is not None and not has_end:
+        raise PlanError(
+            f"{told}: the hold has no planned end; write a time after its start, such as 30s, or "
+            "--hold"
+        )
+
+
+def _require_within_hold(plan: Plan, event: PlannedEvent, after_s: float, told: str) -> None:
+    if plan.hold_s is None:
+        return
+    hold = format_duration(plan.hold_s)
+    if after_s >= plan.hold_s:
+        raise PlanError(
+            f"{told}: the hold ends after {hold}; write an earlier time or a longer --hold"
+        )
+    if after_s + (event.for_s or 0.0) >= plan.hold_s:
+        raise PlanError(
+            f"{told}: it is over after the hold, which lasts {hold}; write a shorter time or a "
+            "longer --hold"
         )
 
 
