@@ -146,7 +146,8 @@ _EVENTS: dict[str, Any] = {
                 "type": "object",
                 "properties": {
                     "at": _SHARE_OR_TIME,
-                    "do": {"enum": ["drop", "storm", "vanish"]},
+                    "do": {"enum": ["drop", "storm", "vanish", "mark"]},
+                    "text": _TEXT,
                     "share": _TEXT,
                     "how": {"enum": ["rst", "fin"]},
                     "for": _SHARE_OR_TIME,

@@ -27,6 +27,9 @@ OTHER_ERROR = "another error"
 #: After these the peer may not answer our FIN, and the port would stay in use: close by RST.
 ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
 
+#: By these the server ends a connection in order: what it does in a reload, or a restart.
+BY_SERVER = (EOF, RESET, ANNOUNCED)
+
 #: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established),
 #: later a death. Any other pair is "other": OTHER_ERROR stands for kernel errors without a name
 #: here.

@@ -32,6 +32,8 @@ class Comebacks:
         self._counts: dict[int, EventCounts] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
+        # The last command: its event, and until when its effects may last.
+        self._command: tuple[int, float] | None = None
         # A heap of rows by the instant to connect.
         self._due: list[tuple[float, int]] = []
 
@@ -43,6 +45,18 @@ class Comebacks:
         """
         self._begun_at[event] = at
         self._over_at[event] = at + outage_s
+
+    def begin_command(self, event: int, at: float, until: float) -> None:
+        """A command runs: what the server ends until then belongs to it."""
+        self.begin(event, at, 0.0)
+        self._command = (event, until)
+
+    def command_at(self, now: float) -> int | None:
+        """The event whose command may have the server end a connection now."""
+        if self._command is None:
+            return None
+        event, until = self._command
+        return event if now <= until else None
 
     def counts_of(self, event: int) -> EventCounts:
         """What an event has counted since the last tick, to be changed."""

@@ -16,7 +16,8 @@ from asyncli.model.planned_events import PlannedEvent
 
 
 class EventSchedule:
-    """The events of ``shard`` that concern connections. Instants are those of the net's clock
+    """The events of ``shard`` that concern connections, and those in which a command may have the
+    server end some. Instants are those of the net's clock
     (s).
     """
 
@@ -35,7 +36,7 @@ class EventSchedule:
         for number, (event, after_s) in enumerate(
             zip(self._shard.events, events_s, strict=True), start=1
         ):
-            if at + after_s >= since:
+            if event.do != "mark" and at + after_s >= since:
                 coming.append((at + after_s, number, event))
         self._coming = deque(sorted(coming))
 
@@ -61,6 +62,11 @@ class EventSchedule:
     def _do(self, at: float, number: int, event: PlannedEvent) -> Iterator[None]:
         """Do an event to its connections, one for each call."""
         connections = self._connections
+        if event.do == "run":
+            # Until each has been heard once more: a server ends idle connections at once, others
+            # with their next answer.
+            connections.comebacks.begin_command(number, at, at + self._shard.heard_within_s)
+            return
         outage_s = event.for_s or 0.0
         connections.comebacks.begin(number, at, outage_s)
         chosen = choose(self._shard.seed, number, self._shard.ramp.connections, event.share)

@@ -30,6 +30,7 @@ from asyncli.core.life import (
     AWAITING,
     AWAY,
     BACKOFF,
+    BY_SERVER,
     CLOSING,
     CONNECTING,
     DEAD,
@@ -848,7 +849,9 @@ class HeldConnections:
             self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
         is_of_event = row in self.comebacks.event_of
-        if state in (CONNECTING, HANDSHAKE):
+        if not is_of_event and event in BY_SERVER and self._is_of_command(row, now):
+            self._end_by_command(row, in_wheel)
+        elif state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
                 self._retry_at(row, now)
                 return
@@ -894,6 +897,28 @@ class HeldConnections:
             self._reopen_later(row, now)
         else:
             self.state[row] = DEAD
+
+    def _is_of_command(self, row: int, now: float) -> bool:
+        """Whether a connection that the server ends now is ended by a command of the plan."""
+        is_established = self.state[row] in (IDLE, AWAITING)
+        return is_established and not self.draining and self.comebacks.command_at(now) is not None
+
+    def _end_by_command(self, row: int, in_wheel: bool) -> None:
+        """The server has ended a connection in the time of a command."""
+        number = self.comebacks.command_at(self._net.clock())
+        assert number is not None
+        counts = self.comebacks.counts_of(number)
+        counts.chosen += 1
+        counts.ended += 1
+        self.held -= 1
+        if row in self.awaiting:
+            counts.asked += 1
+            del self.awaiting[row]
+            self._beats[row] += 1
+        elif in_wheel:
+            self.wheel.remove(row)
+        self._retries[row] = 0
+        self.comebacks.event_of[row] = number
 
     def _end_phantom(self, row: int, in_wheel: bool) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one

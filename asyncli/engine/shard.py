@@ -58,6 +58,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: The plan's events, and how clients come back; None: as fast as the ramp, with a backoff.
     events: tuple[PlannedEvent, ...] = ()
     reconnect: Reconnect | None = None
+    #: The time within which each connection receives something or is lost.
+    heard_within_s: float = 0.0
 
     def fields(self, number: Callable[[int], int]) -> Fields:
         """The fields of a table; ``number``: the number of a row's connection in the run."""
@@ -152,6 +154,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         data=data,
         events=plan.planned_events,
         reconnect=plan.policy,
+        heard_within_s=plan.heard_within_s,
     )
 
 

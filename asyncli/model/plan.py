@@ -514,7 +514,7 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
 
 
 def _require_possible(plan: Plan, event: PlannedEvent, told: str) -> None:
-    if not plan.reopen:
+    if event.is_of_connections and not plan.reopen:
         raise PlanError(
             f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
         )

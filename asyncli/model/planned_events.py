@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,10 +16,13 @@ from asyncli.core.events import Reconnect
 from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
-Deed = Literal["drop", "storm", "vanish"]
+Deed = Literal["drop", "storm", "vanish", "run", "mark"]
 How = Literal["rst", "fin"]
 Then = Literal["return", "reconnect", "gone"]
-_WORDS = "'drop 30%', 'storm', or 'vanish 30% for 20s then return'"
+_WORDS = (
+    "'drop 30%', 'storm', 'vanish 30% for 20s then return', 'run nginx -s reload', or 'mark TEXT'"
+)
+_LONGEST_NOTE = 200
 _POLICIES = "now, jitter:10s, backoff:1s..60s or fixed:3s"
 
 
@@ -27,7 +32,8 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     by RST, or by FIN as a process that ends does.
 
     Those that vanish fall silent without RST or FIN for ``for_s`` (None: for good), and ``then``
-    return on the same connection, reconnect on a new one, or are gone.
+    return on the same connection, reconnect on a new one, or are gone. ``note``: the command of a
+    run, the text of a mark.
     """
 
     do: Deed
@@ -37,6 +43,7 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     how: How = "rst"
     for_s: float | None = None
     then: Then = "gone"
+    note: str = ""
 
     def after_s(self, hold_s: float | None) -> float:
         """How long after the hold's start it is due (s), in a hold of this length."""
@@ -47,6 +54,11 @@ class PlannedEvent(msgspec.Struct, frozen=True):
         return self.at_share * hold_s
 
     @property
+    def is_of_connections(self) -> bool:
+        """Whether it is done to connections, by the generator's processes."""
+        return self.do not in ("run", "mark")
+
+    @property
     def is_for_good(self) -> bool:
         """Whether those whom it concerns do not come back."""
         return self.do == "vanish" and self.then == "gone"
@@ -54,6 +66,8 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """What it does, as ``--at`` has it: "drop 30% how=fin"."""
+        if not self.is_of_connections:
+            return f"{self.do} {self.note}"
         if self.do == "storm":
             return f"storm{self._how_words}"
         share = f"{100 * self.share:.12g}%"
@@ -117,6 +131,8 @@ def _of_table(table: Mapping[str, Any]) -> PlannedEvent:
         if key not in table:
             raise ValueError(f"an event lacks {key}; write at = '30s' and do = 'storm'")
     words = [str(table["do"])]
+    if "text" in table:
+        words.append(str(table["text"]))
     if "share" in table:
         words.append(str(table["share"]))
     if "how" in table:
@@ -127,20 +143,38 @@ def _of_table(table: Mapping[str, Any]) -> PlannedEvent:
     return _of_words(table["at"], " ".join(words))
 
 
-_KEYS = frozenset({"at", "do", "share", "how", "for", "then"})
+_KEYS = frozenset({"at", "do", "share", "how", "for", "then", "text"})
 
 
 def _of_words(time: object, text: str) -> PlannedEvent:
-    deed, *others = text.split() or [""]
-    read = _READERS.get(deed)
-    if read is None:
+    deed, _, rest = text.strip().partition(" ")
+    if deed not in ("run", "mark", *_READERS):
         raise ValueError(f"{shown(text)} is no event; write {_WORDS}")
     at_s, at_share = _parse_time(time)
     try:
-        event = read(_Words(others))
+        if deed == "run":
+            event = PlannedEvent("run", note=_note(rest))
+        elif deed == "mark":
+            event = PlannedEvent("mark", note=_note(rest))
+        else:
+            event = _READERS[deed](_Words(rest.split()))
     except ValueError as error:
         raise ValueError(f"{shown(text)}: {error}") from None
     return msgspec.structs.replace(event, at_s=at_s, at_share=at_share)
+
+
+def _note(text: str) -> str:
+    """The command of a run, or the text of a mark, without quotes around all of it."""
+    note = text.strip()
+    with contextlib.suppress(ValueError):
+        words = shlex.split(note)
+        if len(words) == 1:
+            [note] = words
+    if not note.strip():
+        raise ValueError("what is missing; write 'run nginx -s reload' or 'mark deployed 1.4.2'")
+    if not note.isprintable() or len(note) > _LONGEST_NOTE:
+        raise ValueError(f"what is one line of at most {_LONGEST_NOTE} characters")
+    return note
 
 
 class _Words:

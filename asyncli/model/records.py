@@ -93,7 +93,7 @@ class Gap(msgspec.Struct):
 
 
 #: What was done: a note by the user (``asyncli mark``), or an event of the plan.
-EventKind = Literal["mark", "drop", "storm", "vanish"]
+EventKind = Literal["mark", "run", "drop", "storm", "vanish"]
 
 
 class RunEvent(msgspec.Struct, frozen=True):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.provoked import Noticed
+from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
 from asyncli.report.summary_parts import EventPart
 
+# Of what a command printed; the JSON has more.
+_LONGEST_QUOTED = 200
 _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
 
 
@@ -17,13 +20,37 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     """A block of lines for each event that was done."""
     blocks: list[doc.Block] = []
     for event in events:
+        if event.output is not msgspec.UNSET:
+            blocks.append(doc.headed_line(f"Event {event.number}", _command(event)))
         if event.back is msgspec.UNSET:
             continue
-        blocks.append(doc.headed_line(f"Event {event.number}", _done(event)))
+        if event.output is msgspec.UNSET:
+            blocks.append(doc.headed_line(f"Event {event.number}", _done(event)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
         blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
     return blocks
+
+
+def _command(event: EventPart) -> str:
+    """How a command ended, and how many connections the server ended in its time."""
+    text = f"run '{oneline(event.text)}' at {event.at_s:,.1f} s: {_ending(event)}"
+    if event.output:
+        text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
+    if event.ended is msgspec.UNSET:
+        return f"{text}; the server ended no connection"
+    ended = format_many(event.ended, "connection")
+    return f"{text}; the server ended {ended}, back by {event.policy}"
+
+
+def _ending(event: EventPart) -> str:
+    status = event.status
+    if not isinstance(status, int):
+        return "it did not end by itself"
+    took = format_duration(event.took_s if isinstance(event.took_s, float) else 0.0)
+    if status < 0:
+        return f"ended by signal {-status} after {took}"
+    return f"ended with status {status} after {took}"
 
 
 def _done(event: EventPart) -> str:

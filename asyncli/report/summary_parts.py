@@ -244,6 +244,11 @@ class EventPart(msgspec.Struct):
     text: str
     # The rest is of events of the plan. ``share``: of all connections; ``how`` they were ended;
     # ``policy``: how they come back.
+    #: Of a command: its exit status (negative: a signal; null: it was ended with the hold, or not
+    #: run), how long it took (s), and the end of what it printed.
+    status: int | msgspec.UnsetType | None = msgspec.UNSET
+    took_s: float | msgspec.UnsetType = msgspec.UNSET
+    output: str | msgspec.UnsetType = msgspec.UNSET
     share: float | msgspec.UnsetType = msgspec.UNSET
     how: str | msgspec.UnsetType = msgspec.UNSET
     #: Of those that fall silent: for how long (s; null: for good), and what they do then.
@@ -279,13 +284,20 @@ class EventPart(msgspec.Struct):
         cls, event: RunEvent, planned: PlannedEvent, policy: str, done: Provoked | None
     ) -> EventPart:
         """An event of the plan. ``done``: what it did, once a second of it was recorded."""
-        part = cls(int(event.fields["number"]), event.kind, event.at_s, None, event.text)
-        part.share = planned.share
+        part = cls(int(event.fields["number"]), event.kind, event.at_s, event.end_s, event.text)
+        if planned.do == "mark":
+            return part
         part.policy = policy
-        if planned.do == "vanish":
+        if planned.do == "run":
+            part.status = event.fields.get("status")
+            part.took_s = event.fields.get("took_s", 0.0)
+            part.output = event.fields.get("output", "")
+        elif planned.do == "vanish":
+            part.share = planned.share
             part.for_s = planned.for_s
             part.then = planned.then
         else:
+            part.share = planned.share
             part.how = planned.how
         if done is None:
             return part
