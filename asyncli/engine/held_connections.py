@@ -841,7 +841,7 @@ class HeldConnections:
         """End a connection or a connect; every end comes here. ``in_wheel``: an IDLE row is still
         in the wheel; ``reason``: how the peer refused, or broke the protocol.
         """
-        state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
+        state, now, handle = self.state[row], self._net.clock(), self._handle[row]
         why, in_message = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
@@ -863,40 +863,49 @@ class HeldConnections:
         else:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
-            self.held -= 1
-            if not self._requests[row] and (
-                self._silence_s is None or self._heard_at[row] == self._established_at[row]
-            ):
-                # Back off from a server that accepts and closes, instead of connecting twice a
-                # second for ever.
-                self._retries[row] = min(255, self._retries[row] + 1)
-            asked = state == AWAITING
-            if asked:
-                since = self.awaiting.pop(row)
-                tick.beats_failed += 1
-                # Its latency is at least this.
-                tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
-                self._beats[row] += 1
-                if why == "heartbeat_timeout":
-                    tick.acknowledged += self._net.acknowledged(handle)
-                    tick.spoke += in_message or self._heard_at[row] > since
-            elif in_wheel and not self.draining:
-                self.wheel.remove(row)
-            # The drain sends no heartbeats, so this one was sent before.
-            tick.unanswered += asked and self.draining
-            if asked or not self.draining:
-                deaths = tick.deaths.setdefault(why, Deaths())
-                deaths.count += 1
-                deaths.age_s.add(now - self._established_at[row])
-                idle_s = now - self._heard_at[row]
-                deaths.idle_s.add(idle_s)
-                deaths.idle_ms.add(idle_s * 1e3)
-                deaths.in_message += in_message
-                deaths.requests.add(self._requests[row])
+            self._count_loss(row, handle, why, in_message=in_message, in_wheel=in_wheel)
         if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self._reopen_later(row, now)
         else:
             self.state[row] = DEAD
+
+    def _count_loss(
+        self, row: int, handle: int, why: str, *, in_message: bool, in_wheel: bool
+    ) -> None:
+        """Count an established connection that was lost. ``in_message``: within a message, of
+        which a part had come.
+        """
+        tick, now = self.tick, self._net.clock()
+        self.held -= 1
+        if not self._requests[row] and (
+            self._silence_s is None or self._heard_at[row] == self._established_at[row]
+        ):
+            # Back off from a server that accepts and closes, instead of connecting twice a second
+            # for ever.
+            self._retries[row] = min(255, self._retries[row] + 1)
+        asked = self.state[row] == AWAITING
+        if asked:
+            since = self.awaiting.pop(row)
+            tick.beats_failed += 1
+            # Its latency is at least this.
+            tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+            self._beats[row] += 1
+            if why == "heartbeat_timeout":
+                tick.acknowledged += self._net.acknowledged(handle)
+                tick.spoke += in_message or self._heard_at[row] > since
+        elif in_wheel and not self.draining:
+            self.wheel.remove(row)
+        # The drain sends no heartbeats, so this one was sent before.
+        tick.unanswered += asked and self.draining
+        if asked or not self.draining:
+            deaths = tick.deaths.setdefault(why, Deaths())
+            deaths.count += 1
+            deaths.age_s.add(now - self._established_at[row])
+            idle_s = now - self._heard_at[row]
+            deaths.idle_s.add(idle_s)
+            deaths.idle_ms.add(idle_s * 1e3)
+            deaths.in_message += in_message
+            deaths.requests.add(self._requests[row])
 
     def _is_of_command(self, row: int, now: float) -> bool:
         """Whether a connection that the server ends now is ended by a command of the plan."""

@@ -59,18 +59,23 @@ def read_plan_file(
         if key not in known:
             remedy = _instead(key, value, known, flags)
             raise PlanError(f"{path}: unknown key {shown(key)}; {remedy}")
-        if key == "events" and _runs_a_command(value):
-            raise PlanError(
-                f"{path}: {key}: a plan file runs no commands, since it may be a stranger's; write "
-                "--at TIME 'run COMMAND' on the command line"
-            )
-        if key == "body" and isinstance(value, str) and value.startswith("@"):
-            raise PlanError(
-                f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; "
-                f"write --body {shown(value)}, or the text itself"
-            )
+        _require_harmless(path, key, value)
     escaped_path = str(path).replace("{", "{{").replace("}", "}}")
     return Layer(where=f"{escaped_path}: {{key}}", values=values)
+
+
+def _require_harmless(path: Path, key: str, value: object) -> None:
+    """Raise :class:`PlanError` for what a stranger's plan must not do on this host."""
+    if key == "events" and _runs_a_command(value):
+        raise PlanError(
+            f"{path}: {key}: a plan file runs no commands, since it may be a stranger's; write "
+            "--at TIME 'run COMMAND' on the command line"
+        )
+    if key == "body" and isinstance(value, str) and value.startswith("@"):
+        raise PlanError(
+            f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; "
+            f"write --body {shown(value)}, or the text itself"
+        )
 
 
 def _runs_a_command(events: object) -> bool:
