@@ -57,3 +57,41 @@ def test_the_report_says_when_all_were_back(tmp_path: Path, nginx: Any) -> None:
     assert here(tmp_path, "report", "run.db", "--csv", "tables").status == 0
     assert ",storm," in (tmp_path / "tables" / "events.csv").read_text()
     assert json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)["events"][0]["back"]["all_s"] > 1.0
+
+
+def test_a_reload_by_command_is_the_event_s(tmp_path: Path, nginx: Any) -> None:
+    reload = f"run kill -HUP {nginx.pid}; echo reloaded"
+    summary = stormed(tmp_path, nginx, "--hold", "14s", "--at", "2s", reload, "--at", "9s", "mark after it", "--reconnect", "jitter:1s")
+    connections = summary["connections"]
+    assert (connections["held"], connections["lost"], connections["failed"]) == (1_000, 0, 0)
+    command, mark = summary["events"]
+    assert (command["kind"], command["status"], command["output"]) == ("run", 0, "reloaded")
+    assert (command["ended"], command["back"]["all_s"] < 6.0, command["not_back"]) == (1_000, True, 0)
+    assert (mark["kind"], mark["text"], mark["number"]) == ("mark", "after it", 2)
+
+
+def test_a_command_that_hangs_ends_with_the_hold(tmp_path: Path, nginx: Any) -> None:
+    """And one that is not there, and one that prints without end."""
+    left = tmp_path / "left.txt"
+    asked = ("--at", "0.2s", f"run sleep 60; echo late > {left}", "--at", "0.4s", "run no-such-command", "--at", "0.6s", "run yes | head -c 300000000")
+    summary = stormed(tmp_path, nginx, "--hold", "5s", *asked, connections=20)
+    hanging, absent, endless = summary["events"]
+    assert (hanging["status"], left.exists()) == (None, False)
+    assert absent["status"] == 127
+    assert "not found" in absent["output"]
+    assert len(endless["output"]) <= 2_000
+
+
+def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path, nginx: Any) -> None:
+    """The nginx of these tests never does; the others' heartbeats go on."""
+    words = ("--at", "2s", "vanish 20% for 2s then return", "--at", "8s", "vanish 10% for 1s", "--at", "13s", "vanish 5%")
+    summary = stormed(tmp_path, nginx, "--hold", "18s", *words, "--reconnect", "now", connections=400)
+    assert summary["run"]["verdict"] == "passed"
+    connections = summary["connections"]
+    assert (connections["held"], connections["lost"], connections["opened"]) == (380, 0, 440)
+    returned, again, gone = summary["events"]
+    assert (returned["returned"], returned["closed"], returned["not_back"]) == (80, 0, 0)
+    assert returned["back"]["all_s"] < 1.0
+    assert (again["ended"], again["back"]["all_s"] < 1.0, again["noticed"]["left"]) == (40, True, 40)
+    assert (gone["gone"], gone["noticed"]["all_s"], gone["noticed"]["left"]) == (20, None, 20)
+    assert summary["reconciliation"]["agrees"]
