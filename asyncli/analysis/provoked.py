@@ -16,7 +16,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
 from asyncli.model.records import EventCounts, Gap, Tick
-from asyncli.model.run import EVENT_SETTLES_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
 
@@ -181,12 +181,13 @@ def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
     start_s = window.start_s
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     end_s = min([run.stop_s, *later_s])
-    others = _beside_held(run, count).last(until_s=start_s)
+    # Between two ticks the count of what is held is interpolated, across an event too.
+    others = _beside_held(run, count).last(until_s=start_s - TICK_S)
     if others is None:
         return None
     silent = [
         (t_s - start_s, value - others)
-        for t_s, value in _beside_held(run, count.between(start_s, end_s)).rows()
+        for t_s, value in _beside_held(run, count.between(start_s, end_s - TICK_S)).rows()
     ]
     still = max(0, round(silent[-1][1])) if silent else counts.silenced
     return Noticed(

@@ -6,6 +6,7 @@ Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -267,6 +268,17 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def planned_events(self) -> tuple[PlannedEvent, ...]:
         """The parsed events, in the order of their numbers."""
         return tuple(map(planned_event, self.events))
+
+    @property
+    def most_open(self) -> int:
+        """How many connections may be open at once: who vanishes and connects anew leaves the old
+        one open.
+        """
+        again = 0.0
+        for event in self.planned_events:
+            if event.do == "vanish" and event.then == "reconnect":
+                again += event.share
+        return self.connections + math.ceil(again * self.connections)
 
     @property
     def policy(self) -> Reconnect | None:

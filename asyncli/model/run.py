@@ -46,6 +46,8 @@ class Hold(msgspec.Struct, frozen=True):
         return max(0.0, self.end_s - self.start_s)
 
 
+#: The generator counts each second.
+TICK_S = 1.0
 #: After the last comeback from an event memory settles for so long (s), as after a drain: the
 #: default of --residue.
 EVENT_SETTLES_S = 5.0

@@ -95,3 +95,13 @@ def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path,
     assert (again["ended"], again["back"]["all_s"] < 1.0, again["noticed"]["left"]) == (40, True, 40)
     assert (gone["gone"], gone["noticed"]["all_s"], gone["noticed"]["left"]) == (20, None, 20)
     assert summary["reconciliation"]["agrees"]
+
+
+def test_a_limit_names_an_event_by_its_number(tmp_path: Path, nginx: Any) -> None:
+    soak = ("soak", nginx.url, "-c", "100", "--hold", "3s", "--baseline", "0.2", "--residue", "0.2", "--at", "1s", "storm", "--reconnect", "fixed:1s")
+    absent = here(tmp_path, *soak, "--fail-if", "events.2.back.all_s > 5s", "--out", "absent.db")
+    assert (absent.status, "1 event" in absent.err) == (2, True)
+    late = here(tmp_path, *soak, "--fail-if", "events.1.back.all_s > 0.5s", "--out", "late.db")
+    assert (late.status, "crossed" in late.out) == (99, True)
+    kept = here(tmp_path, *soak, "--fail-if", "events.1.back.all_s > 3s", "--fail-if", "events.1.not_back > 0", "--out", "kept.db")
+    assert kept.status == 0
