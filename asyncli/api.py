@@ -257,7 +257,7 @@ class Recorded(Results):
         """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas
         DataFrames.
         """
-        return Frames(self.records, self.findings)
+        return Frames(self.records, self.findings, self.summary.events or ())
 
     @cached_property
     def plot(self) -> Plots:

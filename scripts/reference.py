@@ -117,6 +117,8 @@ def _type_of(
         return {"enum": choices}, " or ".join(f"`{one}`" for one in choices)
     if "bool" in annotation:
         return {"type": "boolean"}, "true or false"
+    if name == "events":
+        return _EVENTS, "`[[events]]`"
     if "tuple" in annotation:
         return _many(_TEXT), "texts"
     one = (
@@ -130,6 +132,33 @@ def _type_of(
         return {"anyOf": [one, *({**_TEXT, "pattern": also} for also in _ALSO[name])]}, "time"
     versions = one is _TEXT and any(_takes(parse, number) for number in (5, 1.2))
     return ({"type": ["string", "number"]}, "text") if versions else (one, _UNITS[id(one)])
+
+
+# A table, a pair of a time and words as --at takes it, or both in one text.
+_SHARE_OR_TIME = {"type": ["string", "number"]}
+_EVENTS: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "anyOf": [
+            _TEXT,
+            {"type": "array", "items": _SHARE_OR_TIME, "minItems": 2, "maxItems": 2},
+            {
+                "type": "object",
+                "properties": {
+                    "at": _SHARE_OR_TIME,
+                    "do": {"enum": ["drop", "storm", "vanish", "mark"]},
+                    "text": _TEXT,
+                    "share": _TEXT,
+                    "how": {"enum": ["rst", "fin"]},
+                    "for": _SHARE_OR_TIME,
+                    "then": {"enum": ["return", "reconnect", "gone"]},
+                },
+                "required": ["at", "do"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+}
 
 
 def _takes(parse: Callable[[object], Any], value: object) -> bool:

@@ -18,7 +18,7 @@ SHARED = {"asyncli", "core.adding", "core.histogram", "findings", "model", "vers
 MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "core": set(),
-    "model": {"core.adding", "core.histogram", "core.ramp"},
+    "model": {"core.adding", "core.events", "core.histogram", "core.ramp"},
     "findings": {"model"},
     "protocols": set(),
     "engine": {"core", "protocols"},

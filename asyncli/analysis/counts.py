@@ -89,7 +89,8 @@ class Client:
         sent = list(map(self._sent, ticks))
         columns = {
             "opened": opened,
-            "lost": [tick.lost for tick in ticks],
+            "lost": [tick.lost + max(0, tick.ended_by_events) for tick in ticks],
+            "silenced": [tick.silenced_by_events for tick in ticks],
             "sent": sent,
             "answered": list(map(self._answered, ticks)),
             "unsure": list(map(_perhaps_accepted, ticks)),
@@ -444,13 +445,16 @@ def compared_held(client: Client, pages: Pages, start: float, stop: float) -> Co
     until = t_s + _APART_S
     churn = client.within("opened", asked_s, until) + client.within("lost", asked_s, until)
     upgrading = client.connecting(t_s) * client.by_connect
+    # The server may hold those that fell silent, or may have noticed.
+    silenced = client.at("silenced", until)
+    more_allowed = churn + pages.files_opened + pages.unanswered[before_drain] + upgrading
     return CountPair(
         "held",
         t_s,
         first=client.held(t_s, stop),
         second=pages.active[before_drain],
         least=-churn - pages.files_closed,
-        greatest=churn + pages.files_opened + pages.unanswered[before_drain] + upgrading,
+        greatest=more_allowed + silenced,
     )
 
 

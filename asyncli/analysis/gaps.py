@@ -44,25 +44,25 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """The records for the cost: until the first gap after the start of the ramp, until processes of
-    the server ended with their connections, or until new ones joined them; and the samples after
-    the drain.
+    """The records for the cost: until the first gap or event after the start of the ramp, until
+    processes of the server ended with their connections, or until new ones joined them; and the
+    samples after the drain.
     """
     run = of_one_server(run)
     ramp = run.phase("ramp")
     drain = run.phase("drain")
     first = min(_ended_s(run), generation_ends_s(run))
-    for gap in run.gaps:
+    for gap in run.disturbances:
         if ramp is not None and gap.start_s >= ramp.start_s:
             first = min(first, gap.start_s)
     if first >= run.stop_s:
-        return run.outside_gaps
-    spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]
+        return run.undisturbed
+    spans = [span for span in run.undisturbed_spans(-math.inf, first) if span[0] < span[1]]
     if drain is not None:
         spans.append((drain.start_s, math.inf))
     kept = run.within(*spans)
-    ticks = [*run.outside_gaps.ticks_between(-math.inf, first)]
-    ticks += _tick_that_follows(run.outside_gaps, first)
+    ticks = [*run.undisturbed.ticks_between(-math.inf, first)]
+    ticks += _tick_that_follows(run.undisturbed, first)
     return msgspec.structs.replace(kept, ticks=ticks)
 
 
@@ -90,12 +90,12 @@ def _ended_s(run: Run) -> float:
 
 
 def for_drift(run: Run) -> Run:
-    """The run, with the longest part of its hold without a gap as the hold."""
-    if not run.gaps or run.hold is None:
+    """The run, with the longest undisturbed part of its hold as the hold."""
+    if not run.disturbances or run.hold is None:
         return run
     since_s = max(run.hold.start_s, run.place.server_changed_s or 0.0)
     start_s, end_s = max(
-        run.spans_outside_gaps(since_s, run.stop_s), key=lambda span: span[1] - span[0]
+        run.undisturbed_spans(since_s, run.stop_s), key=lambda span: span[1] - span[0]
     )
     phases = [phase for phase in run.phases if phase.name in ("baseline", "ramp")]
     phases += [Phase("hold", start_s, end_s), Phase("drain", end_s, end_s)]

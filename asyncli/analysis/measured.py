@@ -113,7 +113,7 @@ def measure(
         for t_s, tick in run.ticks
     ]
     totals = fold(msgspec.structs.replace(run, ticks=quick))
-    measured = run.outside_gaps
+    measured = run.undisturbed
     limits = saturation(run, totals)
     case = Case(
         run.plan,

@@ -44,7 +44,7 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
     Only warnings, which :func:`is_saturated` ignores: a ramp that was late, whether it waited for
     the server or for asyncli, and a short stop in a run that was otherwise on time.
     """
-    run = run.outside_gaps
+    run = run.undisturbed
     findings = [_ramp(run, totals)]
     driven = totals.during(*_BUSY)
     beat_s = _p99_s(driven.lateness_us)
@@ -74,7 +74,7 @@ def achieved_per_s(run: Run, totals: Totals) -> float | None:
     timed by its schedule.
     """
     plan = run.plan
-    whole_seconds = _rate_of_ticks(run.outside_gaps)
+    whole_seconds = _rate_of_ticks(run.undisturbed)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
         return whole_seconds

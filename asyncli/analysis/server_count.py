@@ -153,13 +153,14 @@ def _less(count: Series, part: Series) -> Series:
 
 
 def _begun_and_not_held(run: Run) -> Series:
-    """How many connects were pending at each tick, and how many had been lost or given up since the
-    start: a connect that is given up after a time may have been accepted.
+    """How many connects were pending at each tick, and how many had been lost, given up or ended by
+    events since the start: a connect that is given up after a time may have been accepted.
     """
     ended = 0
     counts = []
     for _, tick in run.ticks:
-        ended += tick.lost + sum(tick.failures.get(cause, 0) for cause in _GIVEN_UP)
+        ended += tick.lost + tick.ended_by_events
+        ended += sum(tick.failures.get(cause, 0) for cause in _GIVEN_UP)
         counts.append(float(ended + tick.connecting))
     return Series([t_s for t_s, _ in run.ticks], counts)
 

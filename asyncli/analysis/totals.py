@@ -92,7 +92,7 @@ def _is_recorded(run: Run) -> bool:
 
 def _missing(run: Run) -> Unaccounted | None:
     """The first second before the drain that does not add up: what is held is what was, plus what
-    opened, less what was lost.
+    opened, less what was lost and what events ended.
     """
     held = 0
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
@@ -100,7 +100,7 @@ def _missing(run: Run) -> Unaccounted | None:
         has_drained = bool(tick.drained or tick.held_at_drain)
         if phase in ("drain", "residue") or has_drained:
             return None
-        unaccounted = tick.held - (held + tick.opened - tick.lost)
+        unaccounted = tick.held - (held + tick.opened - tick.lost - tick.ended_by_events)
         if unaccounted:
             return Unaccounted(t_s - 1.0, unaccounted)
         held = tick.held

@@ -72,7 +72,9 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> int:
-        return self.plan.connections
+        """How many the plan has at the hold's end: an event may have some fall silent for good."""
+        gone = sum(event.gone for event in self.whole.events.values())
+        return self.plan.connections - gone
 
     @property
     def lost_by_asyncli(self) -> int:

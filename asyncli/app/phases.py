@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.app.forced_collections import ForcedCollections
+from asyncli.app.hold_events import HoldEvents
 from asyncli.app.incoming import Incoming
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
@@ -54,6 +55,7 @@ class Phases:
         started_wall_s: float,
         before_connects: Callable[[], Awaitable[None]],
         collections: ForcedCollections,
+        events: HoldEvents,
     ) -> None:
         self._progress = progress
         self._recorder = recorder
@@ -65,6 +67,7 @@ class Phases:
         self._started_wall_s = started_wall_s
         self._before_connects = before_connects
         self._collections = collections
+        self._events = events
 
     async def run(self) -> None:
         """Run the phases from the baseline, already entered, to the residue.
@@ -85,7 +88,8 @@ class Phases:
             await self._sample()
             await self._ramp()
             self._begin_hold()
-        await self._hold()
+        async with self._events.while_held(self._held_before_s()):
+            await self._hold()
         await self._sample()
         if progress.is_in("hold"):
             await self._collections.take()
@@ -138,6 +142,12 @@ class Phases:
             await self._wait(self._progress.plan.hold_s)
         else:
             await self._wait(self._resumption.left_s)
+
+    def _held_before_s(self) -> float:
+        """How long a resumed run had held before (s)."""
+        if self._resumption is None or not self._resumption.in_hold:
+            return 0.0
+        return self._resumption.before.held_s
 
     async def _reopen(self, resumption: Resumption) -> None:
         """Reopen the connections of a resumed run, which ends the gap."""

@@ -149,6 +149,11 @@ class Recorder:
         """Show a finding without recording it."""
         self.show(lambda observer: observer.finding(finding))
 
+    def event(self, event: RunEvent) -> None:
+        """Record an event of the plan; it is shown once it is written, as those of others are."""
+        if self.writer is not None:
+            self.writer.event(event)
+
     def _show_event(self, event: RunEvent) -> None:
         self.show(lambda observer: observer.event(event))
 

@@ -20,6 +20,7 @@ from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.app.check import Examined, examine, examine_again, make_sampler, plan_spread
 from asyncli.app.cost_meter import CostMeter, is_worth_showing
 from asyncli.app.forced_collections import ForcedCollections
+from asyncli.app.hold_events import HoldEvents
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
 from asyncli.app.progress import STOPPABLE, Progress
@@ -243,6 +244,7 @@ class Soak:
             started_wall_s=self._started_wall_s,
             before_connects=partial(self._settle_server, examined, sampler),
             collections=collections,
+            events=HoldEvents(progress, self._recorder, generator),
         )
         tasks: list[asyncio.Task[None]] = []
         try:

@@ -29,6 +29,17 @@ class _Lines(click.types.StringParamType):
         return values
 
 
+class _Pairs(_Lines):
+    """A repeatable option of a time and what is done then: "30s storm" on each line."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        values = []
+        for line in super().split_envvar_value(rv):
+            time, _, words = line.partition(" ")
+            values += [time, words]
+        return values
+
+
 class Command(click.Command):
     """A command of asyncli: a function that returns the exit status."""
 
@@ -39,7 +50,7 @@ class Command(click.Command):
                 continue
             option.envvar = variable_of(self.name or "", option)
             if option.multiple:
-                option.type = _Lines()
+                option.type = _Lines() if option.nargs == 1 else _Pairs()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self._has_variables():

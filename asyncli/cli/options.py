@@ -352,6 +352,19 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
         help="Replace lost connections, or only count them.  [default: reopen]",
     ),
     click.option(
+        "--at",
+        "events",
+        nargs=2,
+        metavar="TIME WHAT",
+        multiple=True,
+        help="Do something in the hold: --at 30s storm, --at 50% 'drop 30%'; repeatable.",
+    ),
+    click.option(
+        "--reconnect",
+        metavar="HOW",
+        help="How clients come back: now, jitter:10s, backoff:1s..60s, fixed:3s.",
+    ),
+    click.option(
         "--fail-if",
         metavar="LIMIT",
         multiple=True,

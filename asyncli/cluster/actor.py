@@ -21,7 +21,17 @@ from asyncli.cluster import host_probe
 from asyncli.collect.probe_budget import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked
+from asyncli.engine.shard import (
+    Adopt,
+    Down,
+    Drain,
+    Failed,
+    HoldBegun,
+    ProcessUsage,
+    Shard,
+    Start,
+    Ticked,
+)
 from asyncli.model.errors import AsyncliError
 
 #: After so long (s) without a call from the session its connections are closed. Shorter than the
@@ -93,6 +103,8 @@ class HostActor:
         match _decode_down.decode(order):
             case Start(t0=t0):
                 self._generator.begin(t0)
+            case HoldBegun() as hold:
+                self._generator.hold(hold)
             case Drain():
                 # Drain even if measuring fails: a repeated order is ignored.
                 try:

@@ -74,6 +74,7 @@ class ClusterGenerator:
         self._out: asyncio.Queue[wire.Up | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._t0: float | None = None
+        self._hold: wire.HoldBegun | None = None
         self._draining = self._closed = False
         # Numbers of workers whose host was lost.
         self._idle: tuple[int, ...] = ()
@@ -108,6 +109,12 @@ class ClusterGenerator:
         self._t0 = t0
         for host in self._living():
             host.orders.put_nowait(wire.Start(t0 + host.clock.offset_s))
+
+    def hold(self, order: wire.HoldBegun) -> None:
+        """The hold begins, and the instants of events are known."""
+        self._hold = order
+        for host in self._living():
+            host.orders.put_nowait(_on_clock_of(host, order))
 
     def drain(self) -> None:
         self._draining = True
@@ -400,6 +407,8 @@ class ClusterGenerator:
             raise
         if self._t0 is not None:
             host.orders.put_nowait(wire.Start(self._t0 + host.clock.offset_s))
+        if self._hold is not None:
+            host.orders.put_nowait(_on_clock_of(host, self._hold))
         self._assign(host, numbers)
         if self._draining:
             host.orders.put_nowait(wire.Drain())
@@ -427,3 +436,7 @@ class ClusterGenerator:
             self._out.put_nowait(
                 wire.Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}")
             )
+
+
+def _on_clock_of(host: RemoteHost, order: wire.HoldBegun) -> wire.HoldBegun:
+    return msgspec.structs.replace(order, at=order.at + host.clock.offset_s)

@@ -8,7 +8,8 @@ import errno
 
 # States. UNOPENED: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, for example an
 # upgrade. CLOSING: at the end of the drain the goodbye is sent. DEAD: closed, and not reopened.
-UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING = range(8)
+# AWAY: closed by us, or by the server where clients come back by a policy; in a queue of its own.
+UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING, AWAY = range(9)
 
 # Events that end a connection: what the peer did, what the kernel reported, or a deadline of ours.
 EOF = "end of stream"
@@ -25,6 +26,9 @@ TLS_DEADLINE = "deadline of TLS's handshake passed"
 OTHER_ERROR = "another error"
 #: After these the peer may not answer our FIN, and the port would stay in use: close by RST.
 ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
+
+#: By these the server ends a connection in order: what it does in a reload, or a restart.
+BY_SERVER = (EOF, RESET, ANNOUNCED)
 
 #: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established),
 #: later a death. Any other pair is "other": OTHER_ERROR stands for kernel errors without a name

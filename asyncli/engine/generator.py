@@ -17,6 +17,7 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
+    HoldBegun,
     LoadShard,
     Ready,
     Shard,
@@ -89,6 +90,10 @@ class Generator:
     def begin(self, t0: float) -> None:
         """Start the ramp at ``t0`` of the monotonic clock."""
         self._send(Start(t0))
+
+    def hold(self, order: HoldBegun) -> None:
+        """The hold begins, and the instants of events are known."""
+        self._send(order)
 
     def drain(self) -> None:
         self._send(Drain())

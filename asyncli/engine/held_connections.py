@@ -6,8 +6,8 @@ interprets a peer's bytes. Rules:
 
 - No handle is closed before the batch of events is done, so none can come back as another
 connection within it.
-- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt); rows
-in CONNECTING, HANDSHAKE and
+- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt), and
+in the queue of comebacks.py while it is AWAY; rows in CONNECTING, HANDSHAKE and
   AWAITING are in dictionaries in the order of their start, which is the order of their deadlines.
 - Lateness and latency count from the due instant: a stalled generator cannot make the server look
 good.
@@ -18,15 +18,19 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
+from asyncli.core.events import Reconnect
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
     ABORTS,
     ANNOUNCED,
     AWAITING,
+    AWAY,
     BACKOFF,
+    BY_SERVER,
     CLOSING,
     CONNECTING,
     DEAD,
@@ -41,12 +45,19 @@ from asyncli.core.life import (
 )
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
+from asyncli.engine.comebacks import Comebacks
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.quotation import Quotation
-from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
+from asyncli.model.records import (
+    SENT_AGAIN_S,
+    Deaths,
+    ProtocolCounts,
+    TcpCounts,
+    Tick,
+)
 from asyncli.model.text import brief
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
@@ -76,7 +87,7 @@ class HeldConnections:
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
         self._seed, self._keepalive_s = shard.seed, shard.keepalive_s
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol, self._fields = shard.new_protocol(self._number), shard.fields(self._number)
+        self._protocol, self._fields = shard.new_protocol(self.number), shard.fields(self.number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._heartbeat_for, self._targets = (
             self._protocol.heartbeat_for,
@@ -109,6 +120,10 @@ class HeldConnections:
             rows
         )  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
+        self.comebacks = Comebacks(shard.reconnect or Reconnect(), shard.seed, self.number)
+        # Descriptors of connections that fell silent, and whose rows have others or none.
+        self._ghosts: list[int] = []
+        self._has_policy = shard.reconnect is not None
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
         self.closing: dict[int, float] = {}
@@ -166,9 +181,11 @@ class HeldConnections:
             self._heartbeat,
             self._handshake is not None,
         )
+        # Back is the first answer.
+        beat = beat or self._asks_at_once(rows.start)
         connected: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
-        for number, row in enumerate(rows, self._number(rows.start)):
+        for number, row in enumerate(rows, self.number(rows.start)):
             turn, place = divmod(number, len(live))
             destination = live[place]
             if failed_at or not proven[destination]:
@@ -214,6 +231,88 @@ class HeldConnections:
         else:
             self._establish(connected, beat)
 
+    def _asks_at_once(self, row: int) -> bool:
+        """Whether a row that comes back from an event sends a heartbeat at once, whatever the plan
+        says of first ones.
+        """
+        return row in self.comebacks.event_of and self._silence_s is None
+
+    def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
+        """End the connection of a row, which comes back; ``abort``: by RST."""
+        if not self._leave_by_event(row, event):
+            return
+        self._forget_connection(row)
+        self._free_row(row, abort)
+        self.comebacks.at(row, self._net.clock() + self.comebacks.wait_s(row, failed=0))
+
+    def silence_by_event(
+        self, row: int, event: int, until: float, then: Literal["return", "reconnect", "gone"]
+    ) -> None:
+        """Have a row's connection fall silent without a word. ``until``: when its client is heard
+        again (on the net's clock): by ``return`` on the same connection, by ``reconnect`` on a new
+        one, while the server may still hold the old one.
+        """
+        if not self._leave_by_event(row, event):
+            return
+        self.comebacks.counts_of(event).silenced += 1
+        self._net.deafen(self._handle[row])
+        if then == "return":
+            self.comebacks.at(row, until)
+            return
+        handle = self._handle[row]
+        self._forget_connection(row)
+        self._handle[row] = -1
+        self._row_of[handle] = -1
+        self._ghosts.append(handle)
+        if then == "reconnect":
+            self.comebacks.at(row, until + self.comebacks.wait_s(row, failed=0))
+            return
+        del self.comebacks.event_of[row]
+        self.comebacks.counts_of(event).gone += 1
+
+    def _leave_by_event(self, row: int, event: int) -> bool:
+        """An event concerns a row. False if it has no connection; else it is away from now on."""
+        counts = self.comebacks.counts_of(event)
+        counts.chosen += 1
+        state = self.state[row]
+        if state not in (IDLE, AWAITING):
+            counts.absent += 1
+            return False
+        counts.ended += 1
+        if state == AWAITING:
+            counts.asked += 1
+            del self.awaiting[row]
+            self._beats[row] += 1
+        else:
+            self.wheel.remove(row)
+        self._retries[row] = 0
+        self.held -= 1
+        self.state[row] = AWAY
+        self.comebacks.event_of[row] = event
+        return True
+
+    def _forget_connection(self, row: int) -> None:
+        """Drop what is known of a row's connection, which has ended for its client."""
+        self._protocol.forget(row)
+        self._unsent.pop(row, None)
+        self._retransmitted[row] = 0
+
+    def come_back(self, row: int) -> None:
+        """Connect a row that was away, or have it hear again."""
+        if self._handle[row] < 0:
+            self.open(range(row, row + 1))
+            return
+        self._net.hear(self._handle[row])
+        self.comebacks.counts_of(self.comebacks.event_of[row]).returned += 1
+        self.held += 1
+        self.state[row] = IDLE
+        now = self._net.clock()
+        self.wheel.due[row] = now
+        if self._silence_s is not None:
+            self.wheel.add(row, now + self._silence_s)
+            return
+        self.send_heartbeat(row, now)
+
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the heartbeat of an idle row, due at ``due``; the row is not in the wheel."""
         if self._silence_s is not None:
@@ -250,7 +349,7 @@ class HeldConnections:
             self._retries[row] = min(255, retry + 1)
             yield (
                 now
-                + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry),
+                + backoff_s(self._seed, self.number(row), (self._beats[row] << 8) | retry, retry),
                 row,
             )
 
@@ -317,6 +416,7 @@ class HeldConnections:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
         tick.tcp, self._tcp = self._tcp, TcpCounts()
+        tick.events = self.comebacks.take_counts()
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
             counts = ProtocolCounts(
@@ -343,8 +443,12 @@ class HeldConnections:
         for row in range(self.rows):
             if state[row] == IDLE:
                 add_idle_ms((now - heard[row]) * 1e3)
-            elif state[row] == BACKOFF:
+            elif state[row] in (BACKOFF, AWAY):
                 state[row] = DEAD
+                self._free_row(row, abort=True)
+        # Their servers may hold them still.
+        self.to_close += [(handle, True) for handle in self._ghosts]
+        self._ghosts.clear()
 
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the
@@ -371,7 +475,7 @@ class HeldConnections:
 
     # -- a connection's life
 
-    def _number(self, row: int) -> int:
+    def number(self, row: int) -> int:
         """The number of this row's connection in the run: batch j belongs to worker j mod n."""
         batch, place = divmod(row, self._batch_size)
         return (batch * self._workers + self._worker) * self._batch_size + place
@@ -409,7 +513,8 @@ class HeldConnections:
 
     def _connected(self, row: int, handle: int) -> None:
         """A connect has succeeded or failed: the first send returns which."""
-        shakes, beat = self._handshake is not None, self._beats_at_once and not self.draining
+        shakes = self._handshake is not None
+        beat = (self._beats_at_once or self._asks_at_once(row)) and not self.draining
         # Bytes from an earlier try: a second call could make other ones.
         first = self._unsent.pop(row, b"")
         first = (first or self._first_words(row)) if beat or shakes else b""
@@ -427,7 +532,7 @@ class HeldConnections:
             self._end(row, event_of(error.errno))
             return
         self.tick.bytes_sent += taken
-        connected = [(row, self._number(row), self._net.clock())]
+        connected = [(row, self.number(row), self._net.clock())]
         if shakes:
             self._shake_hands(connected)
         else:
@@ -456,7 +561,7 @@ class HeldConnections:
         beat = self._beats_at_once and not self.draining
         reply += self._next_heartbeat(row) if beat else b""
         if not reply or self._write(row, reply):
-            self._establish([(row, self._number(row), now)], beat)
+            self._establish([(row, self.number(row), now)], beat)
 
     def _establish(self, connected: list[tuple[int, int, float]], beat_sent: bool) -> None:
         """These connects succeeded: (row, its connection's number, instant); ``beat_sent``: the
@@ -476,27 +581,21 @@ class HeldConnections:
             self._lives,
             self._beats,
         )
-        connect_us, seed, keepalive_s, retries = (
-            tick.connect_us.add,
-            self._seed,
-            self._keepalive_s,
-            self._retries,
-        )
+        connect_us, seed, keepalive_s = tick.connect_us.add, self._seed, self._keepalive_s
         aim, proven, failed_at, silence_s = (
             self._destination,
             self.addresses.proven,
             self.addresses.failed_at,
             self._silence_s,
         )
+        event_of = self.comebacks.event_of
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
-            connect_us(took_s * 1e6)
-            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
-                self._tcp.connects += 1
-            if lives[row]:
-                tick.reopened += 1
-            elif not retries[row]:
-                self.first_pending -= 1
+            if row in event_of:
+                self._connected_again(row, took_s, now, beat_sent)
+            else:
+                connect_us(took_s * 1e6)
+                self._count_connect(row, took_s)
             lives[row] += 1
             proven[aim[row]] = True
             if failed_at:
@@ -513,6 +612,23 @@ class HeldConnections:
         tick.opened += len(connected)
         tick.sent += len(connected) if beat_sent else 0
         self.held += len(connected)
+
+    def _count_connect(self, row: int, took_s: float) -> None:
+        """Count a connect that no event asked for."""
+        if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+            self._tcp.connects += 1
+        if self._lives[row]:
+            self.tick.reopened += 1
+        elif not self._retries[row]:
+            self.first_pending -= 1
+
+    def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
+        """The connect of an event's row succeeded. It is back if the peer has answered its
+        handshake, or if the protocol asks nothing.
+        """
+        self.comebacks.connected(row, took_s)
+        if self._handshake is not None or not beat_sent:
+            self.comebacks.back(row, now)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
         net, tick = self._net, self.tick
@@ -540,10 +656,7 @@ class HeldConnections:
         tick.answered += 1
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
-        latency_s = now - self.wheel.due[row]
-        tick.latency_us.add(latency_s * 1e6)
-        if latency_s > SENT_AGAIN_S:
-            self._count_sent_again(row, handle)
+        self._count_latency(row, handle, now)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
@@ -554,8 +667,18 @@ class HeldConnections:
         elif not self.draining:
             self.wheel.add(
                 row,
-                now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s),
+                now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
+
+    def _count_latency(self, row: int, handle: int, now: float) -> None:
+        """Count how long an answer took: the first one of who comes back is its event's."""
+        latency_s = now - self.wheel.due[row]
+        if row in self.comebacks.event_of:
+            self.comebacks.back(row, now, answer_s=latency_s)
+        else:
+            self.tick.latency_us.add(latency_s * 1e6)
+        if latency_s > SENT_AGAIN_S:
+            self._count_sent_again(row, handle)
 
     def _sent_again(self, row: int, handle: int) -> int:
         """How many segments the row's socket has sent again since the last call, which are counted
@@ -664,7 +787,10 @@ class HeldConnections:
 
     def _on_message(self, row: int) -> None:
         """The peer sent something that is no answer."""
-        self._heard_at[row] = self._net.clock()
+        now = self._net.clock()
+        self._heard_at[row] = now
+        if row in self.comebacks.event_of and self._silence_s is not None:
+            self.comebacks.back(row, now)
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
 
@@ -715,61 +841,139 @@ class HeldConnections:
         """End a connection or a connect; every end comes here. ``in_wheel``: an IDLE row is still
         in the wheel; ``reason``: how the peer refused, or broke the protocol.
         """
-        state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
+        state, now, handle = self.state[row], self._net.clock(), self._handle[row]
         why, in_message = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         if handle >= 0:
             self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
-        if state in (CONNECTING, HANDSHAKE):
+        is_of_event = row in self.comebacks.event_of
+        if not is_of_event and event in BY_SERVER and self._is_of_command(row, now):
+            self._end_by_command(row, in_wheel)
+        elif state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
-                self.state[row] = BACKOFF
-                self.wheel.add(row, now)
+                self._retry_at(row, now)
                 return
-            if why == "handshake_refused":
+            if why == "handshake_refused" and not is_of_event:
                 silent = f"{'closed' if event == EOF else 'reset'} without an answer"
                 self._count_reason(row, self._counts.refused, reason or silent)
+        elif is_of_event:
+            self._end_phantom(row, in_wheel)
         else:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
-            self.held -= 1
-            if not self._requests[row] and (
-                self._silence_s is None or self._heard_at[row] == self._established_at[row]
-            ):
-                # Back off from a server that accepts and closes, instead of connecting twice a
-                # second for ever.
-                self._retries[row] = min(255, self._retries[row] + 1)
-            asked = state == AWAITING
-            if asked:
-                since = self.awaiting.pop(row)
-                tick.beats_failed += 1
-                # Its latency is at least this.
-                tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
-                self._beats[row] += 1
-                if why == "heartbeat_timeout":
-                    tick.acknowledged += self._net.acknowledged(handle)
-                    tick.spoke += in_message or self._heard_at[row] > since
-            elif in_wheel and not self.draining:
-                self.wheel.remove(row)
-            # The drain sends no heartbeats, so this one was sent before.
-            tick.unanswered += asked and self.draining
-            if asked or not self.draining:
-                deaths = tick.deaths.setdefault(why, Deaths())
-                deaths.count += 1
-                deaths.age_s.add(now - self._established_at[row])
-                idle_s = now - self._heard_at[row]
-                deaths.idle_s.add(idle_s)
-                deaths.idle_ms.add(idle_s * 1e3)
-                deaths.in_message += in_message
-                deaths.requests.add(self._requests[row])
+            self._count_loss(row, handle, why, in_message=in_message, in_wheel=in_wheel)
         if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
-            self.state[row] = BACKOFF
-            attempt = (self._lives[row] << 8) | self._retries[row]
-            wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])
-            self.wheel.add(row, now + self._protocol.reopen_delay_s(row) + wait_s)
+            self._reopen_later(row, now)
         else:
             self.state[row] = DEAD
+
+    def _count_loss(
+        self, row: int, handle: int, why: str, *, in_message: bool, in_wheel: bool
+    ) -> None:
+        """Count an established connection that was lost. ``in_message``: within a message, of
+        which a part had come.
+        """
+        tick, now = self.tick, self._net.clock()
+        self.held -= 1
+        if not self._requests[row] and (
+            self._silence_s is None or self._heard_at[row] == self._established_at[row]
+        ):
+            # Back off from a server that accepts and closes, instead of connecting twice a second
+            # for ever.
+            self._retries[row] = min(255, self._retries[row] + 1)
+        asked = self.state[row] == AWAITING
+        if asked:
+            since = self.awaiting.pop(row)
+            tick.beats_failed += 1
+            # Its latency is at least this.
+            tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+            self._beats[row] += 1
+            if why == "heartbeat_timeout":
+                tick.acknowledged += self._net.acknowledged(handle)
+                tick.spoke += in_message or self._heard_at[row] > since
+        elif in_wheel and not self.draining:
+            self.wheel.remove(row)
+        # The drain sends no heartbeats, so this one was sent before.
+        tick.unanswered += asked and self.draining
+        if asked or not self.draining:
+            deaths = tick.deaths.setdefault(why, Deaths())
+            deaths.count += 1
+            deaths.age_s.add(now - self._established_at[row])
+            idle_s = now - self._heard_at[row]
+            deaths.idle_s.add(idle_s)
+            deaths.idle_ms.add(idle_s * 1e3)
+            deaths.in_message += in_message
+            deaths.requests.add(self._requests[row])
+
+    def _is_of_command(self, row: int, now: float) -> bool:
+        """Whether a connection that the server ends now is ended by a command of the plan."""
+        is_established = self.state[row] in (IDLE, AWAITING)
+        return is_established and not self.draining and self.comebacks.command_at(now) is not None
+
+    def _end_by_command(self, row: int, in_wheel: bool) -> None:
+        """The server has ended a connection in the time of a command."""
+        number = self.comebacks.command_at(self._net.clock())
+        assert number is not None
+        counts = self.comebacks.counts_of(number)
+        counts.chosen += 1
+        counts.ended += 1
+        self.held -= 1
+        if row in self.awaiting:
+            counts.asked += 1
+            del self.awaiting[row]
+            self._beats[row] += 1
+        elif in_wheel:
+            self.wheel.remove(row)
+        self._retries[row] = 0
+        self.comebacks.event_of[row] = number
+
+    def _end_phantom(self, row: int, in_wheel: bool) -> None:
+        """The connection of an event's row ended before its first answer: a new one, or the one
+        that it had before, which the server had ended meanwhile.
+        """
+        self.held -= 1
+        asked = row in self.awaiting
+        if asked:
+            del self.awaiting[row]
+            self._beats[row] += 1
+        elif in_wheel and not self.draining:
+            self.wheel.remove(row)
+        self._retries[row] = min(255, self._retries[row] + 1)
+        self.comebacks.unanswered(row, asked=asked, established_at=self._established_at[row])
+
+    def _reopen_later(self, row: int, now: float) -> None:
+        """Have a row connect again: by the plan's policy, or where it has none with a backoff, at
+        most as fast as the ramp.
+        """
+        at_least_s = self._protocol.reopen_delay_s(row)
+        if self._comes_by_policy(row):
+            self.state[row] = AWAY
+            wait_s = self.comebacks.wait_s(row, self._retries[row])
+            self.comebacks.at(row, now + max(wait_s, at_least_s))
+            return
+        self.state[row] = BACKOFF
+        attempt = (self._lives[row] << 8) | self._retries[row]
+        wait_s = backoff_s(self._seed, self.number(row), attempt, self._retries[row])
+        self.wheel.add(row, now + at_least_s + wait_s)
+
+    def _comes_by_policy(self, row: int) -> bool:
+        """Whether a row that ended comes back by the plan's policy. One that was never established
+        belongs to the ramp.
+        """
+        if row in self.comebacks.event_of:
+            return True
+        return self._has_policy and self._lives[row] > 0
+
+    def _retry_at(self, row: int, now: float) -> None:
+        """Have a row connect at once, at another address."""
+        if self._comes_by_policy(row):
+            self.state[row] = AWAY
+            self.comebacks.at(row, now)
+            return
+        self.state[row] = BACKOFF
+        self.wheel.add(row, now)
 
     def _end_sent_again(self, row: int, handle: int, event: str) -> None:
         """Count what a connection that ends has sent again, and whether its first request was in
@@ -797,7 +1001,8 @@ class HeldConnections:
             return True
         if not self._lives[row] and not self._retries[row]:
             self.first_pending -= 1
-        tick.failures[why] = tick.failures.get(why, 0) + 1
+        if not self.comebacks.failed(row, why):
+            tick.failures[why] = tick.failures.get(why, 0) + 1
         self._retries[row] = min(255, self._retries[row] + 1)
         return False
 

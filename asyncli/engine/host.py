@@ -32,6 +32,7 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
+    HoldBegun,
     HostFinding,
     LoadShard,
     Ready,
@@ -100,6 +101,7 @@ class WorkerHost:
         self._shard = shard
         self._links: dict[int, _Link] = {}
         self._t0: float | None = None
+        self._hold: HoldBegun | None = None
         self._draining = False
         self._last_turn = math.inf
         # The second that is being merged, and the workers that have reported it. One at a time:
@@ -207,10 +209,12 @@ class WorkerHost:
                     return False
         return True
 
-    def _pass_on(self, order: Start | Drain | Stop, message: bytes) -> None:
+    def _pass_on(self, order: Start | HoldBegun | Drain | Stop, message: bytes) -> None:
         """Send an order to every worker."""
         if isinstance(order, Start):
             self._t0 = order.t0
+        elif isinstance(order, HoldBegun):
+            self._hold = order
         self._draining |= isinstance(order, Drain)
         for link in self._links.values():
             if isinstance(order, Start):
@@ -321,6 +325,8 @@ class WorkerHost:
         if self._t0 is not None:
             with contextlib.suppress(OSError):
                 link.sock.send(_encode(Start(self._t0)))
+                if self._hold is not None:
+                    link.sock.send(_encode(self._hold))
         return link
 
     def _forward(self, now: float) -> None:

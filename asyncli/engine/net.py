@@ -38,6 +38,9 @@ _BROKEN = select.EPOLLHUP | select.EPOLLERR
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
+_IP_MINTTL = 21  # linux/in.h
+_IPV6_MINHOPCOUNT = 73  # linux/in6.h
+_HIGHEST_TTL = 255
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 # The C base class: no Python frame per socket, and no system call for the family and type of a
 # descriptor.
@@ -99,6 +102,17 @@ class Net(Protocol):
         The same number stays watched as before, another is not watched. The old handle is closed
         even if connecting fails.
         """
+        ...
+
+    def deafen(self, handle: int) -> None:
+        """From now on the kernel drops what comes for a watched TCP connection before TCP sees it,
+        as if its host had lost the network: no acknowledgement, and no answer to probes. It is not
+        watched any more.
+        """
+        ...
+
+    def hear(self, handle: int) -> None:
+        """The end of :meth:`deafen`; the handle is watched for READABLE."""
         ...
 
     def late_event(self, handle: int) -> str | None:
@@ -228,6 +242,14 @@ class RealNet:
     def replace(self, handle: int, destination: int, source: int) -> int:
         return replace_by_closing(self, handle, destination, source)
 
+    def deafen(self, handle: int) -> None:
+        self._epoll.unregister(handle)
+        _set_least_ttl(handle, _HIGHEST_TTL)
+
+    def hear(self, handle: int) -> None:
+        _set_least_ttl(handle, 0)
+        self._epoll.register(handle, READABLE)
+
     def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
@@ -246,6 +268,17 @@ class RealNet:
 
     def add_counts(self, tick: Tick) -> None:
         pass
+
+
+def _set_least_ttl(handle: int, ttl: int) -> None:
+    """Have the kernel drop segments of a connection that come with a lower time to live (RFC 5082):
+    with the highest, all that passed a router or left a host with the usual 64. Any user may.
+    """
+    with socket.socket(fileno=os.dup(handle)) as sock:
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MINHOPCOUNT, ttl)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_MINTTL, ttl)
 
 
 def _port_range() -> bytes | None:

@@ -33,6 +33,7 @@ class ProxiedNet:
             net.add_counts,
         )
         self.retransmitted = net.retransmitted
+        self.deafen, self.hear = net.deafen, net.hear
 
     def connect(self, destination: int, source: int) -> int:
         handle = self._net.connect(destination, source)

@@ -47,7 +47,7 @@ def plan_spread(
     for a name that does not resolve and :class:`HostError` for a source that is not this host's.
     """
     destinations = _destinations(plan)
-    workers = plan.workers or workers_needed(plan.connections, nofile, cpus, plan.batch)
+    workers = plan.workers or workers_needed(plan.most_open, nofile, cpus, plan.batch)
     if not plan.has_ports:
         # Both ends of a Unix socket are on one host.
         return Spread(destinations, sources=(), workers=workers, local=True, ports=0)

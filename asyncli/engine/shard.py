@@ -10,10 +10,12 @@ from typing import ClassVar
 
 import msgspec
 
+from asyncli.core.events import Reconnect
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.benchplan import BenchPlan
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import Finding, Tick
 from asyncli.model.template import Data, Fields
 from asyncli.model.values import TlsOptions
@@ -53,6 +55,11 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     proxy_protocol: str | None = None
     #: The rows of all connections of the run: a host may take over those of another.
     data: Data | None = None
+    #: The plan's events, and how clients come back; None: as fast as the ramp, with a backoff.
+    events: tuple[PlannedEvent, ...] = ()
+    reconnect: Reconnect | None = None
+    #: The time within which each connection receives something or is lost.
+    heard_within_s: float = 0.0
 
     def fields(self, number: Callable[[int], int]) -> Fields:
         """The fields of a table; ``number``: the number of a row's connection in the run."""
@@ -145,6 +152,9 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         offered_alpn=plan.offered_alpn,
         proxy_protocol=plan.proxy_protocol,
         data=data,
+        events=plan.planned_events,
+        reconnect=plan.policy,
+        heard_within_s=plan.heard_within_s,
     )
 
 
@@ -189,6 +199,16 @@ class Start(msgspec.Struct, tag=True):
     """Begin the ramp at ``t0`` of the monotonic clock; ticks cover whole seconds from it."""
 
     t0: float
+
+
+class HoldBegun(msgspec.Struct, tag=True):
+    """The hold began at ``at`` of the monotonic clock. ``events_s``: how long after it each event
+    of the plan is due (s), in their order; those that are due already belong to an earlier part of
+    the run.
+    """
+
+    at: float
+    events_s: tuple[float, ...]
 
 
 class Drain(msgspec.Struct, tag=True):
@@ -299,7 +319,7 @@ class HostFinding(msgspec.Struct, tag=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-Down = Start | Drain | Stop | Adopt | Alive
+Down = Start | HoldBegun | Drain | Stop | Adopt | Alive
 Up = (
     Ready
     | Ticked

@@ -71,6 +71,7 @@ class _Connection:
         "number",
         "requests",
         "silent",
+        "unheard",
         "unread",
         "watched",
     )
@@ -88,6 +89,8 @@ class _Connection:
         self.watched = 0
         self.full = False
         self.unread = b""  # the beginning of a request
+        # What comes while the client's host has lost the network; None while it has not.
+        self.unheard: list[tuple[str, bytes]] | None = None
 
 
 class SimNet:
@@ -191,6 +194,21 @@ class SimNet:
             self.watch(other, watched)
         return other
 
+    def deafen(self, handle: int) -> None:
+        connection = self._connections[handle]
+        connection.watched = 0
+        connection.unheard = []
+        self._ready.pop(handle, None)
+
+    def hear(self, handle: int) -> None:
+        connection = self._connections[handle]
+        unheard = connection.unheard or []
+        connection.unheard = None
+        # The server's kernel sends it again.
+        for kind, data in unheard:
+            self._handle(connection.number, handle, kind, data)
+        self.watch(handle, READABLE)
+
     def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
@@ -234,7 +252,9 @@ class SimNet:
         connection = self._connections.get(handle)
         if connection is None or connection.number != number:
             return  # closed since, and the handle may be reused
-        server = self.server
+        if connection.unheard is not None:
+            self._keep_unheard(connection, what, data)
+            return
         if what == "accept":
             self._accept(handle, connection)
         elif what == "data":
@@ -243,12 +263,27 @@ class SimNet:
             connection.full = False
         elif what == "reset":
             connection.error = errno.ECONNRESET
-        elif what == "idle" and server.idle_timeout_s is not None:
-            # A request since then has scheduled a later event.
-            if self.now < connection.last_request + server.idle_timeout_s - 1e-9:
+        elif what == "idle":
+            if not self._is_idle(connection):
                 return
             connection.inbox.append(b"")
         self._note(handle)
+
+    def _is_idle(self, connection: _Connection) -> bool:
+        """Whether a connection has been idle for the server's timeout: a request since it was set
+        has scheduled a later event.
+        """
+        timeout_s = self.server.idle_timeout_s
+        return timeout_s is not None and self.now >= connection.last_request + timeout_s - 1e-9
+
+    def _keep_unheard(self, connection: _Connection, kind: str, data: bytes) -> None:
+        """Keep what the server's kernel sends again once the client is heard."""
+        assert connection.unheard is not None
+        if kind != "idle":
+            connection.unheard.append((kind, data))
+        elif self._is_idle(connection):
+            connection.ended = True
+            connection.unheard.append(("data", b""))
 
     def _reset_all(self) -> None:
         for handle, connection in self._connections.items():
@@ -338,6 +373,8 @@ def simulate(
     net = net or SimNet(server)
     table = ConnectionTable(shard, 0, net)
     table.start(net.now)
+    events_s = [event.after_s(hold_s) for event in shard.events]
+    table.hold(net.now + shard.ramp.end_s, events_s)
     start, second, upcoming = net.now, 0, table.turn()
     drain_at = start + shard.ramp.end_s + hold_s
     draining = False

@@ -103,6 +103,14 @@ class TlsNet:
         )
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
 
+    def deafen(self, handle: int) -> None:
+        self._net.deafen(handle)
+
+    def hear(self, handle: int) -> None:
+        self._net.hear(handle)
+        self._asked[handle] = READABLE
+        self.watch(handle, READABLE, again=True)
+
     def late_event(self, handle: int) -> str | None:
         handshake = self._handshakes.get(handle)
         if handshake is None or handshake.tcp_done is None:

@@ -6,12 +6,14 @@ Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from asyncli.core.events import Reconnect
 from asyncli.core.ramp import Ramp
 from asyncli.model import values
 from asyncli.model.consistency import require_consistent
@@ -24,11 +26,25 @@ from asyncli.model.mqtt_values import (
     parse_version,
 )
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
+from asyncli.model.planned_events import (
+    PlannedEvent,
+    parse_events,
+    parse_reconnect,
+    planned_event,
+    reconnect_of,
+)
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
 from asyncli.model.status_place import parse_metrics_url, parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
-from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
+from asyncli.model.units import (
+    LONGEST_S,
+    format_duration,
+    parse_count,
+    parse_duration,
+    parse_pace,
+    shown,
+)
 
 _AN_HOUR = 3600.0
 # Longer than the minute after which proxies close silent connections (WHATWG's specification), so
@@ -135,6 +151,11 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     subscribe: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
+    #: What is done in the hold, and how clients come back from it and from the server's own closes.
+    #: None: with a backoff; from the server's own closes at most as fast as the ramp.
+    #: As :mod:`asyncli.model.planned_events` reads them: "30s drop 30%", "jitter:10s".
+    events: tuple[str, ...] = ()
+    reconnect: str | None = None
     #: Limits on the run's numbers, as expressions; a crossed one fails the run
     #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
@@ -244,6 +265,29 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return ()
 
     @property
+    def planned_events(self) -> tuple[PlannedEvent, ...]:
+        """The parsed events, in the order of their numbers."""
+        return tuple(map(planned_event, self.events))
+
+    @property
+    def most_open(self) -> int:
+        """How many connections may be open at once: who vanishes and connects anew leaves the old
+        one open.
+        """
+        again = 0.0
+        for event in self.planned_events:
+            if event.do == "vanish" and event.then == "reconnect":
+                again += event.share
+        return self.connections + math.ceil(again * self.connections)
+
+    @property
+    def policy(self) -> Reconnect | None:
+        """How clients come back; None: with a backoff."""
+        if self.reconnect is None:
+            return None
+        return reconnect_of(self.reconnect)
+
+    @property
     def asked_per_s(self) -> float:
         """The ramp's rate in connections a second."""
         return self.batch / self.interval_s
@@ -313,6 +357,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "subscribe": ("subscribe", values.each_of(parse_subscription)),
     "first_beat": ("first_beat", values.one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", values.parse_boolean),
+    "events": ("events", parse_events),
+    "reconnect": ("reconnect", parse_reconnect),
     "ca": ("ca", values.parse_file),
     "client_cert": ("client_cert", values.parse_file),
     "client_key": ("client_key", values.parse_file),
@@ -356,6 +402,8 @@ class Layer(msgspec.Struct, frozen=True):
             return self.where.format(key=key)
         if key == "urls":
             return "URL"
+        if key == "events":
+            return "--at"
         return self.where.format(key=key.replace("_", "-"))
 
 
@@ -447,7 +495,67 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
             f"{located['plateaus']}: more plateaus ({plan.plateaus}) than connections "
             f"({plan.connections}); write at most {plan.connections}"
         )
+    _require_room_for_events(plan, located.get("events", ""))
     return plan
+
+
+def _require_room_for_events(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` if the hold has no room for an event, or two are at one instant."""
+    words_at: dict[float, str] = {}
+    gone = 0.0
+    for event in plan.planned_events:
+        told = f"{where} {event.when} '{event.words}'"
+        _require_possible(plan, event, told)
+        if event.is_for_good:
+            gone += event.share
+        if event.at_share is not None and plan.hold_s is None:
+            # When that is, is known when the hold begins.
+            continue
+        after_s = event.after_s(plan.hold_s)
+        _require_within_hold(plan, event, after_s, told)
+        if after_s in words_at:
+            raise PlanError(
+                f"{told}: '{words_at[after_s]}' is at the same instant; write another time"
+            )
+        words_at[after_s] = event.words
+    if gone > 1:
+        raise PlanError(
+            f"{where}: {100 * gone:.4g} % of the connections are to vanish for good, more than "
+            "there are; write smaller shares"
+        )
+
+
+def _require_possible(plan: Plan, event: PlannedEvent, told: str) -> None:
+    if event.is_of_connections and not plan.reopen:
+        raise PlanError(
+            f"{told}: nothing comes back in a run with --no-reopen; leave one of them out"
+        )
+    if event.do == "vanish" and not plan.has_ports:
+        raise PlanError(
+            f"{told}: a Unix socket cannot fall silent: nothing of it passes a network; leave that "
+            "out"
+        )
+    has_end = plan.hold_s is not None or plan.hold_until is not None
+    if event.at_share is not None and not has_end:
+        raise PlanError(
+            f"{told}: the hold has no planned end; write a time after its start, such as 30s, or "
+            "--hold"
+        )
+
+
+def _require_within_hold(plan: Plan, event: PlannedEvent, after_s: float, told: str) -> None:
+    if plan.hold_s is None:
+        return
+    hold = format_duration(plan.hold_s)
+    if after_s >= plan.hold_s:
+        raise PlanError(
+            f"{told}: the hold ends after {hold}; write an earlier time or a longer --hold"
+        )
+    if after_s + (event.for_s or 0.0) >= plan.hold_s:
+        raise PlanError(
+            f"{told}: it is over after the hold, which lasts {hold}; write a shorter time or a "
+            "longer --hold"
+        )
 
 
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
@@ -474,6 +582,8 @@ _OPTIONAL = frozenset(
         "metrics_map",
         "collect",
         "baseline_runs",
+        "events",
+        "reconnect",
     }
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, Layer
+from asyncli.model.planned_events import parse_events, planned_event
 from asyncli.model.private_values import SENT_FILES
 from asyncli.model.units import shown
 
@@ -58,13 +59,32 @@ def read_plan_file(
         if key not in known:
             remedy = _instead(key, value, known, flags)
             raise PlanError(f"{path}: unknown key {shown(key)}; {remedy}")
-        if key == "body" and isinstance(value, str) and value.startswith("@"):
-            raise PlanError(
-                f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; "
-                f"write --body {shown(value)}, or the text itself"
-            )
+        _require_harmless(path, key, value)
     escaped_path = str(path).replace("{", "{{").replace("}", "}}")
     return Layer(where=f"{escaped_path}: {{key}}", values=values)
+
+
+def _require_harmless(path: Path, key: str, value: object) -> None:
+    """Raise :class:`PlanError` for what a stranger's plan must not do on this host."""
+    if key == "events" and _runs_a_command(value):
+        raise PlanError(
+            f"{path}: {key}: a plan file runs no commands, since it may be a stranger's; write "
+            "--at TIME 'run COMMAND' on the command line"
+        )
+    if key == "body" and isinstance(value, str) and value.startswith("@"):
+        raise PlanError(
+            f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; "
+            f"write --body {shown(value)}, or the text itself"
+        )
+
+
+def _runs_a_command(events: object) -> bool:
+    """Whether one of the events of a plan file is a run; what is no event is refused later."""
+    try:
+        parsed = [planned_event(text) for text in parse_events(events)]
+    except ValueError:
+        return False
+    return any(event.do == "run" for event in parsed)
 
 
 def _repeated_key(text: str) -> str:

@@ -92,8 +92,8 @@ class Gap(msgspec.Struct):
     end_s: float | None = None
 
 
-#: What was done: so far only a note by the user (``asyncli mark``).
-EventKind = Literal["mark"]
+#: What was done: a note by the user (``asyncli mark``), or an event of the plan.
+EventKind = Literal["mark", "run", "drop", "storm", "vanish"]
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -302,6 +302,39 @@ class ProtocolCounts(msgspec.Struct):
     retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
+class EventCounts(msgspec.Struct):
+    """What an event of a soak, such as a storm, counts in a second: none of it is in the counts of
+    losses and failures. Mergeable.
+    """
+
+    #: Connections that the event concerns; of these, those that were not connected at its instant.
+    chosen: Count = 0
+    absent: Count = 0
+    #: Connections that it ended; of these, those that awaited the answer to a heartbeat.
+    ended: Count = 0
+    asked: Count = 0
+    #: Connects of those who come back; those that succeeded; why the others failed -> how many.
+    attempts: Count = 0
+    opened: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Of these too, those that only fell silent, so that the server may hold them still; of those,
+    #: who stays away for good, who was heard again on the same connection, and whose connection
+    #: the server had then ended.
+    silenced: Count = 0
+    gone: Count = 0
+    returned: Count = 0
+    closed: Count = 0
+    #: New connections that ended before their first answer; of these, those that had asked.
+    phantoms: Count = 0
+    unanswered: Count = 0
+    #: From the event's instant to the first answer on a new connection (ms).
+    back_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: How late asyncli connected (us); how long connects and first answers took (us).
+    lateness_us: Histogram = msgspec.field(default_factory=Histogram)
+    connect_us: Histogram = msgspec.field(default_factory=Histogram)
+    answer_us: Histogram = msgspec.field(default_factory=Histogram)
+
+
 #: The type of a body of server-sent events.
 EVENTS = "text/event-stream"
 #: Fields of a tick that are summed over workers (``Tick.merge_gauges``), but not over time.
@@ -385,11 +418,28 @@ class Tick(msgspec.Struct):
     protocol: ProtocolCounts | None = None
     #: None in a bench, and in files of older versions: unknown.
     tcp: TcpCounts | None = None
+    #: By the event's number, from 1.
+    events: dict[int, EventCounts] = msgspec.field(default_factory=dict)
 
     @property
     def lost(self) -> int:
         """Established connections that ended in this second, by any cause."""
         return sum(deaths.count for deaths in self.deaths.values())
+
+    @property
+    def ended_by_events(self) -> int:
+        """Established connections that events of the plan ended or silenced, or that ended on their
+        way back from one, less those that were heard again: none of them is lost.
+        """
+        total = 0
+        for event in self.events.values():
+            total += event.ended + event.phantoms + event.closed - event.returned
+        return total
+
+    @property
+    def silenced_by_events(self) -> int:
+        """Connections that fell silent by events of the plan, less those that were heard again."""
+        return sum(event.silenced - event.returned for event in self.events.values())
 
     @property
     def lost_by_cause(self) -> dict[str, int]:

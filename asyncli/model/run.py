@@ -46,6 +46,13 @@ class Hold(msgspec.Struct, frozen=True):
         return max(0.0, self.end_s - self.start_s)
 
 
+#: The generator counts each second.
+TICK_S = 1.0
+#: After the last comeback from an event memory settles for so long (s), as after a drain: the
+#: default of --residue.
+EVENT_SETTLES_S = 5.0
+
+
 class Run(msgspec.Struct, dict=True):
     """The records of a run. Times are seconds since its start, except ``started``.
 
@@ -220,24 +227,53 @@ class Run(msgspec.Struct, dict=True):
                 ticks.append((t_s, tick))
         return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
 
+    @cached_property
+    def event_windows(self) -> dict[int, Gap]:
+        """By the number of each event of the plan that was done: from its instant until the last
+        comeback is over and memory has settled, or until the next event or the drain.
+        """
+        began_s: dict[int, float] = {}
+        for event in self.events:
+            number = event.fields.get("number")
+            if isinstance(number, int):
+                began_s[number] = event.at_s
+        last_s: dict[int, float] = {}
+        for t_s, tick in self.ticks:
+            for number in tick.events:
+                began_s.setdefault(number, t_s - 1.0)
+                last_s[number] = t_s
+        windows = {}
+        for number in sorted(last_s, key=lambda number: began_s[number]):
+            start_s = began_s[number]
+            later_s = [other_s for other_s in began_s.values() if other_s > start_s]
+            end_s = min(last_s[number] + EVENT_SETTLES_S, self.stop_s, *later_s)
+            windows[number] = Gap(start_s, max(start_s, end_s))
+        return windows
+
+    @cached_property
+    def disturbances(self) -> list[Gap]:
+        """When the run was not at rest: its gaps, and the windows of its events."""
+        windows = [*self.gaps, *self.event_windows.values()]
+        return sorted(windows, key=lambda window: window.start_s)
+
     @property
-    def outside_gaps(self) -> Run:
-        """The run without the records in its gaps; itself if it has none."""
-        if not self.gaps:
+    def undisturbed(self) -> Run:
+        """The run without the records in its disturbances; itself if it has none."""
+        if not self.disturbances:
             return self
-        return self._outside_gaps
+        return self._undisturbed
 
     # Separate, since a cached reference to itself would be a cycle that only the garbage collector
     # frees.
     @cached_property
-    def _outside_gaps(self) -> Run:
-        return self.within(*self.spans_outside_gaps(-math.inf, math.inf))
+    def _undisturbed(self) -> Run:
+        return self.within(*self.undisturbed_spans(-math.inf, math.inf))
 
-    def spans_outside_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
-        """The parts of [start, end] outside gaps."""
+    def undisturbed_spans(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """The parts of [start, end] outside disturbances."""
         spans = []
         begin_s = start_s
-        for gap in self.gaps:
+        for gap in self.disturbances:
             if gap.start_s > end_s:
                 break
             if gap.start_s > begin_s:

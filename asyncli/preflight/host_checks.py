@@ -26,7 +26,7 @@ from asyncli.preflight.sources import HALF, WIDEST, client_port_remedy
 
 # Our processes beside the workers: session, host, and the collector's few.
 _OTHER_PROCESSES = 8
-_TCP_CODES = ("ports", "time_wait", "syn_backlog", "conntrack", "tcp_mem")
+_TCP_CODES = ("ports", "time_wait", "event_ports", "syn_backlog", "conntrack", "tcp_mem")
 
 
 def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
@@ -67,9 +67,9 @@ def _on_the_servers_host(check: Check) -> Check:
 
 def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     # Workers take whole batches in turn, so worker 0 never has fewer than another.
-    fullest = share(plan.connections, plan.batch, spread.workers, 0)
+    fullest = share(plan.most_open, plan.batch, spread.workers, 0)
     need = fullest + OWN_DESCRIPTORS
-    connections = format_count(plan.connections)
+    connections = format_count(plan.most_open)
     processes = format_many(spread.workers, "process")
     raise_it = "ulimit -Hn " if limits.superuser else "sudo prlimit --pid $$ --nofile="
     remedy = ""
@@ -94,12 +94,12 @@ def _smaller_shares(plan: Plan, nofile: int) -> str:
     # One process opens a whole batch.
     if plan.batch > room:
         return f"--batch {max(1, room // 2)}"
-    workers = workers_needed(plan.connections, nofile, 1, plan.batch)
+    workers = workers_needed(plan.most_open, nofile, 1, plan.batch)
     return f"--workers {workers}, or leave --workers out"
 
 
 def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    need = share(plan.connections, plan.batch, spread.workers, 0) + OWN_DESCRIPTORS
+    need = share(plan.most_open, plan.batch, spread.workers, 0) + OWN_DESCRIPTORS
     yield limit(
         "nr_open",
         "maximum of the descriptor limit (fs.nr_open)",
@@ -214,6 +214,49 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         detail=f"{waiting} sockets in TIME_WAIT on this host, tcp_tw_reuse {limits.tcp_tw_reuse}",
         remedy=f"wait 60 s, or {limits.sudo}sysctl -w net.ipv4.tcp_tw_reuse=1",
     )
+
+
+# A port whose connection we ended by FIN is in TIME_WAIT for so long (s; TCP_TIMEWAIT_LEN).
+_TIME_WAIT_S = 60.0
+
+
+def _ports_of_events(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
+    """The ports that events of the plan take beside those of the connections: of who vanishes and
+    connects anew, and of who is ended by FIN.
+    """
+    waiting = round(plan.connections * _most_ended_by_fin(plan))
+    need = plan.most_open + waiting
+    if need == plan.connections:
+        return
+    have = spread.capacity
+    yield limit(
+        "event_ports",
+        "local ports for the plan's events",
+        "ports",
+        have,
+        need,
+        source="the plan",
+        detail=f"{format_count(plan.most_open)} open at once, {format_count(waiting)} in TIME_WAIT "
+        "within a minute",
+        remedy="end connections by RST (leave how=fin out), let a minute pass between events, or "
+        f"{client_port_remedy(plan, spread, limits)}",
+    )
+
+
+def _most_ended_by_fin(plan: Plan) -> float:
+    """The greatest share of the connections that events end by FIN within a minute; of all, where
+    the hold's length is not known yet.
+    """
+    ended = []
+    for event in plan.planned_events:
+        if event.how == "fin":
+            is_known = event.at_share is None or plan.hold_s is not None
+            ended.append((event.after_s(plan.hold_s) if is_known else 0.0, event.share))
+    greatest = 0.0
+    for start_s, _ in ended:
+        within = [share for at_s, share in ended if start_s <= at_s < start_s + _TIME_WAIT_S]
+        greatest = max(greatest, sum(within))
+    return greatest
 
 
 def _reuses_time_wait(spread: Spread, limits: Limits) -> bool:
@@ -356,6 +399,7 @@ _CHECKS = (
     _file_max,
     _ports,
     _time_wait,
+    _ports_of_events,
     host_memory,
     cgroup_memory,
     _queues,

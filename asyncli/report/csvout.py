@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,9 @@ from asyncli.model.text import printable
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
+from asyncli.report.summary_parts import EventPart
 
+T = TypeVar("T")
 Cell = str | int | float | None
 
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
@@ -43,6 +45,24 @@ def _tick_meanings() -> dict[str, str]:
     return meanings
 
 
+# Empty for marks, and for commands in whose time the server ended nothing.
+_OF_DONE_EVENT = {
+    "chosen": "connections that it concerned",
+    "absent": "of these, not connected at its instant",
+    "ended": "connections that it ended or silenced",
+    "not_back": "of these, without an answer since",
+    "attempts": "connects of those who come back",
+    "failed": "of these, failed",
+    "phantoms": "new connections that got no answer",
+    "back_p50_s": "after how many seconds half of them were back; empty if they were not",
+    "back_p90_s": "the same of 90 %",
+    "back_p99_s": "the same of 99 %",
+    "back_all_s": "the same of all",
+    "server_before": "the server's memory before it, in bytes",
+    "server_peak": "the most while it lasted",
+    "server_after": "when it had settled",
+    "server_cpu_s": "the server's CPU time meanwhile, in seconds",
+}
 #: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": _tick_meanings(),
@@ -66,13 +86,14 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "events": {
         **_RUN_ID,
-        "number": "from 1, in order of time",
-        "kind": "what was done: mark, a note by the user",
+        "number": "that of the plan, from 1; marks by hand have the following ones",
+        "kind": "what was done: an event of the plan, or mark, a note by the user",
         "at_s": "seconds since the run's start",
         "end_s": "when its effects were over; empty while they last. A mark has none: it ends as "
         "it begins",
         "phase": "the phase at that time",
-        "text": "what the user wrote",
+        "text": "what the plan or the user says",
+        **_OF_DONE_EVENT,
     },
     "findings": {
         **_RUN_ID,
@@ -108,7 +129,7 @@ def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
         "samples": sample_rows(run, metrics),
         "deaths": death_rows(run),
         "phases": phase_rows(run),
-        "events": event_rows(run),
+        "events": event_rows(run, summary.events or ()),
         "findings": finding_rows(summary.findings),
         "cost": _cost(analyses),
     }
@@ -204,10 +225,28 @@ def phase_rows(run: Run) -> Iterator[list[Cell]]:
         yield [phase.name, phase.start_s, phase.end_s, lasted_s]
 
 
-def event_rows(run: Run) -> Iterator[list[Cell]]:
-    for number, event in enumerate(run.events, start=1):
+def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
+    for event in events:
         phase = phase_at(run.phases, event.at_s)
-        yield [number, event.kind, event.at_s, event.end_s, phase, event.text]
+        row: list[Cell] = [event.number, event.kind, event.at_s, event.end_s, phase, event.text]
+        back = event.back
+        server = event.server
+        if back is msgspec.UNSET or server is msgspec.UNSET:
+            yield [*row, *[None] * len(_OF_DONE_EVENT)]
+            continue
+        counts = [event.chosen, event.absent, event.ended, event.not_back, event.attempts]
+        failed = sum(_known(event.failures).values())
+        times = [back.p50_s, back.p90_s, back.p99_s, back.all_s]
+        memory = [server.memory_before, server.peak, server.after]
+        yield [
+            *(row + [_known(count) for count in counts]),
+            *(failed, _known(event.phantoms), *times, *memory, server.cpu_s),
+        ]
+
+
+def _known(value: T | msgspec.UnsetType) -> T:
+    assert not isinstance(value, msgspec.UnsetType)
+    return value
 
 
 def finding_rows(findings: Iterable[Finding]) -> Iterator[list[Cell]]:

@@ -11,6 +11,7 @@ from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
+from asyncli.model.units import format_many
 from asyncli.report.limits_so_far import stays_crossed
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse, require
@@ -36,6 +37,13 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
         for text in _limits_on(plan, "heartbeats."):
             raise PlanError(
                 f"{where} {text!r}: connections that listen send no heartbeats; leave it out"
+            )
+    for text in _limits_on(plan, "events."):
+        _, number, *_ = parse(text, Summary).key.split(".")
+        if not number.isdecimal() or not 0 < int(number) <= len(plan.events):
+            raise PlanError(
+                f"{where} {text!r}: the plan has {format_many(len(plan.events), 'event')}; "
+                "events.1 is its first"
             )
     if plan.abort and not plan.fail_if:
         raise PlanError(

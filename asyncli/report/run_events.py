@@ -21,6 +21,7 @@ from asyncli.report.format import (
     count_or_unknown,
     milliseconds,
 )
+from asyncli.report.run_provoked import event_blocks
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import Connections
 
@@ -129,7 +130,7 @@ def _events_blocks(summary: Summary) -> list[doc.Block]:
     if left_out > 0:
         text = f"and {format_many(left_out, 'more event')}: see the full report"
         blocks.append(doc.Paragraph(text, view=doc.View.SHORT))
-    return blocks
+    return [*blocks, *event_blocks(summary.events)]
 
 
 _FIRST_IS_NOT_LATE = (

@@ -16,11 +16,12 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.server_evidence import stopped_since
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
+from asyncli.analysis.provoked import provoked
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
-from asyncli.analysis.server_memory import at_hold_end, memory_in_all
+from asyncli.analysis.server_memory import at_hold_end, memory_in_all, server_memory
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
@@ -45,6 +46,7 @@ from asyncli.model.metrics import (
     SERVER_RSS_BYTES,
 )
 from asyncli.model.plan import Plan, shown_plan
+from asyncli.model.planned_events import DEFAULT_RECONNECT
 from asyncli.model.records import CUT, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
@@ -59,6 +61,28 @@ __all__ = ["CostPart", "Summary", "summarise"]
 
 # More findings of one kind are merged.
 _FEW_OF_A_KIND = 4
+
+
+def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
+    """What was done or noted, in order of time. Events of the plan have its numbers, marks the
+    following ones.
+    """
+    plan = run.plan
+    memory, _ = server_memory(run, known.costs.holders)
+    done = provoked(run, memory)
+    policy = plan.reconnect or DEFAULT_RECONNECT
+    parts = []
+    events = plan.planned_events
+    marks = len(events)
+    for event in run.events:
+        number = event.fields.get("number")
+        if isinstance(number, int) and 0 < number <= len(events):
+            planned = events[number - 1]
+            parts.append(summary_parts.EventPart.of_plan(event, planned, policy, done.get(number)))
+        else:
+            marks += 1
+            parts.append(summary_parts.EventPart.of_mark(marks, event))
+    return parts
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
@@ -129,10 +153,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         protocol=protocol_of(run, totals),
     )
     if run.events:
-        summary.events = [
-            summary_parts.EventPart.of(number, event)
-            for number, event in enumerate(run.events, start=1)
-        ]
+        summary.events = _events(steady, known)
     outcomes, unreadable = limits_of(run, summary, known)
     crossed = [outcome.words for outcome in not_kept(outcomes)]
     crossed += [finding.evidence for finding in unreadable]

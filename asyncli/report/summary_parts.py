@@ -14,11 +14,13 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.provoked import Back, EventLatency, Noticed, Provoked, ServerPrice
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
+from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import Environment, EventKind, Finding, Gap, Phase, RunEvent
 from asyncli.model.runtimes import Runtime
 
@@ -240,10 +242,86 @@ class EventPart(msgspec.Struct):
     at_s: float
     end_s: float | None
     text: str
+    # The rest is of events of the plan. ``share``: of all connections; ``how`` they were ended;
+    # ``policy``: how they come back.
+    #: Of a command: its exit status (negative: a signal; null: it was ended with the hold, or not
+    #: run), how long it took (s), and the end of what it printed.
+    status: int | msgspec.UnsetType | None = msgspec.UNSET
+    took_s: float | msgspec.UnsetType = msgspec.UNSET
+    output: str | msgspec.UnsetType = msgspec.UNSET
+    share: float | msgspec.UnsetType = msgspec.UNSET
+    how: str | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that fall silent: for how long (s; null: for good), and what they do then.
+    for_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    then: str | msgspec.UnsetType = msgspec.UNSET
+    policy: str | msgspec.UnsetType = msgspec.UNSET
+    chosen: int | msgspec.UnsetType = msgspec.UNSET
+    absent: int | msgspec.UnsetType = msgspec.UNSET
+    ended: int | msgspec.UnsetType = msgspec.UNSET
+    back: Back | msgspec.UnsetType = msgspec.UNSET
+    not_back: int | msgspec.UnsetType = msgspec.UNSET
+    attempts: int | msgspec.UnsetType = msgspec.UNSET
+    failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    phantoms: int | msgspec.UnsetType = msgspec.UNSET
+    latency_ms: EventLatency | msgspec.UnsetType = msgspec.UNSET
+    lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
+    least_held: int | msgspec.UnsetType = msgspec.UNSET
+    server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that fell silent: null where the server's connections are not counted.
+    noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
+    gone: int | msgspec.UnsetType = msgspec.UNSET
+    returned: int | msgspec.UnsetType = msgspec.UNSET
+    closed: int | msgspec.UnsetType = msgspec.UNSET
+    listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
+    segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
-    def of(cls, number: int, event: RunEvent) -> EventPart:
+    def of_mark(cls, number: int, event: RunEvent) -> EventPart:
         return cls(number, event.kind, event.at_s, event.end_s, event.text)
+
+    @classmethod
+    def of_plan(
+        cls, event: RunEvent, planned: PlannedEvent, policy: str, done: Provoked | None
+    ) -> EventPart:
+        """An event of the plan. ``done``: what it did, once a second of it was recorded."""
+        part = cls(int(event.fields["number"]), event.kind, event.at_s, event.end_s, event.text)
+        if planned.do == "mark":
+            return part
+        part.policy = policy
+        if planned.do == "run":
+            part.status = event.fields.get("status")
+            part.took_s = event.fields.get("took_s", 0.0)
+            part.output = event.fields.get("output", "")
+        elif planned.do == "vanish":
+            part.share = planned.share
+            part.for_s = planned.for_s
+            part.then = planned.then
+        else:
+            part.share = planned.share
+            part.how = planned.how
+        if done is None:
+            return part
+        part.end_s = done.window.end_s
+        part.chosen = done.counts.chosen
+        part.absent = done.counts.absent
+        part.ended = done.counts.ended
+        part.back = done.back
+        part.not_back = done.not_back
+        part.attempts = done.counts.attempts
+        part.failures = done.counts.failures
+        part.phantoms = done.counts.phantoms
+        part.latency_ms = done.latency_ms
+        part.lateness_ms = done.lateness_ms
+        part.least_held = done.least_held
+        part.server = done.server
+        if planned.do == "vanish":
+            part.noticed = done.noticed
+            part.gone = done.counts.gone
+            part.returned = done.counts.returned
+            part.closed = done.counts.closed
+        part.listen_overflows = done.listen_overflows
+        part.segments_sent_again = done.segments_sent_again
+        return part
 
 
 class Summary(msgspec.Struct):

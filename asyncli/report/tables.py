@@ -35,6 +35,7 @@ from asyncli.report.document import Block, DataTable, Document, Paragraph, Secti
 from asyncli.report.format import COSTS
 from asyncli.report.run_costs import cost_table, drift_table
 from asyncli.report.run_events import deaths_table
+from asyncli.report.summary_parts import EventPart
 from asyncli.report.terminal import html_of, print_document, text_of
 
 if TYPE_CHECKING:
@@ -236,9 +237,10 @@ class Frames:
     Needs pandas (``pip install "asyncli[pandas]"``), else ImportError.
     """
 
-    def __init__(self, run: Run, findings: list[Finding]) -> None:
+    def __init__(self, run: Run, findings: list[Finding], events: Sequence[EventPart] = ()) -> None:
         self._run = run
         self._findings = findings
+        self._events = events
 
     @cached_property
     def ticks(self) -> DataFrame:
@@ -274,10 +276,11 @@ class Frames:
     @cached_property
     def events(self) -> DataFrame:
         """What was done to the run or noted, by number: ``kind``, ``at_s``, ``end_s``, ``phase``,
-        ``text``.
+        ``text``, and what an event of the plan did.
         """
         names = [*COLUMNS["events"]][1:]
-        return frame_of(names, event_rows(self._run), "number", ["at_s", "end_s"])
+        numbers = ["at_s", "end_s", *names[6:]]
+        return frame_of(names, event_rows(self._run, self._events), "number", numbers)
 
     @cached_property
     def findings(self) -> DataFrame:

@@ -421,8 +421,17 @@ def _walk(of: Any, where: str) -> Iterator[str]:
             names = typing.get_args(type_of_keys)
         for name in names:
             yield from _walk(type_of_values, f"{where}.{name}")
+    elif origin is list and _is_numbered(arguments[0]):
+        yield from _walk(arguments[0], f"{where}.{ANY}")
     elif of in (int, float, bool):
         yield where
+
+
+def _is_numbered(of: Any) -> bool:
+    """Whether the parts of a list have numbers, by which keys name them: ``events.1``."""
+    return (
+        isinstance(of, type) and issubclass(of, msgspec.Struct) and "number" in of.__struct_fields__
+    )
 
 
 def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | None:
@@ -450,13 +459,23 @@ def _value(document: Mapping[str, Any], key: str) -> Any:
     *parts, name = key.split(".")
     value: Any = document
     for part in parts:
-        value = value.get(part)
-        if not isinstance(value, Mapping):
+        value = _numbered(value, part) if isinstance(value, list) else value.get(part)
+        if not isinstance(value, Mapping | list):
             return None
+    if isinstance(value, list):
+        return None
     if parts and parts[-1] in _BY_NAME:
         # Causes and statuses that did not occur have no entry.
         return value.get(name, 0)
     return value.get(name)
+
+
+def _numbered(parts: list[Any], number: str) -> Any:
+    """The part of a list that has this number; None without it."""
+    for part in parts:
+        if isinstance(part, Mapping) and str(part.get("number")) == number:
+            return part
+    return None
 
 
 def _is_count(quantity: Quantity) -> bool:

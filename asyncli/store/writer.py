@@ -23,9 +23,10 @@ from asyncli.model.errors import StoreError
 from asyncli.model.private_values import private_values, recorded_document
 from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.text import plain
-from asyncli.store.events import decode_event, rows_after
+from asyncli.store.events import decode_event, encode_event, rows_after
 from asyncli.store.lock import lock
 from asyncli.store.schema import (
+    ADD_EVENT,
     ADDED_COLUMNS,
     APPLICATION_ID,
     EVENTS,
@@ -269,6 +270,10 @@ class RunWriter:
             _json(finding.fields),
         )
         self._put(_FINDING, [row], room=2 * MOST_WAITING)
+
+    def event(self, event: RunEvent) -> None:
+        """Record something that was done to the run."""
+        self._put(ADD_EVENT, [encode_event(event)])
 
     def checks(self, checks: Iterable[Check]) -> None:
         """Record the preflight's limits; a second call replaces the rows of the first."""

@@ -92,19 +92,19 @@ def instants(run: Run) -> tuple[list[float], list[float]]:
 
 def test_without_a_gap_nothing_changes() -> None:
     run = gapped()
-    assert run.outside_gaps is run
+    assert run.undisturbed is run
     for of in (for_cost, for_drift, without_counters):
         assert of(run) is run
 
 
 def test_a_gap_is_excluded_and_its_edges_stay() -> None:
-    ticks, samples = instants(gapped(Gap(20, 30), Gap(50.5, 60.5)).outside_gaps)
+    ticks, samples = instants(gapped(Gap(20, 30), Gap(50.5, 60.5)).undisturbed)
     assert [t_s for t_s in range(6, 101) if t_s not in ticks] == [*range(21, 31), *range(51, 61)]
     assert [t_s for t_s in range(106) if t_s not in samples] == [*range(21, 31), *range(51, 61)]
 
 
 def test_a_gap_without_an_end_lasts_to_the_end() -> None:
-    ticks, samples = instants(gapped(Gap(20)).outside_gaps)
+    ticks, samples = instants(gapped(Gap(20)).undisturbed)
     assert (max(ticks), max(samples)) == (20, 20)
 
 

@@ -21,6 +21,7 @@ ELSEWHERE = {
     r"^capacity ": "takes a minute; tests/integration/test_capacity_of_servers.py",
     r"^mark ": "needs a run that lasts; tests/cli/test_marked_soak.py",
     r"--baseline-run": "needs an earlier run; tests/integration/test_early_decision.py",
+    r"run nginx -s reload": "needs an nginx of the distribution; tests/integration/test_storm.py",
     r"--resume": "needs a run that was killed; tests/integration/test_killed_and_interrupted.py",
     r"(tcp|mqtt|ws)://|/log$|--connect-to|^lab (nchan|nginx-proxy|mosquitto)$": "needs a server of that protocol; tests/integration",
     r"--collect|--server-metrics|^lab go-http": "needs a server whose heap is collected; tests/integration/test_forced_collections.py, tests/lab",

@@ -181,7 +181,7 @@ def test_the_schedule_does_not_depend_on_the_number_of_workers() -> None:
 
             def noted(handle: int, data: bytes, table: ConnectionTable = table, net: SimNet = net, send: Any = send) -> int:
                 sent: int = send(handle, data)
-                seen.append((table._connections._number(table._connections._row_of[handle]), round(net.now, 6)))
+                seen.append((table._connections.number(table._connections._row_of[handle]), round(net.now, 6)))
                 return sent
 
             net.send = noted  # type: ignore[method-assign]

@@ -1,0 +1,231 @@
+"""What the events of a plan did: when who was back, at what price, and what the server did not give
+back.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.server_count import server_count
+from asyncli.analysis.totals import Lateness, in_ms
+from asyncli.core.adding import added_up
+from asyncli.core.histogram import Histogram, summed
+from asyncli.model import metrics
+from asyncli.model.records import EventCounts, Gap, Tick
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
+from asyncli.model.samples import Series
+
+
+class Back(msgspec.Struct, frozen=True):
+    """How long after the event so many of those who were ended had their first answer (s); None if
+    fewer were back.
+    """
+
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    all_s: float | None
+
+
+class Noticed(msgspec.Struct, frozen=True):
+    """How long after those clients fell silent the server held so many of them no more (s), by its
+    own count or the kernel's sockets; None if it held more to the end. ``left``: how many it held
+    when the next event or the drain came.
+    """
+
+    p50_s: float | None
+    p90_s: float | None
+    all_s: float | None
+    left: int
+
+
+class EventLatency(msgspec.Struct, frozen=True):
+    """Of those who came back, in milliseconds: their connects and first answers; of the others,
+    their heartbeats while the event lasted and outside of all events. None where none was.
+    """
+
+    connect_p50: float | None
+    connect_p99: float | None
+    answer_p50: float | None
+    answer_p99: float | None
+    others_p99: float | None
+    outside_p99: float | None
+
+
+class ServerPrice(msgspec.Struct, frozen=True):
+    """The server's memory (bytes): the last before the event, the most while it lasted, and when it
+    had settled; and its CPU time (s). None where not read.
+    """
+
+    memory_before: float | None
+    peak: float | None
+    after: float | None
+    cpu_s: float | None
+
+    @property
+    def kept_bytes(self) -> float | None:
+        """What it did not give back."""
+        if self.memory_before is None or self.after is None:
+            return None
+        return self.after - self.memory_before
+
+
+class Provoked(msgspec.Struct, frozen=True):
+    """What an event did. ``counts``: of all its seconds. ``window``: from its instant until memory
+    had settled (s on the run's clock). ``least_held``: the fewest connections that were held as a
+    second ended.
+    """
+
+    number: int
+    window: Gap
+    counts: EventCounts
+    back: Back
+    latency_ms: EventLatency
+    lateness_ms: Lateness
+    server: ServerPrice
+    #: None where nobody fell silent, and where the server's connections are not counted.
+    noticed: Noticed | None
+    least_held: int
+    listen_overflows: float | None
+    segments_sent_again: int
+
+    @property
+    def not_back(self) -> int:
+        """Those whom it ended, and who had no answer since."""
+        return self.counts.ended - self.counts.back_ms.count
+
+
+def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
+    """What each event of the plan did, by its number. ``memory``: the server's (bytes)."""
+    outside = _latencies(run.undisturbed.ticks).quantile(0.99)
+    return {
+        number: _provoked(run, number, window, memory, outside)
+        for number, window in run.event_windows.items()
+    }
+
+
+def _provoked(
+    run: Run, number: int, window: Gap, memory: Series, outside_us: float | None
+) -> Provoked:
+    assert window.end_s is not None
+    ticks = run.ticks_between(window.start_s, window.end_s)
+    seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
+    counts = added_up(EventCounts(), *seconds)
+    overflows = run.series(f"{metrics.TCP}ListenOverflows")
+    return Provoked(
+        number=number,
+        window=window,
+        counts=counts,
+        back=_back(counts),
+        latency_ms=EventLatency(
+            connect_p50=_in_ms(counts.connect_us.quantile(0.5)),
+            connect_p99=_in_ms(counts.connect_us.quantile(0.99)),
+            answer_p50=_in_ms(counts.answer_us.quantile(0.5)),
+            answer_p99=_in_ms(counts.answer_us.quantile(0.99)),
+            others_p99=_in_ms(_latencies(ticks).quantile(0.99)),
+            outside_p99=_in_ms(outside_us),
+        ),
+        lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
+        server=_price(run, window, memory, counts),
+        noticed=_noticed(run, window, counts),
+        least_held=min((tick.held for _, tick in ticks), default=0),
+        listen_overflows=_counted(overflows, window.start_s, window.end_s),
+        segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
+    )
+
+
+def _in_ms(value_us: float | None) -> float | None:
+    return None if value_us is None else value_us / 1e3
+
+
+def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
+    return summed([tick.latency_us for _, tick in ticks])
+
+
+def _back(counts: EventCounts) -> Back:
+    """By the rank among all who were ended: those who are not back count as later than all."""
+    came = counts.back_ms.count
+    values: list[float | None] = []
+    for share in (0.5, 0.9, 0.99, 1.0):
+        rank = math.ceil(share * counts.ended)
+        value_ms = counts.back_ms.quantile(rank / came) if 0 < rank <= came else None
+        values.append(None if value_ms is None else value_ms / 1e3)
+    return Back(*values)
+
+
+def _price(run: Run, window: Gap, memory: Series, counts: EventCounts) -> ServerPrice:
+    start_s = window.start_s
+    end_s = window.end_s
+    assert end_s is not None
+    # In the second half of the time in which memory settles, unless something else came before.
+    settled_s = start_s + max(0, counts.back_ms.greatest) / 1e3 + EVENT_SETTLES_S / 2
+    return ServerPrice(
+        memory_before=_level(memory, start_s - EVENT_SETTLES_S, start_s),
+        peak=max(memory.between(start_s, end_s).values, default=None),
+        after=_level(memory, settled_s, end_s),
+        cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
+    )
+
+
+def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
+    """By how many connections the server has beside those that are held: the silent ones, until it
+    notices.
+    """
+    count = server_count(run)
+    if not counts.silenced or not count:
+        return None
+    start_s = window.start_s
+    later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
+    end_s = min([run.stop_s, *later_s])
+    # Between two ticks the count of what is held is interpolated, across an event too.
+    others = _beside_held(run, count).last(until_s=start_s - TICK_S)
+    if others is None:
+        return None
+    silent = [
+        (t_s - start_s, value - others)
+        for t_s, value in _beside_held(run, count.between(start_s, end_s - TICK_S)).rows()
+    ]
+    still = max(0, round(silent[-1][1])) if silent else counts.silenced
+    return Noticed(
+        p50_s=_below_for_good(silent, 0.5 * counts.silenced),
+        p90_s=_below_for_good(silent, 0.1 * counts.silenced),
+        all_s=_below_for_good(silent, 0.0),
+        left=still,
+    )
+
+
+def _beside_held(run: Run, count: Series) -> Series:
+    return Series(count.t_s, [value - (run.held.at(t_s) or 0.0) for t_s, value in count.rows()])
+
+
+def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:
+    """From when on (s) there were no more than ``bound``; None if there were at the end."""
+    since_s = None
+    for after_s, value in silent:
+        if round(value) > bound:
+            since_s = None
+        elif since_s is None:
+            since_s = after_s
+    return since_s
+
+
+def _level(memory: Series, start_s: float, end_s: float) -> float | None:
+    readings = memory.between(start_s, end_s).values
+    if not readings:
+        return None
+    return statistics.median(readings)
+
+
+def _counted(counter: Series, start_s: float, end_s: float) -> float | None:
+    """By how much a counter rose between the readings before two instants; None if it was not read,
+    or began anew.
+    """
+    before = counter.last(until_s=start_s)
+    after = counter.last(until_s=end_s)
+    if before is None or after is None or after < before:
+        return None
+    return after - before

@@ -1,0 +1,95 @@
+"""Whom an event of a soak concerns, and when each of them comes back. Pure arithmetic of the seed,
+the event's number and the connection's number: the same for any number of workers and hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from asyncli.core.heartbeat import fraction
+
+_GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
+# Salts, so that a choice or a wait does not repeat the jitter of the heartbeat with that number.
+_CHOICE_SALT = 0x3C6EF372FE94F82B
+_RETURN_SALT = 0x510E527FADE682D1
+# A connect that fails at once and is tried again at once would fill a CPU with attempts.
+_SHORTEST_RETRY_S = 0.1
+# Of a backoff: each wait is spread by so much around its middle.
+_BACKOFF_SPREAD = 0.5
+_MOST_DOUBLINGS = 32
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """``count`` of ``connections``, by their numbers from 0, spread evenly over them.
+
+    A connection's rank is ``(number + offset) * stride`` modulo their number: with a stride that
+    shares no divisor with it, each rank comes once, so that the count is exact.
+    """
+
+    connections: int
+    count: int
+    stride: int
+    offset: int
+
+    def __contains__(self, connection: object) -> bool:
+        assert isinstance(connection, int)
+        return (connection + self.offset) * self.stride % self.connections < self.count
+
+
+def choose(seed: int, event: int, connections: int, share: float) -> Choice:
+    """Whom event number ``event`` concerns: ``share`` (0 to 1) of the connections."""
+    offset = int(fraction(seed ^ _CHOICE_SALT, event, 0) * connections)
+    count = math.floor(share * connections + 0.5)
+    return Choice(connections, count, _stride(connections), offset)
+
+
+def _stride(connections: int) -> int:
+    """A number near connections / golden ratio that shares no divisor with ``connections``: its
+    multiples are spread evenly.
+    """
+    middle = max(1, round(connections / _GOLDEN_RATIO))
+    for away in range(connections):
+        for stride in (middle + away, middle - away):
+            if stride > 0 and math.gcd(stride, connections) == 1:
+                return stride
+    return 1
+
+
+class Reconnect(msgspec.Struct, frozen=True):
+    """How clients come back. Times in seconds.
+
+    ``now``: at once. ``jitter``: uniform within ``longest_s``. ``fixed``: after ``first_s``.
+    ``backoff``: ``first_s``, doubled with each failed attempt up to ``longest_s``, each spread by
+    half around it.
+    """
+
+    how: Literal["now", "jitter", "backoff", "fixed"] = "backoff"
+    first_s: float = 0.5
+    longest_s: float = 30.0
+
+    def wait_s(self, seed: int, event: int, connection: int, failed: int) -> float:
+        """How long a client waits before it connects after ``failed`` failed attempts."""
+        wait_s = self._middle_s(failed)
+        if self.how == "jitter":
+            wait_s *= self._chance(seed, event, connection, failed)
+        if self.how == "backoff":
+            spread = 2 * self._chance(seed, event, connection, failed) - 1
+            wait_s *= 1 + _BACKOFF_SPREAD * spread
+        if failed:
+            return max(wait_s, _SHORTEST_RETRY_S)
+        return wait_s
+
+    def _middle_s(self, failed: int) -> float:
+        if self.how == "now":
+            return 0.0
+        if self.how == "jitter":
+            return self.longest_s
+        if self.how == "fixed":
+            return self.first_s
+        return min(self.longest_s, self.first_s * 2.0 ** min(failed, _MOST_DOUBLINGS))
+
+    def _chance(self, seed: int, event: int, connection: int, failed: int) -> float:
+        return fraction(seed ^ _RETURN_SALT, connection, event << 12 | min(failed, 4095))

@@ -1,0 +1,142 @@
+"""The connections of one process that are away, and when each comes back.
+
+Those whom an event ended belong to it until their first answer: what fails until then is the
+event's, and no loss. Back is the first answer, since the client's kernel says that a connection
+stands while the server's listen queue, being full, has dropped it.
+
+They have a queue of their own: governed by the ramp's pace or by its limit of pending connects,
+asyncli would measure itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from asyncli.core.events import Reconnect
+from asyncli.model.records import EventCounts
+
+
+class Comebacks:
+    """``number``: the number of a row's connection in the run. Instants are those of the net's
+    clock (s).
+    """
+
+    def __init__(self, policy: Reconnect, seed: int, number: Callable[[int], int]) -> None:
+        self._policy = policy
+        self._seed = seed
+        self._number = number
+        #: Rows that an event ended and that have had no answer since -> the event's number.
+        self.event_of: dict[int, int] = {}
+        # By the event's number, since the last tick.
+        self._counts: dict[int, EventCounts] = {}
+        self._begun_at: dict[int, float] = {}
+        self._over_at: dict[int, float] = {}
+        # The last command: its event, and until when its effects may last.
+        self._command: tuple[int, float] | None = None
+        # A heap of rows by the instant to connect.
+        self._due: list[tuple[float, int]] = []
+
+    # -- an event
+
+    def begin(self, event: int, at: float, outage_s: float) -> None:
+        """An event begins, which was due at this instant. ``outage_s``: how long clients are silent
+        before they come back.
+        """
+        self._begun_at[event] = at
+        self._over_at[event] = at + outage_s
+
+    def begin_command(self, event: int, at: float, until: float) -> None:
+        """A command runs: what the server ends until then belongs to it."""
+        self.begin(event, at, 0.0)
+        self._command = (event, until)
+
+    def command_at(self, now: float) -> int | None:
+        """The event whose command may have the server end a connection now."""
+        if self._command is None:
+            return None
+        event, until = self._command
+        return event if now <= until else None
+
+    def counts_of(self, event: int) -> EventCounts:
+        """What an event has counted since the last tick, to be changed."""
+        counts = self._counts.get(event)
+        if counts is None:
+            counts = self._counts[event] = EventCounts()
+        return counts
+
+    # -- the queue
+
+    def wait_s(self, row: int, failed: int) -> float:
+        """How long a row waits before it connects again, after so many failed attempts."""
+        event = self.event_of.get(row, 0)
+        return self._policy.wait_s(self._seed, event, self._number(row), failed)
+
+    def at(self, row: int, instant: float) -> None:
+        """Have a row connect at this instant."""
+        heappush(self._due, (instant, row))
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next row is due to connect."""
+        if not self._due:
+            return None
+        return self._due[0][0]
+
+    def take_due(self, now: float) -> int | None:
+        """The next row that is due, if any."""
+        if not self._due or self._due[0][0] > now:
+            return None
+        due, row = heappop(self._due)
+        event = self.event_of.get(row)
+        if event is not None:
+            counts = self.counts_of(event)
+            counts.attempts += 1
+            counts.lateness_us.add((now - due) * 1e6)
+        return row
+
+    # -- how an attempt went
+
+    def failed(self, row: int, cause: str) -> bool:
+        """A connect failed. True if it is an event's, which counts it."""
+        event = self.event_of.get(row)
+        if event is None:
+            return False
+        failures = self.counts_of(event).failures
+        failures[cause] = failures.get(cause, 0) + 1
+        return True
+
+    def connected(self, row: int, took_s: float) -> None:
+        """A connect of an event's row succeeded."""
+        counts = self.counts_of(self.event_of[row])
+        counts.opened += 1
+        counts.connect_us.add(took_s * 1e6)
+
+    def unanswered(self, row: int, *, asked: bool, established_at: float) -> None:
+        """The connection of an event's row ended before its first answer: a new one is a phantom;
+        one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
+        sent.
+        """
+        event = self.event_of[row]
+        counts = self.counts_of(event)
+        if established_at < self._begun_at[event]:
+            counts.closed += 1
+        else:
+            counts.phantoms += 1
+        counts.unanswered += asked
+
+    def back(self, row: int, now: float, answer_s: float | None = None) -> None:
+        """An event's row is back, which counts from the end of its outage. ``answer_s``: how long
+        its first answer took.
+        """
+        event = self.event_of.pop(row)
+        counts = self.counts_of(event)
+        counts.back_ms.add((now - self._over_at[event]) * 1e3)
+        if answer_s is not None:
+            counts.answer_us.add(answer_s * 1e6)
+
+    def take_counts(self) -> dict[int, EventCounts]:
+        """The counts since the last call."""
+        counts = self._counts
+        self._counts = {}
+        return counts

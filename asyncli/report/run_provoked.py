@@ -1,0 +1,190 @@
+"""The events of a plan in a run's report: what each did, when who was back, and at what price."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli.analysis.provoked import Noticed
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
+from asyncli.report import document as doc
+from asyncli.report.format import milliseconds
+from asyncli.report.summary_parts import EventPart
+
+# Of what a command printed; the JSON has more.
+_LONGEST_QUOTED = 200
+_ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
+
+
+def event_blocks(events: list[EventPart]) -> list[doc.Block]:
+    """A block of lines for each event that was done."""
+    blocks: list[doc.Block] = []
+    for event in events:
+        if event.output is not msgspec.UNSET:
+            blocks.append(doc.headed_line(f"Event {event.number}", _command(event)))
+        if event.back is msgspec.UNSET:
+            continue
+        if event.output is msgspec.UNSET:
+            blocks.append(doc.headed_line(f"Event {event.number}", _done(event)))
+        blocks.append(doc.Paragraph(_back(event)))
+        blocks.append(doc.Paragraph(_price(event)))
+        blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
+    return blocks
+
+
+def _command(event: EventPart) -> str:
+    """How a command ended, and how many connections the server ended in its time."""
+    text = f"run '{oneline(event.text)}' at {event.at_s:,.1f} s: {_ending(event)}"
+    if event.output:
+        text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
+    if event.ended is msgspec.UNSET:
+        return f"{text}; the server ended no connection"
+    ended = format_many(event.ended, "connection")
+    return f"{text}; the server ended {ended}, back by {event.policy}"
+
+
+def _ending(event: EventPart) -> str:
+    status = event.status
+    if not isinstance(status, int):
+        return "it did not end by itself"
+    took = format_duration(event.took_s if isinstance(event.took_s, float) else 0.0)
+    if status < 0:
+        return f"ended by signal {-status} after {took}"
+    return f"ended with status {status} after {took}"
+
+
+def _done(event: EventPart) -> str:
+    """What was done, and to how many."""
+    ended = format_many(_known(event.ended), "connection")
+    text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
+    if event.absent:
+        absent = format_count(_known(event.absent))
+        text += f"; {absent} of the {format_count(_known(event.chosen))} chosen were not connected"
+    return text
+
+
+def _fate(event: EventPart) -> str:
+    """What became of those whom it concerned."""
+    if event.then is msgspec.UNSET:
+        return f"ended {_ENDED_BY[str(event.how)]}, back by {event.policy}"
+    if event.then == "gone":
+        return "fell silent for good"
+    assert isinstance(event.for_s, float)
+    silent = f"fell silent for {format_duration(event.for_s)}"
+    if event.then == "return":
+        return f"{silent}, then were heard again"
+    return f"{silent}, then connected anew by {event.policy}"
+
+
+def _noticed(event: EventPart) -> str:
+    """When the server had noticed those that fell silent."""
+    noticed = event.noticed
+    if not isinstance(noticed, Noticed):
+        return "when the server noticed is not known: its connections are not counted"
+    shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if not times:
+        return f"the server noticed none: it still held {format_count(noticed.left)}"
+    text = f"the server noticed after {', '.join(times)}"
+    if noticed.all_s is None:
+        text += f", and still held {format_count(noticed.left)} in the end"
+    return text
+
+
+def _back(event: EventPart) -> str:
+    """When they were back, by their first answers, and how their connects went."""
+    if event.then == "gone":
+        return _noticed(event)
+    text = _comeback(event)
+    if event.then == "return":
+        return text
+    if event.then is not msgspec.UNSET:
+        return f"{text}; {_noticed(event)}"
+    return text
+
+
+def _comeback(event: EventPart) -> str:
+    back = event.back
+    assert back is not msgspec.UNSET
+    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    parts = [f"back after {', '.join(times)}" if times else "none was back"]
+    if event.then is not msgspec.UNSET and times:
+        parts[0] += " from then on"
+    if event.closed:
+        parts.append(f"the server had ended {format_count(_known(event.closed))} meanwhile")
+    if event.not_back:
+        parts.append(f"{format_count(_known(event.not_back))} were not back")
+    parts.append(_attempts(event))
+    return "; ".join(parts)
+
+
+def _attempts(event: EventPart) -> str:
+    attempts = format_many(_known(event.attempts), "connect")
+    failures = event.failures
+    assert failures is not msgspec.UNSET
+    phantoms = _known(event.phantoms)
+    if not failures and not phantoms:
+        return f"{attempts}, none failed"
+    parts = [f"{format_count(count)} {cause}" for cause, count in failures.items()]
+    if phantoms:
+        parts.append(
+            f"{format_count(phantoms)} that this host's kernel called connected and that got no "
+            "answer"
+        )
+    return f"{attempts}, of which failed: {', '.join(parts)}"
+
+
+def _price(event: EventPart) -> str:
+    """The server's memory before, at most and after, and its CPU."""
+    server = event.server
+    assert server is not msgspec.UNSET
+    parts = []
+    if server.memory_before is not None and server.peak is not None:
+        before = format_bytes(server.memory_before)
+        parts.append(f"server's memory {before} before, {format_bytes(server.peak)} at most")
+    kept = server.kept_bytes
+    if kept is None:
+        parts.append("what it kept is not known: it had no time to settle")
+    else:
+        of_each = kept / max(1, _known(event.ended))
+        parts.append(
+            f"{format_bytes(kept)} not given back ({format_bytes(of_each)} for each connection)"
+        )
+    if server.cpu_s is not None:
+        parts.append(f"{server.cpu_s:,.2f} s of CPU")
+    return "; ".join(parts)
+
+
+def _others(event: EventPart) -> str:
+    """What else is known: the others' heartbeats, and whether asyncli was late itself."""
+    latency = event.latency_ms
+    lateness = event.lateness_ms
+    assert latency is not msgspec.UNSET
+    assert lateness is not msgspec.UNSET
+    parts = [
+        f"connects took {milliseconds(latency.connect_p50)} (p50), "
+        f"{milliseconds(latency.connect_p99)} (p99), first answers "
+        f"{milliseconds(latency.answer_p50)}, {milliseconds(latency.answer_p99)}",
+        f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
+        f"{milliseconds(latency.outside_p99)}",
+        f"asyncli connected {milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} "
+        "at most",
+        f"at least {format_count(_known(event.least_held))} held as a second ended",
+    ]
+    if event.listen_overflows:
+        overflows = format_many(round(_known_float(event.listen_overflows)), "listen overflow")
+        parts.append(f"{overflows} on this host")
+    if event.segments_sent_again:
+        parts.append(f"{format_many(_known(event.segments_sent_again), 'segment')} sent again")
+    return "; ".join(parts)
+
+
+def _known(count: int | msgspec.UnsetType) -> int:
+    assert count is not msgspec.UNSET
+    return count
+
+
+def _known_float(value: float | msgspec.UnsetType | None) -> float:
+    assert isinstance(value, float)
+    return value

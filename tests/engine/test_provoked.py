@@ -1,0 +1,185 @@
+"""Events of a plan on the simulated network: who is ended, when each is back, and that nothing of it is lost."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+import pytest
+
+from asyncli.core.adding import added_up
+from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.shard import Shard, build_shard
+from asyncli.engine.sim import SimNet, SimServer, simulate
+from asyncli.engine.spread import Destination, Spread
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import EventCounts, Tick
+
+
+def shard(workers: int = 1, **values: Any) -> Shard:
+    plan = build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"], "seed": 1, "connections": 2_003, "ramp": "1000/s", "hold": 60, "keepalive": 20, **values})])
+    return build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), workers, True, 28_232))
+
+
+def whole_of(orders: Shard, server: SimServer, net: SimNet | None = None) -> Tick:
+    return added_up(*simulate(orders, server, 60.0, net=net))
+
+
+TWO = [("10s", "drop 30%"), ("30s", "storm how=fin")]
+
+
+@pytest.mark.parametrize("first_beat", ["now", "sleep"])
+@pytest.mark.parametrize("connect_s", [0.0, 0.001])
+def test_all_are_back_and_none_is_lost(first_beat: str, connect_s: float) -> None:
+    whole = whole_of(shard(events=TWO, reconnect="jitter:3s", first_beat=first_beat), SimServer(connect_s=connect_s))
+    assert (whole.lost, whole.failed, whole.reopened, whole.beats_failed) == (0, 0, 0, 0)
+    assert whole.opened == 2_003 + 601 + 2_003
+    asked = sum(event.asked for event in whole.events.values())
+    assert whole.sent == whole.answered + asked
+    for number, count in ((1, 601), (2, 2_003)):
+        event = whole.events[number]
+        assert (event.chosen, event.absent, event.ended) == (count, 0, count)
+        assert (event.attempts, event.opened, event.phantoms, event.failures) == (count, count, 0, {})
+        assert event.back_ms.count == count
+        assert 1_300 < (event.back_ms.quantile(0.5) or 0) < 1_700
+        assert 2_900 < event.back_ms.greatest < 3_010
+
+
+def run_of_worker(orders: Shard, worker: int) -> dict[int, EventCounts]:
+    """The events' counts of one worker of several."""
+    net = SimNet(SimServer())
+    table = ConnectionTable(orders, worker, net)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    upcoming = table.turn()
+    while net.now < 60.0 and upcoming is not None:
+        net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
+        upcoming = table.turn()
+    return table.take_tick(60).events
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7, 53])
+def test_the_chosen_and_the_instants_are_the_same_for_any_number_of_workers(workers: int) -> None:
+    alone = run_of_worker(shard(1, events=TWO, reconnect="jitter:5s"), 0)
+    orders = shard(workers, events=TWO, reconnect="jitter:5s")
+    of_each = [run_of_worker(orders, worker) for worker in range(workers)]
+    for number in (1, 2):
+        together = added_up(*(events[number] for events in of_each if number in events))
+        assert (together.chosen, together.ended) == (alone[number].chosen, alone[number].ended)
+        # To the width of a bucket.
+        assert together.back_ms.quantiles((0.1, 0.5, 0.9, 1.0)) == pytest.approx(alone[number].back_ms.quantiles((0.1, 0.5, 0.9, 1.0)), rel=0.03)
+
+
+class _Refusing(SimNet):
+    """Refuses each connection's first attempt after the event."""
+
+    refused = 0
+
+    def connect(self, destination: int, source: int) -> int:
+        handle = super().connect(destination, source)
+        if self._order > 2_003 and self.refused < 2_003:
+            self.refused += 1
+            self._connections[handle].error = errno.ECONNREFUSED
+        return handle
+
+
+def test_a_failure_on_the_way_back_is_the_event_s() -> None:
+    server = SimServer()
+    whole = whole_of(shard(events=[("10s", "storm")], reconnect="fixed:2s"), server, _Refusing(server))
+    event = whole.events[1]
+    assert (whole.failed, whole.lost, whole.reopened) == (0, 0, 0)
+    assert event.failures == {"refused": 2_003}
+    assert (event.attempts, event.opened, event.back_ms.count) == (4_006, 2_003, 2_003)
+    assert 3_990 < (event.back_ms.quantile(0.5) or 0) < 4_100
+
+
+class _Overflowing(SimNet):
+    """Accepts all, and is silent to the first attempt of each after the event, as a listen queue that overflowed."""
+
+    def _serve(self, handle: int, connection: Any, close: bool) -> None:
+        if 2_003 < connection.number <= 4_006:
+            return
+        super()._serve(handle, connection, close)
+
+
+def test_back_is_the_first_answer_not_the_connect() -> None:
+    server = SimServer()
+    whole = whole_of(shard(events=[("10s", "storm")], reconnect="now", timeout="2s"), server, _Overflowing(server))
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.beats_failed) == (0, 0, 0)
+    assert (event.opened, event.phantoms, event.unanswered, event.back_ms.count) == (4_006, 2_003, 2_003, 2_003)
+    assert event.back_ms.least > 2_000
+
+
+def test_a_policy_is_also_that_of_the_server_s_own_closes() -> None:
+    """Not as fast as the ramp, and not of an event."""
+    whole = whole_of(shard(reconnect="fixed:1s"), SimServer(resets_all_at_s=20.0))
+    assert (whole.lost, whole.reopened, whole.events) == (2_003, 2_003, {})
+
+
+def test_those_who_are_not_connected_are_absent() -> None:
+    server = SimServer()
+    orders = shard(events=[("10s", "storm"), ("11s", "storm")], reconnect="jitter:4s")
+    second = whole_of(orders, server).events[2]
+    assert second.chosen == 2_003
+    assert second.absent == pytest.approx(0.75 * 2_003, rel=0.05)
+    assert second.ended + second.absent == second.chosen
+
+
+def test_a_replacement_does_nothing_that_lies_behind() -> None:
+    orders = shard(events=TWO, reconnect="now")
+    net = SimNet(SimServer(), start=30.0)
+    table = ConnectionTable(orders, 0, net, replaces=True)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    upcoming = table.turn()
+    while net.now < 60.0 and upcoming is not None:
+        net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
+        upcoming = table.turn()
+    assert list(table.take_tick(60).events) == [2]
+
+
+def silent_for_a_time(server: SimServer, words: str) -> Tick:
+    return whole_of(shard(events=[("10s", words)], reconnect="now"), server)
+
+
+def test_who_returns_in_time_is_heard_on_the_same_connection() -> None:
+    whole = silent_for_a_time(SimServer(), "vanish 30% for 5s then return")
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.opened, whole.reopened) == (0, 0, 2_003, 0)
+    assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (601, 601, 0, 0, 601)
+    # From the end of the outage.
+    assert event.back_ms.greatest < 200
+
+
+def test_who_returns_too_late_connects_anew_and_is_no_loss() -> None:
+    """The server has ended those whom it had not heard for longer than a heartbeat's longest sleep."""
+    whole = silent_for_a_time(SimServer(idle_timeout_s=12.0), "vanish 30% for 25s then return")
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
+    assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (601, 601, 601, 601, 601)
+    assert whole.opened == 2_003 + 601
+
+
+def test_who_reconnects_has_a_new_connection_beside_the_old_one() -> None:
+    server = SimServer()
+    net = SimNet(server)
+    whole = whole_of(shard(events=[("10s", "vanish 30% for 5s")], reconnect="now"), server, net)
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
+    assert (event.silenced, event.returned, event.opened, event.back_ms.count) == (601, 0, 601, 601)
+    assert net.accepted == 2_003 + 601
+    # All descriptors were closed in the drain, the silent ones too.
+    assert not net._connections
+
+
+def test_who_is_gone_stays_away() -> None:
+    server = SimServer()
+    net = SimNet(server)
+    ticks = list(simulate(shard(events=[("10s", "vanish 30%")]), server, 60.0, net=net))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    assert (whole.lost, event.silenced, event.gone, event.attempts) == (0, 601, 601, 0)
+    assert max(tick.held_at_drain for tick in ticks) == 2_003 - 601
+    assert not net._connections

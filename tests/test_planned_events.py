@@ -1,0 +1,77 @@
+"""--at and --reconnect as text, in plan files, and what of them is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.core.events import Reconnect
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document, shown_plan
+from asyncli.model.plan_file import read_plan_file
+from asyncli.model.planned_events import PlannedEvent, parse_events, parse_reconnect
+
+
+def plan_of(**values: Any) -> Plan:
+    return build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"], "hold": 60, **values})])
+
+
+def test_flags_and_files_mean_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        'urls = ["http://127.0.0.1:80/"]\nhold = 60\nreconnect = "jitter:10s"\nseed = 1\n'
+        '[[events]]\nat = "10s"\ndo = "drop"\nshare = "30%"\nhow = "fin"\n[[events]]\nat = "50%"\ndo = "storm"\n'
+    )
+    from_file = build_plan([read_plan_file(file)])
+    from_flags = plan_of(events=[("10s", "drop 30% how=fin"), ("50%", "storm")], reconnect="jitter:10s", seed=1)
+    assert from_file == from_flags
+    assert from_flags.planned_events == (PlannedEvent("drop", 10.0, None, 0.3, "fin"), PlannedEvent("storm", None, 0.5))
+    assert from_flags.policy == Reconnect("jitter", 0.0, 10.0)
+    assert load_plan(plan_document(from_flags)) == from_flags
+    shown = shown_plan(from_flags)
+    assert (shown["events"], shown["reconnect"]) == (from_flags.events, from_flags.reconnect)
+    assert parse_events(from_flags.events) == from_flags.events
+
+
+@pytest.mark.parametrize("text", ["now", "jitter:10s", "fixed:0.5s", "backoff:1s..60s"])
+def test_a_policy_is_shown_as_it_is_written(text: str) -> None:
+    assert parse_reconnect(text) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"events": [("60s", "storm")]}, "--at 60s 'storm': the hold ends after 1 min"),
+        ({"events": [("10s", "storm"), ("10s", "drop 5%")]}, "'storm' is at the same instant"),
+        ({"events": [("50%", "storm"), ("30s", "drop 5%")]}, "'storm' is at the same instant"),
+        ({"events": [("50%", "storm")], "hold": "forever"}, "the hold has no planned end"),
+        ({"events": [("10s", "storm")], "reopen": False}, "nothing comes back in a run with --no-reopen"),
+        ({"events": [("10s", "drop")]}, "a share is missing"),
+        ({"events": [("10s", "drop 130%")]}, "is no share"),
+        ({"events": [("10s", "drop 0%")]}, "is no share"),
+        ({"events": [("10s", "drop nan%")]}, "is no share"),
+        ({"events": [("10s", "storm 30%")]}, "'30%' is not understood"),
+        ({"events": [("10s", "storm how=kill")]}, "how=rst or how=fin"),
+        ({"events": [("10s", "explode")]}, "is no event"),
+        ({"events": [("soon", "storm")]}, "a share of the hold: 50%"),
+        ({"events": [{"at": "1s"}]}, "an event lacks do"),
+        ({"events": [{"at": "1s", "do": "storm", "when": 1}]}, "when: unknown key"),
+        ({"events": "storm"}, "is no list of events"),
+        ({"reconnect": "soon"}, "is no way to come back"),
+        ({"reconnect": "jitter"}, "--reconnect"),
+        ({"reconnect": "backoff:5s..1s"}, "the longest wait is shorter than the first"),
+        ({"reconnect": "fixed:2h"}, "up to an hour"),
+    ],
+    ids=range(20),
+)
+def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(**values)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hold_that_ends_by_the_clock_takes_shares() -> None:
+    assert plan_of(events=[("50%", "storm")], hold="until 23:59").planned_events[0].at_share == 0.5
