@@ -99,6 +99,20 @@ def test_a_heap_that_fills_with_garbage_is_no_rising_cost_of_connections() -> No
     assert collected.costs.cost_of("server_user").ci95[1] >= native.costs.cost_of("server_user").ci95[1]
 
 
+def test_a_collection_at_the_ramps_end_is_no_cost_below_zero() -> None:
+    """A fall of the memory is no slope of connections, and nothing of it came with the first ones."""
+    run = a_run(20_000, hold_s=60.0, batch=10, interval_s=0.02)
+    begin_s, end_s = run.first_connect_s, run.phase("hold").start_s
+    for sample in run.samples:
+        freed = 15e6 * (end_s - 1.5 < sample.t_s < end_s + 5.0)
+        garbage = 3e6 * min(max(0.0, sample.t_s - begin_s), end_s - begin_s)
+        sample.values["server.pss_bytes"] += garbage - freed
+    known = analyse(on(GO, run)).costs
+    assert known.server_user.ci95[0] >= 0.0
+    assert known.server_user.fixed_bytes < max(run.series("server.pss_bytes").values)
+    assert "cost_in_earlier_memory" not in [finding.code for finding in known.findings]
+
+
 def test_a_steady_server_has_the_same_interval_on_any_runtime() -> None:
     run = a_run(20_000)
     assert of_server(on(GO, run)).ci95 == of_server(on(PYTHON, run)).ci95 == of_server(run).ci95
