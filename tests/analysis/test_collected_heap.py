@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from collected_runs import of_go, soak
 from synthetic_run import a_run, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.slope import Cost
+from asyncli.app.results import Results
 from asyncli.findings.cost import heap_collected
 from asyncli.model.records import Sample
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.report.analyses import analyse
+from asyncli.report.size_report import doubts
 from asyncli.report.summary import summarise
 
 GO = Runtime("go", "1.26.8", collected=True, gogc=100)
@@ -137,3 +142,20 @@ def told(run: Run) -> list[int]:
 def test_the_runtime_is_in_the_summary() -> None:
     runtime = summarise(on(GO, a_run(1000))).server.runtime
     assert (runtime.kind, runtime.version, runtime.gogc, runtime.heap_limit_bytes) == ("go", "1.26.8", 100, None)
+
+
+@pytest.mark.parametrize(("runtime", "says"), [
+    (GO, ("GOGC=100", "2 times")),
+    (Runtime("go", "1.26.8", collected=True, gogc=400), ("GOGC=400", "5 times")),
+    (Runtime("go", "1.26.8", collected=True, gogc=-1, heap_limit_bytes=62_914_560), ("GOMEMLIMIT", "62.9 MB")),
+])  # fmt: skip
+def test_a_size_by_a_heap_of_go_names_the_rule_that_bounds_it(runtime: Runtime, says: tuple[str, ...]) -> None:
+    """Its page had too few collections for a cost at the goal."""
+    run = on(runtime, of_go(soak(), least_goal=60e6))
+    run.plan = msgspec.structs.replace(run.plan, server_metrics=("http://127.0.0.1:8081/metrics",))
+    results = Results(Path("run.db"), run)
+    text = " ".join(doubts(results.sized(100_000, 64e9), results.summary))
+    assert all(word in text for word in says)
+    assert "live_unknown" in [finding.code for finding in results.summary.findings]
+    assert "Why its cost at its goal is unknown" in text
+    assert "says no goal" not in text
