@@ -16,7 +16,7 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.answer import is_heap_filling, server_name
-from asyncli.report.format import ceiling, or_bytes
+from asyncli.report.format import ceiling, is_lopsided, or_bytes
 from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import RuntimePart
@@ -95,10 +95,8 @@ def _no_hosts(sizing: Sizing) -> str:
 
 def with_interval(total: float, ci95: tuple[float, float]) -> str:
     """``18.7 GB ± 0.4`` where the interval is symmetric, else ``18.7 GB (18.3 GB to 22.1 GB)``."""
-    below = total - ci95[0]
-    above = ci95[1] - total
     text = format_bytes(total)
-    if max(below, above) > 1.5 * min(below, above):
+    if is_lopsided(total, ci95):
         return f"{text} ({_interval(ci95)})"
     number, _, unit = text.partition(" ")
     if not unit:
@@ -108,7 +106,8 @@ def with_interval(total: float, ci95: tuple[float, float]) -> str:
     in_this_unit = float(number.replace(",", ""))
     scale = total / in_this_unit if in_this_unit else 1.0
     step = 10**-decimals
-    error = math.ceil(max(below, above) / scale / step) * step
+    furthest = max(total - ci95[0], ci95[1] - total)
+    error = math.ceil(furthest / scale / step) * step
     return f"{text} ± {error:,.{decimals}f}"
 
 
@@ -275,11 +274,14 @@ def _cells(part: SizedPart) -> list[str]:
         return ["-", "-", "-", _interval(part.ci95)]
     if part.is_wide:
         return ["-", "-", "-", _interval(part.ci95)]
+    interval = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"
+    if is_lopsided(part.bytes, part.ci95):
+        interval = _interval(part.ci95)
     return [
         f"{part.bytes_per_connection:,.0f} B",
         or_bytes(part.fixed_bytes),
         format_bytes(part.bytes),
-        f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}",
+        interval,
     ]
 
 
