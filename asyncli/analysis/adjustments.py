@@ -166,7 +166,8 @@ def time_waits(seen: Readings, known: Costs) -> Costs:
 def bends(seen: Readings, known: Costs) -> Costs:
     """Widen the costs of programs to what the last connections cost, where that is not the line's
     slope, and the host's as much; the values are halfway. A heap that is collected bends as it
-    fills, which says nothing of what further connections cost.
+    fills, which says nothing of what further connections cost. No connection costs less than
+    nothing: where memory falls at the line's end, a collection or a cache freed what others took.
     """
     for name in ("server_user", "behind"):
         fit = known.fits.get(name)
@@ -175,7 +176,7 @@ def bends(seen: Readings, known: Costs) -> Costs:
         low, high = fit.cost.ci95
         lowest = min(bend.last_ones - bend.half for bend in fit.bends)
         highest = max(bend.last_ones + bend.half for bend in fit.bends)
-        lower = max(0.0, low - lowest)
+        lower = max(0.0, low - max(0.0, lowest))
         higher = max(0.0, highest - high)
         method = f"{fit.cost.method}; the line is bent: the interval reaches to its end's slope"
         known = known.widened(name, lower, higher).widened("host_total", lower, higher)

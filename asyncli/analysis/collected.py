@@ -72,6 +72,9 @@ class HeapCost(Cost):
     collections: int = 0
     forced: bool = False
     is_whole: bool = False
+    #: So much (bytes a connection) of the least by the line was still alive after the drain: it may
+    #: have come by the clock.
+    not_freed: float = 0.0
 
 
 class HeapCosts(msgspec.Struct, frozen=True):
@@ -249,9 +252,12 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         if t_s <= hold_end_s:
             readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
     live_cost = _line_at_rests(run, readings)
+    after_drain = _alive_after_drain(run, forced)
+    if live_cost is not None and after_drain is not None:
+        live_cost = _down_to_freed(live_cost, readings, after_drain)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     # Another process than the server answers so, and so does one whose noise hides what it keeps.
-    if live_cost is None or live_cost.ci95[0] <= 0:
+    if live_cost is None or live_cost.ci95[0] + live_cost.not_freed <= 0:
         upper = None if live_cost is None else live_cost.ci95[1]
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
@@ -275,6 +281,36 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     points += [Point(*reading) for reading in at_rest]
     how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
     return _by_points(points, how, len(readings), forced=True)
+
+
+def _alive_after_drain(run: Run, forced: Series) -> float | None:
+    """What was alive (bytes) at the last of two collections after the drain; None without: what one
+    of them leaves may be in Go's pools.
+    """
+    residue = run.phase("residue")
+    if residue is None:
+        return None
+    after = forced.between(residue.start_s, math.inf)
+    return after.values[-1] if len(after) > 1 else None
+
+
+def _down_to_freed(cost: HeapCost, readings: Sequence[_Reading], after_drain: float) -> HeapCost:
+    """The cost with an interval that reaches down to what the connections gave back when they were
+    closed.
+
+    In a ramp, time and connections rise together, so that a leak by the clock, or by answers, looks
+    like a cost of connections, and a short hold does not exclude it. What connections hold alive
+    ends with them: the heap falls by that in the drain. What stays is such a leak; or was there
+    since the first connections (code), or is kept of closed ones (pools, tables that do not
+    shrink). Nobody can tell which, so the value stays that of the line.
+    """
+    at_end = [reading for reading in readings if reading.n > 0][-1]
+    freed = max(0.0, at_end.value - after_drain) / at_end.n
+    low, high = cost.ci95
+    if freed >= low:
+        return cost
+    method = f"{cost.method}; the interval reaches to what the drain freed"
+    return msgspec.structs.replace(cost, ci95=(freed, high), method=method, not_freed=low - freed)
 
 
 def _by_points(

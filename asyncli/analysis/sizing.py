@@ -45,7 +45,8 @@ class SizedPart(msgspec.Struct, frozen=True):
         if self.bytes is None or self.ci95 is None:
             return False
         low, high = self.ci95
-        return high - low > 2 * SURE * self.bytes
+        furthest = max(high - self.bytes, self.bytes - low)
+        return furthest > SURE * self.bytes
 
 
 class SizedLimit(msgspec.Struct, frozen=True):
@@ -105,12 +106,18 @@ class Sizing(msgspec.Struct, frozen=True):
 
 
 def size(
-    costs: Costs, forecast: Forecast, *, connections: int, measured: int, host_bytes: float | None
+    costs: Costs,
+    forecast: Forecast,
+    *,
+    connections: int,
+    measured: int,
+    host_bytes: float | None,
+    gogc: int | None = None,
 ) -> Sizing:
     """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of
-    ``host_bytes`` each.
+    ``host_bytes`` each. ``gogc``: of a server in Go, in percent; None of another.
     """
-    costs = costs.with_heap_at_goal()
+    costs = _up_to_goal_of_go(costs.with_heap_at_goal(), gogc)
     parts = _parts(costs, connections)
     rest_at_most = _rest_at_most(costs, connections)
     rest_unknown = _why_rest_is_unknown(costs, parts, rest_at_most)
@@ -146,6 +153,22 @@ def size(
     return msgspec.structs.replace(
         sizing, total_bytes=total.at(connections), ci95=(low, total.high(connections))
     )
+
+
+def _up_to_goal_of_go(costs: Costs, gogc: int | None) -> Costs:
+    """With the memory of a server in Go up to what its heap may come to rest at, where its cost at
+    the goal is unknown.
+
+    Go lets the heap grow by GOGC percent of what is alive and of the stacks. Both were resident
+    while the heap was filling, so that it takes at most that much more than it had then.
+    """
+    user = costs.server_user
+    if gogc is None or gogc <= 0 or costs.heap.at_goal is not None or user is None:
+        return costs
+    low, high = user.ci95
+    most_garbage = max(0.0, high) * gogc / 100
+    user = msgspec.structs.replace(user, ci95=(low, high + most_garbage))
+    return msgspec.structs.replace(costs, server_user=user)
 
 
 def _rest_at_most(costs: Costs, connections: int) -> float | None:

@@ -124,7 +124,7 @@ class ForcedCollections:
         if self._answering is None:
             self._answering = await asyncio.to_thread(self._who_answers)
         before: Mapping[str, float] = {}
-        if self._answering.answerer is not Answerer.SERVER:
+        if self._plan.collect != "auto":
             before = (await self._read_all()).values
         collected = await self._unless_stopped()
         if collected is None:

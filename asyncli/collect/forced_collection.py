@@ -294,12 +294,14 @@ async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
     import aiohttp
     import msgspec
 
+    # Another program at this port may accept and never answer.
+    within = aiohttp.ClientTimeout(total=_INSPECTOR_OPENS_S)
     deadline_s = time.monotonic() + _INSPECTOR_OPENS_S
     while True:
         with contextlib.suppress(
             aiohttp.ClientError, OSError, ValueError, KeyError, IndexError, TypeError
         ):
-            async with session.get(f"{_INSPECTOR}/json/list") as answer:
+            async with session.get(f"{_INSPECTOR}/json/list", timeout=within) as answer:
                 text = await answer.content.read(_LONGEST_ANSWER)
                 page = str(msgspec.json.decode(text)[0]["webSocketDebuggerUrl"])
                 if page.startswith(_INSPECTOR_LINK):

@@ -178,13 +178,18 @@ class Run(msgspec.Struct, dict=True):
         """Connections held over time: 0 until the ramp begins, then the gauge of each tick.
 
         At the start of the drain it is the count taken then: the gauge of that second is of its
-        end, when they are closed.
+        end, when they are closed. Where the ramp ends on time within a second, the count has a
+        bend there: a line through that second would have fewer connections than were open.
         """
         drain = self.phase("drain")
         at_drain = self._held_at_drain
         start_s = self.first_connect_s if math.isfinite(self.first_connect_s) else 0.0
         held = Series([start_s], [0.0])
+        opened_s = self._all_opened_s
         for t_s, tick in self.ticks:
+            if held.t_s[-1] < opened_s < t_s and tick.held == self.plan.connections:
+                held.t_s.append(opened_s)
+                held.values.append(float(tick.held))
             if drain is not None and at_drain and held.t_s[-1] < drain.start_s < t_s:
                 held.t_s.append(drain.start_s)
                 held.values.append(float(at_drain))
@@ -192,6 +197,16 @@ class Run(msgspec.Struct, dict=True):
                 held.t_s.append(t_s)
                 held.values.append(float(tick.held))
         return held
+
+    @property
+    def _all_opened_s(self) -> float:
+        """When the last batch of a ramp is due. Infinite for a ladder: its levels are read at
+        rest, and its steps on the way between the rests as they are counted.
+        """
+        schedule = self.plan.schedule
+        if schedule.plateaus:
+            return math.inf
+        return self.first_connect_s + schedule.due_s(schedule.batches - 1)
 
     @property
     def _held_at_drain(self) -> int:

@@ -292,8 +292,22 @@ def _tenths(half: float) -> str:
     return f"{max(half, 0.1):.1f}"
 
 
+# From here on, half of an interval says more of one side than is known.
+_LOPSIDED = 1.5
+
+
+def is_lopsided(value: float, ci95: tuple[float, float]) -> bool:
+    """Whether a value is far from the middle of its interval: then the interval stands for it, and
+    no half of it.
+    """
+    below = value - ci95[0]
+    above = ci95[1] - value
+    return max(below, above) > _LOPSIDED * min(below, above)
+
+
 def with_error(cost: Cost, times: int = 0) -> str:
-    """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``;
+    """A cost with its error: ``"528 B ± 1"``; with a wide interval, or one that the value is not in
+    the middle of, ``"between 552 and 21,957 B"``;
     possibly zero ``"at most 564 B"``, or of two levels, which miss reused memory, ``"unknown
     (-2,437 to 10,440 B)"``; below a byte ``"0 B ± 0.1"``.
 
@@ -301,7 +315,8 @@ def with_error(cost: Cost, times: int = 0) -> str:
     (54 B of the total)"``.
     """
     low, high = cost.ci95
-    if low > 0 and cost.half_width <= SURE * cost.bytes_per_connection:
+    is_wide = cost.half_width > SURE * cost.bytes_per_connection
+    if low > 0 and not is_wide and not is_lopsided(cost.bytes_per_connection, cost.ci95):
         return plus_minus(cost.bytes_per_connection, cost.half_width)
     furthest = max(abs(low), abs(high))
     if furthest < 1:

@@ -16,9 +16,10 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.answer import is_heap_filling, server_name
-from asyncli.report.format import ceiling, or_bytes
+from asyncli.report.format import ceiling, is_lopsided, or_bytes
 from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
+from asyncli.report.summary_parts import RuntimePart
 
 # Beyond so many times the measured count the line may bend: the forecast of a report says so too.
 _FAR = 10
@@ -94,10 +95,8 @@ def _no_hosts(sizing: Sizing) -> str:
 
 def with_interval(total: float, ci95: tuple[float, float]) -> str:
     """``18.7 GB ± 0.4`` where the interval is symmetric, else ``18.7 GB (18.3 GB to 22.1 GB)``."""
-    below = total - ci95[0]
-    above = ci95[1] - total
     text = format_bytes(total)
-    if max(below, above) > 1.5 * min(below, above):
+    if is_lopsided(total, ci95):
         return f"{text} ({_interval(ci95)})"
     number, _, unit = text.partition(" ")
     if not unit:
@@ -107,7 +106,8 @@ def with_interval(total: float, ci95: tuple[float, float]) -> str:
     in_this_unit = float(number.replace(",", ""))
     scale = total / in_this_unit if in_this_unit else 1.0
     step = 10**-decimals
-    error = math.ceil(max(below, above) / scale / step) * step
+    furthest = max(total - ci95[0], ci95[1] - total)
+    error = math.ceil(furthest / scale / step) * step
     return f"{text} ± {error:,.{decimals}f}"
 
 
@@ -189,8 +189,10 @@ def _of_filling_heap(sizing: Sizing, summary: Summary) -> str:
     """That the memory of a collected heap whose goal is unknown is no size to plan with."""
     server = server_name(summary)
     runtime = summary.server.runtime
+    if not isinstance(runtime, msgspec.UnsetType) and runtime.kind == "go":
+        return _of_filling_heap_of_go(runtime, summary, server)
     limit = None
-    if not isinstance(runtime, msgspec.UnsetType) and runtime.kind != "go":
+    if not isinstance(runtime, msgspec.UnsetType):
         limit = runtime.heap_limit_bytes
     if limit is not None:
         return (
@@ -211,6 +213,39 @@ def _of_filling_heap(sizing: Sizing, summary: Summary) -> str:
         "shows where, if the runtime's page says its goal, as Go's does; else hold for long "
         "with all connections."
     )
+
+
+def _of_filling_heap_of_go(runtime: RuntimePart, summary: Summary, server: str) -> str:
+    """That Go's rules, and not the ramp, say where the memory of a server comes to rest."""
+    filling = f"The memory in {server} is that of its heap while it was filling"
+    limit = runtime.heap_limit_bytes
+    if limit is not None:
+        filling += (
+            f". By GOMEMLIMIT it takes at most {format_bytes(limit)}, and collects all the time "
+            "when more is alive than that: how many connections it has room for follows from what "
+            f"is alive in it: {_ways_to_live(summary)}"
+        )
+    elif runtime.gogc is not None and runtime.gogc > 0:
+        fills_to = f"{1 + runtime.gogc / 100:g}"
+        filling += (
+            f", which is no size to plan with: by GOGC={runtime.gogc} it may fill to {fills_to} "
+            "times what is alive and the stacks, so the interval reaches to that"
+        )
+    else:
+        filling += ", which is no size to plan with: without a goal it takes what the host has"
+    if not summary.plan.get("server_metrics"):
+        return (
+            f"{filling}. A soak with --server-metrics shows where it comes to rest; else hold for "
+            "long with all connections."
+        )
+    for finding in summary.findings:
+        if finding.code in _WHY_NO_GOAL:
+            return f"{filling}. Why its cost at its goal is unknown: {finding.evidence}."
+    return f"{filling}. Hold for long with all connections."
+
+
+# Findings of why the cost of a heap at its goal is unknown.
+_WHY_NO_GOAL = frozenset({"live_unknown", "heap_of_a_part"})
 
 
 def _ways_to_live(summary: Summary) -> str:
@@ -239,11 +274,14 @@ def _cells(part: SizedPart) -> list[str]:
         return ["-", "-", "-", _interval(part.ci95)]
     if part.is_wide:
         return ["-", "-", "-", _interval(part.ci95)]
+    interval = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"
+    if is_lopsided(part.bytes, part.ci95):
+        interval = _interval(part.ci95)
     return [
         f"{part.bytes_per_connection:,.0f} B",
         or_bytes(part.fixed_bytes),
         format_bytes(part.bytes),
-        f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}",
+        interval,
     ]
 
 

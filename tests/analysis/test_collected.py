@@ -18,6 +18,7 @@ from asyncli.findings.collected import live_unknown
 from asyncli.findings.cost import heap_collected
 from asyncli.model import metrics
 from asyncli.model.run import Run
+from asyncli.report.analyses import analyse
 
 
 def heap_of(run: Run) -> HeapCosts:
@@ -110,6 +111,33 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert asked.code == "collections_forced"
     assert (unknown.code, unknown.fields) == ("live_unknown", {"collections": 2, "rising": 0, "kind": "", "forced": True, "most_bytes": None})
     assert unknown.remedy.endswith("--plateaus 5")
+
+
+@pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
+def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s: float) -> None:
+    """In a ladder, time and connections rise together, and a short hold does not exclude growth: what the drain frees does."""
+    each = 3_000.0
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=3.0, noise=0.01)
+    stop_s = run.stop_s
+    rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
+    for number, place in enumerate([run.first_connect_s - 1.5, *rests, stop_s - 1.0, stop_s + 4.0, stop_s + 5.0]):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        leaked = leak_per_s * max(0.0, sample.t_s - run.first_connect_s)
+        alive = 4e6 + 5_000 * (number % 2) + each * (run.held.at(sample.t_s) or 0.0) + leaked
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+        sample.values[metrics.SERVER_PSS_BYTES] += 50e3 * (run.held.at(sample.t_s) or 0.0)
+    known = analyse(run).costs
+    low, high = known.heap.live.ci95
+    assert low <= each <= high
+    if leak_per_s:
+        not_freed = known.heap.live.not_freed
+        assert not_freed > 2 * each
+        assert known.server_user.ci95[0] == pytest.approx(costs(run).server_user.ci95[0] - not_freed)
+    else:
+        assert high - low < 0.2 * each
+        assert known.heap.live.not_freed < 0.02 * each
 
 
 @pytest.mark.parametrize("rises", [False, True])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from collected_runs import of_go, soak
 from synthetic_run import a_run, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.slope import Cost
+from asyncli.app.results import Results
 from asyncli.findings.cost import heap_collected
 from asyncli.model.records import Sample
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.report.analyses import analyse
+from asyncli.report.size_report import doubts
 from asyncli.report.summary import summarise
 
 GO = Runtime("go", "1.26.8", collected=True, gogc=100)
@@ -99,6 +104,20 @@ def test_a_heap_that_fills_with_garbage_is_no_rising_cost_of_connections() -> No
     assert collected.costs.cost_of("server_user").ci95[1] >= native.costs.cost_of("server_user").ci95[1]
 
 
+def test_a_collection_at_the_ramps_end_is_no_cost_below_zero() -> None:
+    """A fall of the memory is no slope of connections, and nothing of it came with the first ones."""
+    run = a_run(20_000, hold_s=60.0, batch=10, interval_s=0.02)
+    begin_s, end_s = run.first_connect_s, run.phase("hold").start_s
+    for sample in run.samples:
+        freed = 15e6 * (end_s - 1.5 < sample.t_s < end_s + 5.0)
+        garbage = 3e6 * min(max(0.0, sample.t_s - begin_s), end_s - begin_s)
+        sample.values["server.pss_bytes"] += garbage - freed
+    known = analyse(on(GO, run)).costs
+    assert known.server_user.ci95[0] >= 0.0
+    assert known.server_user.fixed_bytes < max(run.series("server.pss_bytes").values)
+    assert "cost_in_earlier_memory" not in [finding.code for finding in known.findings]
+
+
 def test_a_steady_server_has_the_same_interval_on_any_runtime() -> None:
     run = a_run(20_000)
     assert of_server(on(GO, run)).ci95 == of_server(on(PYTHON, run)).ci95 == of_server(run).ci95
@@ -123,3 +142,19 @@ def told(run: Run) -> list[int]:
 def test_the_runtime_is_in_the_summary() -> None:
     runtime = summarise(on(GO, a_run(1000))).server.runtime
     assert (runtime.kind, runtime.version, runtime.gogc, runtime.heap_limit_bytes) == ("go", "1.26.8", 100, None)
+
+
+@pytest.mark.parametrize(("runtime", "says"), [
+    (GO, ("GOGC=100", "2 times")),
+    (Runtime("go", "1.26.8", collected=True, gogc=400), ("GOGC=400", "5 times")),
+    (Runtime("go", "1.26.8", collected=True, gogc=-1, heap_limit_bytes=62_914_560), ("GOMEMLIMIT", "62.9 MB")),
+])  # fmt: skip
+def test_a_size_by_a_heap_of_go_names_the_rule_that_bounds_it(runtime: Runtime, says: tuple[str, ...]) -> None:
+    """Its page had too few collections for a cost at the goal."""
+    run = on(runtime, of_go(soak(), least_goal=60e6))
+    run.plan = msgspec.structs.replace(run.plan, server_metrics=("http://127.0.0.1:8081/metrics",))
+    results = Results(Path("run.db"), run)
+    text = " ".join(doubts(results.sized(100_000, 64e9), results.summary))
+    assert all(word in text for word in says)
+    [unknown] = [finding for finding in results.summary.findings if finding.code == "live_unknown"]
+    assert unknown.evidence in text

@@ -18,6 +18,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 from asyncli.report.analyses import analyse
+from asyncli.report.figures.drawing import each_with_error
 from asyncli.report.format import CostRow, with_error
 from asyncli.report.run_costs import cost_table
 from asyncli.report.summary import summarise
@@ -201,6 +202,15 @@ def test_no_interval_is_zero() -> None:
         assert not isinstance(number, Estimate) or number.low < number.value < number.high, key
     assert with_error(Cost(0.001, (0.0005, 0.0015), 0.0, "", 9)) == "0 B ± 0.1"
     assert with_error(Cost(528.0, (527.99, 528.01), 0.0, "", 9)) == "528 B ± 0.1"
+
+
+def test_a_half_width_stands_for_no_lopsided_interval() -> None:
+    """What ± says, from 14,000 to 38,000 B, is not what is known."""
+    lopsided = Cost(26_000.0, (10_113.0, 33_155.0), 0.0, "", 9)
+    assert with_error(lopsided) == "between 10,113 and 33,155 B"
+    assert each_with_error(lopsided) == "10,113 to 33,155 B"
+    assert with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
+    assert each_with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
 
 
 def test_an_unexplained_rest_is_not_sold_as_cost() -> None:

@@ -10,6 +10,7 @@ from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.gaps import for_cost, for_drift, of_one_server, without_counters
 from asyncli.analysis.totals import fold
+from asyncli.model.plan import Plan
 from asyncli.model.records import SERVER_CHANGED, Deaths, Environment, Gap, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -30,6 +31,17 @@ def test_nothing_is_held_before_the_ramp() -> None:
     held = bare_run([(6.1, Tick(held=10)), (7.1, Tick(held=20))], PHASES).held
     assert [held.at(t) for t in (0.0, 5.1, 5.6, 6.6)] == [0, 0, 5, pytest.approx(15)]
     assert bare_run().held.at(3.0) == 0.0
+
+
+def test_held_bends_where_the_ramp_ends() -> None:
+    """The last batch is due 1.4 s into the ramp: a line through its second would have 75 connections at 1.5 s."""
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=80, batch=10, interval_s=0.2)
+    ticks = [(6.1, Tick(held=50)), (7.1, Tick(held=80)), (8.1, Tick(held=80))]
+    held = bare_run(ticks, PHASES, plan=plan).held
+    assert [held.at(t) for t in (6.1, 6.5, 6.6, 7.1)] == [50, 80, 80, pytest.approx(80)]
+    # Connects that came late are not where the schedule has them.
+    late = [(6.1, Tick(held=50)), (7.1, Tick(held=70)), (8.1, Tick(held=80))]
+    assert bare_run(late, PHASES, plan=plan).held.at(6.6) == pytest.approx(60)
 
 
 def test_held_at_the_start_of_the_drain_is_in_no_gauge() -> None:

@@ -103,3 +103,16 @@ def test_a_part_that_noise_hides_has_an_upper_bound_and_the_whole_too() -> None:
     kernel = next(one for one in found.parts if one.name == "kernel")
     assert found.total_bytes is None
     assert found.at_most_bytes == pytest.approx(part.ci95[1] + kernel.ci95[1] + max(0.0, known.residual.ci95[1]) * MILLION)
+
+
+@pytest.mark.parametrize(("gogc", "times"), [(None, 1), (-1, 1), (100, 2), (400, 5)])
+def test_a_heap_of_go_fills_to_what_gogc_allows(gogc: int | None, times: float) -> None:
+    """A cost at the goal was not told: the ramp had too few collections."""
+    run = a_run(100_000, hold_s=10.0, noise=0.1)
+    known = costs(run)
+    found = size(known, forecast(run, known)[0], connections=MILLION, measured=100_000, host_bytes=64e9, gogc=gogc)
+    user = known.server_user
+    low, high = found.parts[0].ci95
+    assert low == pytest.approx(user.fixed_bytes + user.ci95[0] * MILLION)
+    assert high == pytest.approx(user.fixed_bytes + times * user.ci95[1] * MILLION)
+    assert found.parts[0].is_wide == (times > 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -204,3 +205,23 @@ DONE = '{"id": 3, "result": {}}'
 )
 async def test_what_is_no_inspector_is_told(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Sequence[str], says: str) -> None:
     assert says in await refused_by(monkeypatch, listing, answers)
+
+
+async def test_who_never_answers_at_the_inspectors_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    monkeypatch.setattr(forced_collection, "_INSPECTOR", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(forced_collection, "_INSPECTOR_OPENS_S", 0.3)
+    monkeypatch.setattr(forced_collection, "LONGEST_S", 5.0)
+    try:
+        with a_process(handles=True) as process, pytest.raises(PeerError, match="opened no inspector"):
+            await collection(by_runtime("node", process.pid))
+    finally:
+        ended.set()
+        server.close()

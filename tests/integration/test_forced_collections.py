@@ -314,6 +314,14 @@ def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
     require_as_written("test_a_page_that_collects_nothing", summary)
 
 
+def test_a_page_of_the_server_itself_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
+    with serving_process([sys.executable, "-c", _SIDECAR]) as (own, pid):
+        asked = ("--collect", f"{own}idle", "--server-metrics", f"{own}metrics", "--server-pid", str(pid))
+        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+    assert "shows none" in findings(summary)["collection_failed"]["evidence"]
+    assert not run.series(metrics.RUNTIME_FORCED_BYTES)
+
+
 def test_another_process_may_collect_where_the_servers_page_counts_it(tmp_path: Path, nginx: Any) -> None:
     with serving([sys.executable, "-c", _SIDECAR]) as other:
         asked = ("--collect", f"{other}gc", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))

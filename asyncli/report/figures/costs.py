@@ -25,6 +25,7 @@ from asyncli.report.figures.drawing import (
     cut,
     drawn_alone,
     each,
+    each_with_error,
     legend,
     plot_line,
     plot_points,
@@ -65,9 +66,7 @@ class Slope(msgspec.Struct):
         """The slope as in the table of costs: ``"527 B ± 3"``, ``"hidden"``."""
         if self.hidden:
             return unmeasured(*self.fit.cost.ci95)
-        cost = self.fit.cost
-        half_width = each(self.times * cost.half_width, sign=False)
-        return f"{each(self.times * cost.bytes_per_connection)} ± {half_width}"
+        return each_with_error(self.fit.cost, self.times)
 
     def above(self, values: Sequence[float]) -> list[float]:
         """The values above the line's level without connections."""
@@ -247,8 +246,7 @@ def _draw_part(ax: Axes, reached: float, label: str, colour: str, size: float) -
 def _title_of_parts(costs: Costs, total: Cost | None) -> str:
     held = with_streams(costs.streams)
     if total is not None:
-        error = each(total.half_width, sign=False)
-        return f"{each(total.bytes_per_connection)} in all, ± {error}{held}"
+        return f"{each_with_error(total)} in all{held}"
     if costs.host_total is not None:
         return f"measured parts{held}"
     return held.strip()

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import msgspec
 
+from asyncli.analysis.slope import Cost
 from asyncli.report.figures.timeline_data import Role, Span
-from asyncli.report.format import minus, short_bytes
+from asyncli.report.format import is_lopsided, minus, short_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -338,6 +339,17 @@ def each(value: float, *, sign: bool = True) -> str:
     if sign:
         return f"{amount} B"
     return amount
+
+
+def each_with_error(cost: Cost, times: int = 1) -> str:
+    """``"527 B ± 3"``, so many ``times`` the cost; ``"10,113 to 33,155 B"`` where the value is not
+    in the middle of its interval.
+    """
+    if is_lopsided(cost.bytes_per_connection, cost.ci95):
+        low, high = cost.ci95
+        return f"{each(times * low, sign=False)} to {each(times * high)}"
+    half_width = each(times * cost.half_width, sign=False)
+    return f"{each(times * cost.bytes_per_connection)} ± {half_width}"
 
 
 def cut(words: str, most: int) -> str:

@@ -23,7 +23,7 @@ from asyncli.report.figures.costs import (
     shares_left_out,
     slopes,
 )
-from asyncli.report.figures.drawing import each
+from asyncli.report.figures.drawing import each, each_with_error
 from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
 from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import count_or_unknown, memory_labels, with_streams
@@ -116,8 +116,7 @@ def _parts_alt(costs: Costs, server: str) -> str:
     total = known_total(costs)
     if total is None:
         return bar
-    error = each(total.half_width, sign=False)
-    return f"{bar} In all {each(total.bytes_per_connection)} ± {error}."
+    return f"{bar} In all {each_with_error(total)}."
 
 
 def _lines_alt(drawn: Sequence[Slope]) -> str:
