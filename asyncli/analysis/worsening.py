@@ -168,9 +168,9 @@ class Bound(NamedTuple):
 
 
 class Worsening(msgspec.Struct, frozen=True):
-    """How much higher a number is than in earlier runs, and how sure that is. ``before``: the mean
-    of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of ``difference``; ``over``:
-    the upper end of the interval of what the number is above its bound.
+    """How much higher a number is than in earlier runs, and how sure that is. ``before``: the
+    weighted mean of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of
+    ``difference``; ``over``: the upper end of the interval of what the number is above its bound.
     """
 
     value: float

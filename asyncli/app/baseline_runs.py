@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.compare import hindrance, is_of_plan
-from asyncli.analysis.measured import facts, measure
+from asyncli.analysis.measured import MeasuredRun, facts, measure
 from asyncli.analysis.worsening import COMPARABLE, BaselineRun
 from asyncli.model.errors import AsyncliError, HostError, PlanError
 from asyncli.model.own_process import command_of, environment_of
@@ -22,7 +22,7 @@ from asyncli.model.private_values import recorded_document
 from asyncli.model.run import Run
 from asyncli.model.text import printable
 from asyncli.report.live_thresholds import relative_limits
-from asyncli.report.summary import Summary, summarise
+from asyncli.report.summary import Summary, summarise, verdict_needs_summary
 from asyncli.report.thresholds import parse
 from asyncli.store.reader import read_run
 
@@ -142,7 +142,8 @@ def _none_in(folder: Path, refused: Sequence[str]) -> str:
 
 def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> BaselineRun:
     """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a soak of a
-    plan with these facts; and, unless the user named it, if it was worse than its own baseline.
+    plan with these facts, or if it did not pass. A run that the user named may be worse than its
+    own baseline runs.
     """
     run = read_run(path)
     why = hindrance(str(path), run)
@@ -151,17 +152,33 @@ def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> Baseline
     if not run.complete:
         raise PlanError(f"{path}: did not reach its end; compare with runs that did")
     _require_same_plan(path, _facts_of_plan(run.plan), of_plan)
-    if not is_named and _was_worse(run):
-        raise PlanError(f"{path}: was itself worse than the runs before it")
-    return BaselineRun.of(printable(path.name), measure(path.name, str(path), run))
+    measured = measure(path.name, str(path), run)
+    _require_passed(path, run, measured, is_named=is_named)
+    return BaselineRun.of(printable(path.name), measured)
 
 
-def _was_worse(run: Run) -> bool:
-    """Whether a run crossed a limit that compares with earlier runs."""
-    if not run.plan.baseline_runs:
-        return False
-    limits = summarise(run).limits
-    return any(limit.against is not None and limit.kept is False for limit in limits)
+def _require_passed(path: Path, run: Run, measured: MeasuredRun, *, is_named: bool) -> None:
+    judged = run
+    if is_named:
+        judged = _without_relative_limits(run)
+    verdict = measured.verdict
+    why = measured.why
+    if verdict_needs_summary(judged):
+        summary = summarise(judged)
+        verdict = summary.verdict
+        why = summary.why
+        if any(limit.against is not None and limit.kept is False for limit in summary.limits):
+            raise PlanError(f"{path}: was itself worse than the runs before it")
+    if verdict != "passed":
+        raise PlanError(f"{path}: did not pass, so it is no baseline run: {verdict}, {why}")
+
+
+def _without_relative_limits(run: Run) -> Run:
+    """The run as it is judged without its own baseline runs."""
+    relative = relative_limits(run.plan)
+    others = tuple(text for text in run.plan.fail_if if text not in relative)
+    plan = msgspec.structs.replace(run.plan, fail_if=others, baseline_runs=())
+    return msgspec.structs.replace(run, plan=plan)
 
 
 def _facts_of_plan(plan: Plan) -> dict[str, Any]:

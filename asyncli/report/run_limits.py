@@ -74,7 +74,7 @@ def _key(text: str) -> str:
 def _how(runs: int) -> str:
     before = "the baseline run"
     if runs > 1:
-        before = f"the mean of {runs} baseline runs"
+        before = f"the weighted mean of {runs} baseline runs"
     return (
         f"Before: {before}. A limit is crossed if the difference is surely above 0, and not surely "
         "below the limit. Without any difference 1 run in 100 is called worse at most, and of runs "

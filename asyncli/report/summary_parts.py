@@ -207,8 +207,8 @@ class GeneratorUse(msgspec.Struct):
 
 
 class Against(msgspec.Struct):
-    """A value against that of earlier runs: the mean of ``runs`` of them ``before``, and the
-    ``difference`` with the ends of the interval that decides.
+    """A value against that of earlier runs: the weighted mean of ``runs`` of them
+    ``before``, and the ``difference`` with the ends of the interval that decides.
     """
 
     before: float

@@ -157,7 +157,7 @@ def _compared(key: str, worsening: Worsening) -> str:
     """How a value differs from that of the baseline runs, with the interval of the decision."""
     before = value_shown(key, worsening.before)
     if worsening.runs > 1:
-        before = f"the mean of {worsening.runs} baseline runs, {before}"
+        before = f"the weighted mean of {worsening.runs} baseline runs, {before}"
     else:
         before = f"the baseline run's {before}"
     low, difference, high = (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from recording import write_run
 from synthetic_run import a_run, cut
 
@@ -14,6 +15,7 @@ import asyncli
 from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
+from asyncli.cli.check import command
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
@@ -170,6 +172,42 @@ def test_a_run_that_was_worse_is_no_baseline_of_a_folder(tmp_path: Path) -> None
     assert [str(worse) in reason for reason in known.left_out] == [True]
     # Who names it means it.
     assert [run.name for run in read(worse).runs] == ["worse.db"]
+
+
+def with_errors(seed: int, *limits: str) -> Run:
+    """A run in which a second's heartbeats were answered with errors."""
+    run = a_soak(seed)
+    place = len(run.ticks) - 40
+    t_s, tick = run.ticks[place]
+    run.ticks[place] = (t_s, msgspec.structs.replace(tick, by_status={503: tick.answered}))
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
+    return run
+
+
+def test_a_run_that_did_not_pass_is_no_baseline_run(tmp_path: Path) -> None:
+    failed = write_run(with_errors(3), tmp_path / "failed.db", run_id="failed")
+    write_run(a_soak(2), tmp_path / "good.db", run_id="good")
+    known = read(tmp_path)
+    assert [run.name for run in known.runs] == ["good.db"]
+    (reason,) = known.left_out
+    assert str(failed) in reason
+    assert "503" in reason
+    assert "\n" not in reason
+    with pytest.raises(PlanError, match=r"failed\.db: .* failed, .*503"):
+        read(failed)
+
+
+def test_a_run_whose_limits_allow_its_errors_is_a_baseline_run(tmp_path: Path) -> None:
+    allowed = write_run(with_errors(3, "heartbeats.by_status.503 > 99%"), tmp_path / "allowed.db", run_id="allowed")
+    assert [run.name for run in read(allowed).runs] == ["allowed.db"]
+
+
+def test_check_names_the_baseline_runs(folder: Path) -> None:
+    arguments = ["-c", "100000", "--force", "--hold", "60s", "--seed", "1", "--baseline-run", str(folder), "--fail-if", LIMIT]
+    done = CliRunner().invoke(command, [*arguments, "http://127.0.0.1:8080/"], standalone_mode=False, catch_exceptions=False)
+    assert "first.db" in done.stderr
+    assert "second.db" in done.stderr
+    assert "left out" in done.stdout
 
 
 def test_a_number_that_no_baseline_run_has_is_refused_at_the_start(folder: Path) -> None:
