@@ -45,7 +45,7 @@ from asyncli.model.metrics import (
     SERVER_RSS_BYTES,
 )
 from asyncli.model.plan import Plan, shown_plan
-from asyncli.model.records import CUT, SCHEMA, Finding
+from asyncli.model.records import ABORTED, CUT, DECIDED, RESUMED, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
@@ -88,6 +88,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             verdict="untested",
             complete=run.complete,
             stopped=bool(ended_by_user(run.findings)),
+            decided=_is_ended_by(run, DECIDED),
             gaps=run.gaps,
         ),
         plan=shown_plan(plan),
@@ -183,7 +184,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *stalls(run),
         *slow_answers(run),
         *loss_findings.statuses(run, totals),
-        *not_heard(silent, totals, plan),
+        *not_heard(silent, totals, plan, is_ended_by_asyncli=_is_ended_by_asyncli(run)),
         *_file_findings(run, totals),
         *_merge_repeats(run.findings),
         *_unknown_numbers(run, totals, rate),
@@ -425,12 +426,29 @@ def _early_end(run: Run) -> list[Finding]:
         last_phase = run.phases[-1].name if run.phases else None
         return [incomplete(last_phase, run.written)]
     hold = run.phase("hold")
-    if ended or hold is None or run.plan.hold_s is None:
+    # Those that asyncli ended have a finding that says why.
+    if ended or _is_ended_by_asyncli(run) or hold is None or run.plan.hold_s is None:
         return []
     lasted_s = 0.0 if hold.end_s is None else hold.end_s - hold.start_s
     if lasted_s >= run.plan.hold_s - 1.0:
         return []
     return [stopped_early(lasted_s, run.plan.hold_s)]
+
+
+def _is_ended_by_asyncli(run: Run) -> bool:
+    """Whether a limit ended the run before its plan: crossed (--abort), or surely decided."""
+    return _is_ended_by(run, ABORTED) or _is_ended_by(run, DECIDED)
+
+
+def _is_ended_by(run: Run, code: str) -> bool:
+    """Whether the run has a finding of this code since it was last resumed."""
+    is_ended = False
+    for finding in run.findings:
+        if finding.code == RESUMED:
+            is_ended = False
+        elif finding.code == code:
+            is_ended = True
+    return is_ended
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:

@@ -24,7 +24,9 @@ from asyncli.model.runtimes import Runtime
 
 
 class RunPart(msgspec.Struct):
-    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early."""
+    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early. ``decided``: ended
+    early by asyncli, since what limits that compare with earlier runs say was sure.
+    """
 
     id: str
     started: str
@@ -33,6 +35,7 @@ class RunPart(msgspec.Struct):
     verdict: Verdict
     complete: bool
     stopped: bool
+    decided: bool
     gaps: list[Gap]
 
 

@@ -16,10 +16,13 @@ from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.cli.check import command
+from asyncli.findings.run import decided_early
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
+from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.run_report import report_markdown, run_document
 from asyncli.report.summary import summarise
 
 LIMIT = "cost.server_user worse by 3%"
@@ -145,6 +148,26 @@ def test_a_decision_before_the_end() -> None:
     # Another limit needs the whole hold.
     both = msgspec.structs.replace(plan, fail_if=(LIMIT, "lost > 0"))
     assert decided(both, good) is None
+
+
+def test_a_run_that_asyncli_ended_says_so() -> None:
+    run = compared(padded(5, 0.05), a_soak(1))
+    run.plan = msgspec.structs.replace(run.plan, hold_s=300.0)
+    for _ in range(50):
+        run.ticks[-1][1].heard_ms.add(100e3)
+    early = decided_early("hold", 60.0, 300.0, True, "a limit")
+    run.findings.append(early)
+    summary = summarise(run)
+    assert summary.run.decided
+    assert summary.finding("stopped_early") is None
+    # A longer hold in the plan would change nothing.
+    unheard = summary.finding("not_heard")
+    assert unheard is not None
+    assert (unheard.severity, unheard.remedy) == ("info", "")
+    assert early.evidence.partition(":")[0] in report_markdown(summary, "run.db")
+    short = doc.View.SHORT
+    shown = [item.code for section in run_document(summary, "").sections for block in section.blocks if isinstance(block, doc.ItemList) and block.view & short for item in block.items]
+    assert early.code in shown
 
 
 def test_baseline_runs_of_another_host_are_a_warning() -> None:
