@@ -46,9 +46,9 @@ def _cells(limit: Limit, *, compares: bool) -> list[doc.Cell]:
 
 
 def _compared(text: str, against: Against) -> list[doc.Cell]:
-    key = _key(text)
+    limit = parse(text, Summary)
     low, difference, high = (
-        difference_shown(key, value, against.before)
+        difference_shown(limit, value, against.before)
         for value in (against.low, against.difference, against.high)
     )
     return [_value(text, against.before), difference, f"{low} and {high}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.run_limits import limits_sections
 from asyncli.report.run_report import report_markdown, run_document
 from asyncli.report.summary import summarise
 
@@ -118,6 +120,18 @@ def test_the_verdict_is_by_the_difference(share: float, verdict: str, code: str)
     assert finding.fields["value"] == pytest.approx(1020 * (1 + share), rel=0.02)
 
 
+@pytest.mark.parametrize(("limit", "unit"), [("cost.server_user worse by 3%", "%"), ("cost.server_user worse by 30B", "B")])
+def test_a_difference_has_the_unit_of_its_limit(limit: str, unit: str) -> None:
+    summary = summarise(compared(padded(5, 0.05), a_soak(1), limit))
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_crossed"]
+    difference = re.search(r"\+([\d.]+) (\S+) against", finding.fields["amount"])
+    assert difference is not None
+    assert difference[2] == unit
+    table = limits_sections(summary)[0].blocks[0]
+    assert isinstance(table, doc.DataTable)
+    assert table.rows[0].cells[3] == f"+{difference[1]} {unit}"
+
+
 def test_a_run_without_its_baseline_is_undecided() -> None:
     run = compared(a_soak(), a_soak(2))
     del run.environment["baseline_runs"]
@@ -166,7 +180,7 @@ def test_a_run_that_asyncli_ended_says_so() -> None:
     assert (unheard.severity, unheard.remedy) == ("info", "")
     assert early.evidence.partition(":")[0] in report_markdown(summary, "run.db")
     short = doc.View.SHORT
-    shown = [item.code for section in run_document(summary, "").sections for block in section.blocks if isinstance(block, doc.ItemList) and block.view & short for item in block.items]
+    shown = [item.small for section in run_document(summary, "").sections for block in section.blocks if isinstance(block, doc.ItemList) and block.view & short for item in block.items]
     assert early.code in shown
 
 
