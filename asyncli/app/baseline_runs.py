@@ -84,7 +84,7 @@ def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
         if not any(key in run.numbers for run in runs):
             raise PlanError(
                 f"--fail-if {text!r}: no baseline run has this number; in {runs[0].name}: "
-                f"{runs[0].unknown[key]}"
+                f"{runs[0].unknown[key]}; limit another number"
             )
 
 

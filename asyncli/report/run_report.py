@@ -238,13 +238,20 @@ def _findings(summary: Summary) -> doc.Section:
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
         doc.ItemList(doc.finding_items(beside), "Findings", view=doc.View.VERBOSE),
         doc.ItemList(doc.finding_items(shown), view=doc.View.PAGE),
-        # Limits have a table there.
-        doc.ItemList(
-            doc.finding_items(finding for finding in serious if not is_of_limit(finding)),
-            view=doc.View.SUMMARY,
-        ),
+        doc.ItemList(doc.finding_items(_beside_table(serious)), view=doc.View.SUMMARY),
     ]
     return doc.Section("findings", "Findings", blocks)
+
+
+def _beside_table(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings where a table has the limits: of these only what it has no room for, which is
+    why one is undecided, and what to do.
+    """
+    beside = []
+    for finding in findings:
+        if not is_of_limit(finding) or finding.remedy:
+            beside.append(finding)
+    return beside
 
 
 def _is_note(finding: Finding) -> bool:

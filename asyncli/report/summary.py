@@ -54,6 +54,7 @@ from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome, Threshold
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
+from asyncli.report.why_unknown import why_unknown
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
@@ -267,12 +268,21 @@ def limits_of(
     others = [limit for limit in limits if not limit.is_relative]
     outcomes: list[Outcome] = []
     if others:
-        outcomes += judge_limits(others, msgspec.to_builtins(summary, str_keys=True))
+        for outcome in judge_limits(others, msgspec.to_builtins(summary, str_keys=True)):
+            outcomes.append(_with_reason(outcome, run, analyses))
     if relative:
         outcomes += judge_worsenings(run, relative, analyses)
     # In the plan's order.
     outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
     return outcomes, unreadable
+
+
+def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
+    """The judged limit, and if its value is unknown, why."""
+    if outcome.value is not None:
+        return outcome
+    why = why_unknown(outcome.threshold.key, run, analyses)
+    return msgspec.structs.replace(outcome, why=why)
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
