@@ -460,6 +460,31 @@ def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
     assert reused == ([] if certain is None else [("closed_idle", certain), ("reset", certain)])
 
 
+@pytest.mark.parametrize("counted_by", ["status_active", "server_sockets"])
+def test_slots_that_other_clients_filled(counted_by: str) -> None:
+    """Other clients open 800 more, and ours, which open none, lose theirs. The configuration has another timer."""
+    full = Scene().configured(worker_connections=1900, keepalive_timeout=36_000).die(300, "closed_idle", range(20, 60), idle=between(7, 9))
+    full.sampled(range(121), status_active=None).sampled(range(121), **{counted_by: 1000.0}).sampled(range(15, 121), **{counted_by: 1800.0})
+    assert codes_of(full) == [("idle_reuse", False)]
+    assert "other clients" in only(full).evidence
+    # Without them nginx has slots for all.
+    alone = Scene().configured(worker_connections=1900, keepalive_timeout=36_000).die(300, "closed_idle", range(20, 60), idle=between(7, 9))
+    assert "idle_reuse" not in by_code(alone)
+
+
+def test_idle_times_that_no_timer_has_are_no_timer_that_the_configuration_denies() -> None:
+    def scene(idle: Draw, **directives: float) -> Scene:
+        made = Scene(keepalive_s=200.0).configured(**directives)
+        return made.die(60, "closed_idle", EVER, idle=at(3)).die(340, "closed_idle", EVER, idle=idle)
+
+    denied = {"keepalive_timeout": 36_000.0}
+    assert by_code(scene(at(50), **denied)).keys() == {"unexplained"}
+    # A configuration that is not known denies nothing, and one time is a timer's.
+    assert "keepalive_timeout" in by_code(scene(at(50)))
+    one_time = Scene(keepalive_s=200.0).configured(**denied).die(400, "closed_idle", EVER, idle=at(50))
+    assert codes_of(one_time) == [("box_idle_timeout", False)]
+
+
 def test_a_reload_of_a_nearly_full_server_is_no_idle_reuse() -> None:
     # Losses are replaced within the same second.
     for slots in (1040, 1100):
