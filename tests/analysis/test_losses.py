@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from synthetic_run import bare_run
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.losses.likelihood import chance_idle, has_spread_idle_times, idle_window
 from asyncli.analysis.totals import fold
+from asyncli.analysis.verdict import LOST_BY_ASYNCLI
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
@@ -181,7 +183,12 @@ def test_a_goodbye_names_the_age() -> None:
 
 def test_causes_that_explain_themselves() -> None:
     scene = Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5])
+    lost, _ = scene.found()
     assert [one.code for one in scene.found()] == ["generator_lost", "not_http"]
+    # A limit on all losses does not allow these: the remedy names the one that does.
+    named = re.search(r"--fail-if '([\w.]+) ", lost.remedy)
+    assert named is not None
+    assert named[1] == LOST_BY_ASYNCLI
     # An HTTP answer before means a server.
     before = scene.found()[1].remedy
     for tick in scene.ticks.values():
