@@ -21,6 +21,7 @@ from asyncli.findings.run import decided_early
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
+from asyncli.model.units import parse_duration
 from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
 from asyncli.report.run_limits import limits_sections
@@ -75,12 +76,33 @@ def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> No
         ("missing.db", "--baseline-run: .*missing.db"),
         ("note.db", "--baseline-run: .*note.db"),
         ("killed.db", "killed.db: did not"),
-        ("other.db", "connections = 2000"),
+        ("other.db", "--connections 2000.*--connections 100000"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         read(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "now"),
+    [
+        ({"batch": 30}, "--ramp 1000/s", "--ramp 3000/s"),
+        ({"batch": 100, "interval_s": 0.1}, "(10/10ms)", "(100/100ms)"),
+        ({"keepalive_s": 90.0}, "with --keepalive 1m", "with --keepalive 1m30s"),
+        ({"plateaus": 3}, "without --plateaus", "with --plateaus 3"),
+        ({"reopen": False}, "with --reopen", "with --no-reopen"),
+        ({"headers": ("A: b", "C: d")}, "without --header", "with --header A: *** --header C: ***"),
+    ],
+)
+def test_an_unlike_run_is_refused_by_its_options(folder: Path, changes: dict[str, object], before: str, now: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        read(folder / "first.db", plan=msgspec.structs.replace(a_soak().plan, **changes))
+    of_run, of_this = str(refused.value).split(", and this one ")
+    assert of_run.endswith(before)
+    assert now in of_this
+    if now.startswith("with --keepalive"):
+        assert parse_duration(now.rpartition(" ")[2]) == 90.0
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
