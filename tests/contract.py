@@ -23,7 +23,7 @@ RUNTIME = {"kind", "version", "collected", "gogc", "heap_limit_bytes"}
 #: The keys of a soak's JSON.
 SOAK: dict[str, Any] = {
     "schema": None,
-    "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None, "stopped": None, "gaps": None},
+    "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None, "stopped": None, "decided": None, "gaps": None},
     "plan": {
         "urls": None, "connections": None, "keepalive_s": None, "batch": None, "interval_s": None, "hold_s": None, "hold_until": None, "baseline_s": None, "residue_s": None,
         "plateaus": None, "plateau_s": None, "workers": None, "sources": None, "timeout_s": None, "connect_timeout_s": None, "status_url": None,

@@ -88,6 +88,18 @@ class HeapCosts(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
+def why_no_heap(run: Run, heap: HeapCosts) -> str:
+    """Why a cost of the server's heap is not known."""
+    for finding in heap.findings:
+        if finding.code in (findings.live_unknown.code, findings.heap_of_a_part.code):
+            return finding.evidence
+    if heap.live is not None:
+        return "what was read of the server's heap does not tell it"
+    if run.place.server_runtime.collected:
+        return "nothing read the server's heap (--server-metrics or --collect does)"
+    return "the server has no heap that asyncli can read; cost.server_user has all its memory"
+
+
 class _Reading(NamedTuple):
     """A number (bytes) of the instant at which a collection ended (s on the run's clock), and the
     connections that were held then.

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.collected import HEAP_COSTS
 from asyncli.analysis.constants import PART, WORTH_TELLING
 from asyncli.analysis.estimates import (
     ALPHA,
@@ -30,7 +29,7 @@ from asyncli.analysis.estimates import (
     holm,
     rates_differ,
 )
-from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
+from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OF_HEAP, OURS, MeasuredRun
 from asyncli.analysis.slope import unmeasured
 from asyncli.analysis.totals import fold, tested
 from asyncli.findings import compare as comparison
@@ -170,8 +169,6 @@ ROWS: tuple[Number, ...] = (
         "p99 of how late asyncli sent heartbeats",
     ),
 )
-# Rows of runs on a server whose runtime says them.
-_OF_HEAP = frozenset(f"cost.{name}" for name in HEAP_COSTS)
 #: Rows by key.
 ROW_OF = {row.key: row for row in ROWS}
 GROUPS: dict[Group, str] = {
@@ -260,7 +257,7 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
     """The rows of two runs."""
     rows = []
     for row in ROWS:
-        if row.key not in _OF_HEAP or row.key in first.numbers or row.key in second.numbers:
+        if row.key not in OF_HEAP or row.key in first.numbers or row.key in second.numbers:
             rows.append(_row(row, first, second))
     _judge(rows)
     by_key = {row.key: row for row in rows}

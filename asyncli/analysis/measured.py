@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from asyncli.analysis.collected import HEAP_COSTS, why_no_heap
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.cost_parts import Costs, is_measured, known_of_heap
@@ -61,6 +62,9 @@ _LIMITS = (
     "superuser",
 )
 
+#: Rows of runs on a server whose runtime says them.
+OF_HEAP = frozenset(f"cost.{name}" for name in HEAP_COSTS)
+
 #: A number, or the reason for none.
 Measured = Estimate | Rate | str
 
@@ -95,6 +99,14 @@ class MeasuredRun(msgspec.Struct):
     findings: list[Finding]
     #: Heartbeats that were sent in the ramp for each connection opened there; None if none was.
     beats_in_ramp: float | None = None
+    #: Why the costs of the server's heap that are not among the numbers are unknown.
+    why_no_heap: str = ""
+
+    def number(self, key: str) -> Measured:
+        """The number under ``key`` (of a row), or the reason for none."""
+        if key in OF_HEAP:
+            return self.numbers.get(key, self.why_no_heap or "unknown")
+        return self.numbers.get(key, "unknown")
 
 
 def measure(
@@ -174,6 +186,7 @@ def measure(
         hidden=frozenset(hidden),
         findings=[*other_clients_found(run), *other_sockets(run), *_bursts(name, measured.ticks)],
         beats_in_ramp=_beats_in_ramp(run),
+        why_no_heap=why_no_heap(run, known.heap),
     )
 
 

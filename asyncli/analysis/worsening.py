@@ -44,6 +44,7 @@ from asyncli.analysis.estimates import (
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings.compare import compare_asyncli, compare_host
 from asyncli.model.records import Finding
+from asyncli.model.units import format_many
 
 #: The chances of both errors in a whole run. The first is for all its limits together.
 FALSE_ALARMS = 0.01
@@ -89,7 +90,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
         numbers: dict[str, Estimate] = {}
         unknown: dict[str, str] = {}
         for key in COMPARABLE.values():
-            number = run.numbers.get(key, "unknown")
+            number = run.number(key)
             if not isinstance(number, Estimate):
                 unknown[key] = str(number)
             elif key in run.levels:
@@ -168,9 +169,9 @@ class Bound(NamedTuple):
 
 
 class Worsening(msgspec.Struct, frozen=True):
-    """How much higher a number is than in earlier runs, and how sure that is. ``before``: the mean
-    of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of ``difference``; ``over``:
-    the upper end of the interval of what the number is above its bound.
+    """How much higher a number is than in earlier runs, and how sure that is. ``before``: the
+    weighted mean of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of
+    ``difference``; ``over``: the upper end of the interval of what the number is above its bound.
     """
 
     value: float
@@ -201,7 +202,7 @@ def worsening(
     """How much higher the number under ``key`` (of a row) is in ``run``, by those baseline runs
     that can be compared with it; or the reason for none.
     """
-    after = run.numbers.get(key, "unknown")
+    after = run.number(key)
     if not isinstance(after, Estimate):
         return str(after)
     row = ROW_OF[key]
@@ -221,10 +222,18 @@ def worsening(
             continue
         known.append(before)
     if not known:
-        return reasons[0]
+        return _of_all(reasons)
     if bound.share and statistics.median(before.value for before in known) <= 0:
         return "it was not above 0 before, so a share of it says nothing; write an amount"
     return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances, bound)
+
+
+def _of_all(reasons: Sequence[str]) -> str:
+    """Why a run can be compared with no baseline run; ``reasons``: of each of them."""
+    if len(reasons) == 1:
+        return reasons[0]
+    others = len(reasons) - 1
+    return f"{reasons[0]}; nor can it be compared with {format_many(others, 'other baseline run')}"
 
 
 def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list[Finding]:

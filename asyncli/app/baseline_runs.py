@@ -6,29 +6,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.compare import hindrance, is_of_plan
-from asyncli.analysis.measured import facts, measure
+from asyncli.analysis.measured import MeasuredRun, facts, measure
 from asyncli.analysis.worsening import COMPARABLE, BaselineRun
 from asyncli.model.errors import AsyncliError, HostError, PlanError
 from asyncli.model.own_process import command_of, environment_of
-from asyncli.model.plan import Plan, load_plan, plan_document
+from asyncli.model.plan import KEYS, Plan, load_plan, plan_document
 from asyncli.model.private_values import recorded_document
 from asyncli.model.run import Run
 from asyncli.model.text import printable
+from asyncli.model.units import format_duration
 from asyncli.report.live_thresholds import relative_limits
-from asyncli.report.summary import Summary, summarise
+from asyncli.report.summary import Summary, summarise, verdict_needs_summary
 from asyncli.report.thresholds import parse
 from asyncli.store.reader import read_run
 
 # Each takes about a second to measure.
 _MOST_OF_A_FOLDER = 30
 _OPTION = "--baseline-run"
+# The key of each field of a plan, as options and plans write it.
+_OPTION_OF = {field: option for option, (field, _) in KEYS.items()}
 # How long connections are held, and what is measured after them.
 _MAY_DIFFER = ("plan.hold_s", "plan.hold_until", "plan.residue_s", "plan.fail_if", "plan.abort")
 
@@ -84,7 +87,7 @@ def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
         if not any(key in run.numbers for run in runs):
             raise PlanError(
                 f"--fail-if {text!r}: no baseline run has this number; in {runs[0].name}: "
-                f"{runs[0].unknown[key]}"
+                f"{runs[0].unknown[key]}; limit another number"
             )
 
 
@@ -92,16 +95,16 @@ def _answer(asked: _Asked) -> BaselineRuns:
     runs: dict[str, BaselineRun] = {}
     left_out: list[str] = []
     try:
-        of_plan = _facts_of_plan(load_plan(asked.plan))
+        new = load_plan(asked.plan)
         for place in asked.places:
             path = Path(place)
             if path.is_dir():
-                of_folder, refused = _runs_in(path, of_plan)
+                of_folder, refused = _runs_in(path, new)
                 if not of_folder:
                     raise PlanError(_none_in(path, refused))
                 left_out += refused
             else:
-                of_folder = [_read(path, of_plan, is_named=True)]
+                of_folder = [_read(path, new, is_named=True)]
             runs.update({run.id: run for run in of_folder})
     except AsyncliError as error:
         return BaselineRuns(problem=printable(str(error)))
@@ -109,7 +112,7 @@ def _answer(asked: _Asked) -> BaselineRuns:
     return BaselineRuns(tuple(in_order), tuple(map(printable, left_out)))
 
 
-def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun], list[str]]:
+def _runs_in(folder: Path, new: Plan) -> tuple[list[BaselineRun], list[str]]:
     """The newest runs of a folder that can be compared, and why others cannot be."""
     runs: list[BaselineRun] = []
     refused: list[str] = []
@@ -117,7 +120,7 @@ def _runs_in(folder: Path, of_plan: Mapping[str, Any]) -> tuple[list[BaselineRun
         if len(runs) == _MOST_OF_A_FOLDER:
             break
         try:
-            runs.append(_read(path, of_plan, is_named=False))
+            runs.append(_read(path, new, is_named=False))
         except AsyncliError as error:
             refused.append(str(error))
     return runs, refused
@@ -140,9 +143,10 @@ def _none_in(folder: Path, refused: Sequence[str]) -> str:
     return f"{folder}: has no run files (*.db); name a folder of runs, or a run file"
 
 
-def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> BaselineRun:
-    """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a soak of a
-    plan with these facts; and, unless the user named it, if it was worse than its own baseline.
+def _read(path: Path, new: Plan, *, is_named: bool) -> BaselineRun:
+    """What a run measured. Raises :class:`AsyncliError` if it cannot be compared with a ``new``
+    soak, or if it did not pass. A run that the user named may be worse than its
+    own baseline runs.
     """
     run = read_run(path)
     why = hindrance(str(path), run)
@@ -150,18 +154,34 @@ def _read(path: Path, of_plan: Mapping[str, Any], *, is_named: bool) -> Baseline
         raise PlanError(why)
     if not run.complete:
         raise PlanError(f"{path}: did not reach its end; compare with runs that did")
-    _require_same_plan(path, _facts_of_plan(run.plan), of_plan)
-    if not is_named and _was_worse(run):
-        raise PlanError(f"{path}: was itself worse than the runs before it")
-    return BaselineRun.of(printable(path.name), measure(path.name, str(path), run))
+    _require_same_plan(path, run.plan, new)
+    measured = measure(path.name, str(path), run)
+    _require_passed(path, run, measured, is_named=is_named)
+    return BaselineRun.of(printable(path.name), measured)
 
 
-def _was_worse(run: Run) -> bool:
-    """Whether a run crossed a limit that compares with earlier runs."""
-    if not run.plan.baseline_runs:
-        return False
-    limits = summarise(run).limits
-    return any(limit.against is not None and limit.kept is False for limit in limits)
+def _require_passed(path: Path, run: Run, measured: MeasuredRun, *, is_named: bool) -> None:
+    judged = run
+    if is_named:
+        judged = _without_relative_limits(run)
+    verdict = measured.verdict
+    why = measured.why
+    if verdict_needs_summary(judged):
+        summary = summarise(judged)
+        verdict = summary.verdict
+        why = summary.why
+        if any(limit.against is not None and limit.kept is False for limit in summary.limits):
+            raise PlanError(f"{path}: was itself worse than the runs before it")
+    if verdict != "passed":
+        raise PlanError(f"{path}: did not pass, so it is no baseline run: {verdict}, {why}")
+
+
+def _without_relative_limits(run: Run) -> Run:
+    """The run as it is judged without its own baseline runs."""
+    relative = relative_limits(run.plan)
+    others = tuple(text for text in run.plan.fail_if if text not in relative)
+    plan = msgspec.structs.replace(run.plan, fail_if=others, baseline_runs=())
+    return msgspec.structs.replace(run, plan=plan)
 
 
 def _facts_of_plan(plan: Plan) -> dict[str, Any]:
@@ -174,15 +194,43 @@ def _facts_of_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _require_same_plan(path: Path, of_run: Mapping[str, Any], of_plan: Mapping[str, Any]) -> None:
-    for key, value in of_plan.items():
-        earlier = of_run.get(key)
-        if earlier != value:
-            option = key.removeprefix("plan.")
-            raise PlanError(
-                f"{path}: was a soak with {option} = {earlier}, and this one has {value}; soak "
-                "with the options of that run, or compare with another"
-            )
+def _require_same_plan(path: Path, run: Plan, new: Plan) -> None:
+    of_run = _facts_of_plan(run)
+    for key, value in _facts_of_plan(new).items():
+        if of_run.get(key) == value:
+            continue
+        earlier = _as_typed(key, run, of_run.get(key))
+        now = _as_typed(key, new, value)
+        if earlier == now:
+            # They differ by less than is shown: two batches of one rate.
+            earlier = f"{earlier} ({of_run.get(key)})"
+            now = f"{now} ({value})"
+        raise PlanError(
+            f"{path}: was a soak {earlier}, and this one {now}; soak with the options of that "
+            "run, or compare with another"
+        )
+
+
+def _as_typed(key: str, plan: Plan, value: object) -> str:
+    """``with --keepalive 20s``, ``without --abort``: the option by which a plan has this fact."""
+    field = key.removeprefix("plan.")
+    if field == "ramp":
+        return f"with --ramp {plan.asked_per_s:g}/s"
+    if field not in _OPTION_OF:
+        return f"with the {field} {value}"
+    option = f"--{_OPTION_OF[field].replace('_', '-')}"
+    if value is False and field == "reopen":
+        return "with --no-reopen"
+    if not value:
+        return f"without {option}"
+    if value is True:
+        return f"with {option}"
+    if isinstance(value, list | tuple):
+        return "with " + " ".join(f"{option} {part}" for part in value)
+    if field.endswith("_s") and isinstance(value, int | float):
+        duration = format_duration(value).replace(" min", "m").replace(" ", "")
+        return f"with {option} {duration}"
+    return f"with {option} {value}"
 
 
 if __name__ == "__main__":

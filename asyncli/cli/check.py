@@ -38,6 +38,8 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     from asyncli.app.baseline_runs import read_baseline_runs
     from asyncli.app.check import check
     from asyncli.cli.outputs import printing
+    from asyncli.findings.run import baseline_runs_left_out
+    from asyncli.model.units import format_many
     from asyncli.preflight import refusals
     from asyncli.report.live_thresholds import too_short
     from asyncli.report.run_setup import print_checks
@@ -48,9 +50,14 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     for line in environment_lines():
         say(line)
     cluster = cluster_of(values)
-    read_baseline_runs(plan)
+    baseline = read_baseline_runs(plan)
+    if baseline.runs:
+        names = ", ".join(run.name for run in baseline.runs)
+        say(f"{format_many(len(baseline.runs), 'baseline run')} to compare with: {names}")
     examined = asyncio.run(check(plan, cluster, say, connects=probe, beats=probe))
     findings = [*examined.findings, *too_short(plan)]
+    if baseline.left_out:
+        findings.append(baseline_runs_left_out(baseline.left_out, len(baseline.runs)))
     tls = None if examined.tls is None else msgspec.to_builtins(examined.tls)
     with printing():
         print_checks(

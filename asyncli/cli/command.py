@@ -6,6 +6,7 @@ A flag overrides its variable, and a variable overrides the plan file. An empty 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from typing import Any, NoReturn
@@ -14,8 +15,13 @@ import click
 from click.core import ParameterSource
 
 from asyncli.model.errors import AsyncliError
+from asyncli.model.secret_variables import HEADERS_VARIABLE, secret
 
 PREFIX = "ASYNCLI"
+# What Kubernetes sets for a Service called asyncli-soak.
+_OF_A_SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
+# Names that share a prefix are alike by that alone.
+_ALIKE = 0.85
 
 
 class _Lines(click.types.StringParamType):
@@ -59,9 +65,13 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
             option = error.param
-            if option is not None and _is_of_variable(ctx, option):
-                error.param_hint = f"${option.envvar}"
-            raise
+            if option is None or not _is_of_variable(ctx, option):
+                raise
+            message = error.message
+            if isinstance(option.type, click.types.BoolParamType):
+                value = os.environ.get(str(option.envvar), "")
+                message = f"{value!r} is neither true nor false"
+            raise click.BadParameter(message, ctx, option, f"${option.envvar}") from None
 
     def _has_variables(self) -> bool:
         names = [option.envvar for option in self.params if isinstance(option, click.Option)]
@@ -122,12 +132,41 @@ def variables_of_command() -> str:
 
 def environment_lines() -> list[str]:
     """The line that names the variables that the running command uses, without their values, which
-    may be secret; nothing without any.
+    may be secret; and a line for each that looks like one of its variables and is none.
     """
-    names = variables()
-    if not names:
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
         return []
-    return [f"from the environment: {', '.join(names)}"]
+    names = variables(ctx)
+    takes_headers = any(option.name == "header" for option in ctx.command.params)
+    if takes_headers and secret(HEADERS_VARIABLE):
+        names.append(HEADERS_VARIABLE)
+    lines = []
+    if names:
+        lines.append(f"from the environment: {', '.join(names)}")
+    lines += _unknown_variables(ctx)
+    return lines
+
+
+def _unknown_variables(ctx: click.Context) -> list[str]:
+    """A line for each variable of this command's form that none of its options has."""
+    command = str(ctx.command.name)
+    prefix = f"{PREFIX}_{command}_".upper()
+    known = []
+    for option in ctx.command.params:
+        if isinstance(option, click.Option):
+            known.append(variable_of(command, option))
+    lines = []
+    for name in sorted(os.environ):
+        if not name.startswith(prefix) or name in known:
+            continue
+        if _OF_A_SERVICE.fullmatch(name.removeprefix(prefix)):
+            continue
+        hint = f"'asyncli {command} --help' lists its options"
+        for near in difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
+            hint = f"did you mean {near}?"
+        lines.append(f"{name} in the environment is not used: no such option; {hint}")
+    return lines
 
 
 def _raise_naming_variables(ctx: click.Context, error: AsyncliError) -> NoReturn:

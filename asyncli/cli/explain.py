@@ -148,7 +148,7 @@ def _of_key(term: str) -> list[str]:
     """The help of a key of the plan."""
     from asyncli.cli.soak import command as soak
 
-    name = term.lower().replace(" ", "_")
+    name = re.sub("[ -]", "_", term.lower())
     texts = []
     for option in soak.params:
         if isinstance(option, click.Option) and option.name == name:
@@ -205,7 +205,7 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
 
 def _form(term: str) -> str:
     """``term`` in small letters, without articles, plurals and numbers."""
-    text = " ".join(term.lower().replace("_", " ").replace("²", "2").split())
+    text = " ".join(re.sub("[_-]", " ", term.lower()).replace("²", "2").split())
     without_articles = re.sub(r"\b(?:an?|the) (?=\w)", "", text)
     without_numbers = re.sub(r"\b\d[\d.,]*(?!\w)", "n", without_articles)
     return re.sub(r"(?<=[^\Ws])s\b", "", without_numbers)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     metavar="RUN.db",
-    help="Continue a killed run. It is invalid (4) unless a limit allows its losses.",
+    help="Continue a killed run. It is invalid (4) unless it was started with a limit on what it "
+    "loses then: --fail-if 'connections.deaths.generator_lost > 200%'.",
 )
 @options.wait_option
 @options.cluster_options

@@ -181,8 +181,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "idle_reuse": (
         f"{_IDLE}, while others opened: {{likely}}nginx ran out of free slots and closed idle "
         f"connections to reuse theirs ({_REUSE}; nginx.conf gives {{slots!n}} in all, {{asked!n}} "
-        "were asked for){when}",
-        _ROOM,
+        "were asked for{beside}){when}",
+        f"{_ROOM}{{or_stop}}",
     ),
     "likely_reuse": (
         f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle "
@@ -482,6 +482,8 @@ CODES = tuple(dict.fromkeys(_code_by_form().values()))
 # Values of fields in an explanation without a run, N for a number and T for a time; and those of
 # single forms. A remedy that is made elsewhere is left out.
 _UNSEEN = {
+    "beside": "",
+    "or_stop": "",
     "loss": "connections ended",
     "were": "connections were",
     "connections": "connections",
@@ -601,6 +603,18 @@ def perhaps_for_memory(number: int, among: str) -> str:
         return ""
     killed = _victims(number, among)
     return f", perhaps for lack of memory: the kernel killed {killed} meanwhile"
+
+
+def others_took(count: int) -> dict[str, Any]:
+    """That other clients had ``count`` connections meanwhile, and what to do about it; nothing for
+    none.
+    """
+    if not count:
+        return {"beside": "", "or_stop": ""}
+    return {
+        "beside": f", and other clients held about {format_count(count)}",
+        "or_stop": "; or stop the other clients",
+    }
 
 
 def or_others(number: int, among: str) -> str:

@@ -190,6 +190,13 @@ def plain_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+# No other limit replaces that part of the verdict, not even one on all losses.
+_TO_ALLOW = (
+    "a run that may have such losses needs --fail-if 'connections.deaths.generator_lost > 200%' "
+    "when it starts"
+)
+
+
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy.
     ``whose``: "asyncli's" or "its".
@@ -202,13 +209,15 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     has_process = any(map(_is_of_process, findings))
     of_process = "see the finding about that process, or about the interruption of a resumed run"
     if not hosts:
-        return Words(f"a process of {whose} own", of_process)
+        return Words(f"a process of {whose} own", f"{of_process}; {_TO_ALLOW}")
     named = _named_hosts(list(hosts))
     which = "that host" if len(hosts) == 1 else "each of them"
     of_host = f"see the finding {HOST_LOST} about {which}"
     if has_process:
-        return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}")
-    return Words(named, of_host)
+        return Words(
+            f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}; {_TO_ALLOW}"
+        )
+    return Words(named, f"{of_host}; {_TO_ALLOW}")
 
 
 def _is_of_process(cause: Finding) -> bool:

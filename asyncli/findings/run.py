@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.model.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
+from asyncli.model.records import ABORTED, CUT, DECIDED, GAVE_UP, STOPPED, Severity
 from asyncli.model.units import format_duration, format_many
 
 _SO_FAR = "the numbers so far are right; run again for the rest"
@@ -69,7 +69,7 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
     return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
-@finding("decided_early", "info")
+@finding(DECIDED, "info")
 def decided_early(
     phase: str | None, after_s: float, of_s: float | None, is_worse: bool, because: str
 ) -> str:

@@ -217,13 +217,15 @@ def not_heard(
     enough_s: float,
     listens: bool,
     server_stopped: bool = False,
+    ended_by_asyncli: bool = False,
 ) -> Words:
     """Connections were open at the end, but had no heartbeat (if they listen: no data) since the
     hold began, or since the first unanswered heartbeat of a fault. So it is unknown whether the
     server still serves them. Connections that listen without a limit may stay silent. ``from_s``:
     since when; ``enough_s``: a hold that hears from each connection or ends it;
     ``server_stopped``: since then a signal or a debugger had stopped the server, which therefore
-    serves none of them (state T of /proc/PID/stat).
+    serves none of them (state T of /proc/PID/stat); ``ended_by_asyncli``: a limit ended the hold
+    before its planned end, so a longer one in the plan would change nothing.
     """
     forever = listens and enough_s >= LONGEST_S
     ago = format_duration(max(1, round(for_s)))
@@ -239,15 +241,16 @@ def not_heard(
     if listens:
         none_came = "no data came on them"
     severity: Severity | None = None
-    if forever and not fault:
+    if (forever or ended_by_asyncli) and not fault:
         severity = "info"
-    return Words(
+    evidence = (
         f"{format_count(count)} of {format_count(held)} held connections were open at the end, "
         f"but {none_came} after {format_clock(from_s)}, {_since_when(fault, listens)}, "
-        f"{ago} before: whether the server still serves them is unknown",
-        _hold_longer(fault, enough_s, listens),
-        severity,
+        f"{ago} before: whether the server still serves them is unknown"
     )
+    if ended_by_asyncli:
+        return Words(f"{evidence}, since a limit ended the hold early", "", severity)
+    return Words(evidence, _hold_longer(fault, enough_s, listens), severity)
 
 
 def _since_when(fault: bool, listens: bool) -> str:

@@ -33,12 +33,20 @@ def limit_unknown(limit: str, key: str | None, value: float | None, amount: str)
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
-    narrow = (
-        "more connections or a longer hold narrow the interval"
-        if value is not None
-        else "see why it is unknown"
+    undecided = f"undecided: {limit}: {key} is {amount}"
+    if value is None and ": " in amount:
+        return Words(undecided, "remove the cause, or leave the limit out")
+    if value is None:
+        return Words(undecided, "see what is unknown among the findings, or leave the limit out")
+    if " worse " in limit:
+        return Words(
+            undecided,
+            "more connections, a slower ramp or more baseline runs narrow the interval; or leave "
+            "the limit out",
+        )
+    return Words(
+        undecided, "more connections or a longer hold narrow the interval; or leave the limit out"
     )
-    return Words(f"undecided: {limit}: {key} is {amount}", f"{narrow}; or leave the limit out")
 
 
 @finding("drift_hold", "warning")

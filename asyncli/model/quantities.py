@@ -337,6 +337,7 @@ QUANTITIES: Sequence[Quantity] = (
     Quantity("run.duration_s", "s", "how long the run took"),
     Quantity("run.complete", "yes_or_no", "its file was written to the end"),
     Quantity("run.stopped", "yes_or_no", "its user stopped it early"),
+    Quantity("run.decided", "yes_or_no", "asyncli ended it early, since its limits were sure"),
     Quantity("connections.requested", "count", "connections that the plan asks for"),
     Quantity("connections.opened", "count", "connections established, replacements included"),
     Quantity("connections.established_peak", "count", "the most open as a second ended"),

@@ -60,6 +60,8 @@ SERVER_CHANGED = "server_changed_s"
 HOST_LOST = "host_lost"
 #: A limit ended the run.
 ABORTED = "aborted_by_limit"
+#: It was sure what the limits say, so the run ended.
+DECIDED = "decided_early"
 #: Nothing connected, so the ramp was given up.
 GAVE_UP = "gave_up"
 #: Nothing on this host listens at the target, so the run did not begin.

@@ -46,9 +46,9 @@ def _cells(limit: Limit, *, compares: bool) -> list[doc.Cell]:
 
 
 def _compared(text: str, against: Against) -> list[doc.Cell]:
-    key = _key(text)
+    limit = parse(text, Summary)
     low, difference, high = (
-        difference_shown(key, value, against.before)
+        difference_shown(limit, value, against.before)
         for value in (against.low, against.difference, against.high)
     )
     return [_value(text, against.before), difference, f"{low} and {high}"]
@@ -74,7 +74,7 @@ def _key(text: str) -> str:
 def _how(runs: int) -> str:
     before = "the baseline run"
     if runs > 1:
-        before = f"the mean of {runs} baseline runs"
+        before = f"the weighted mean of {runs} baseline runs"
     return (
         f"Before: {before}. A limit is crossed if the difference is surely above 0, and not surely "
         "below the limit. Without any difference 1 run in 100 is called worse at most, and of runs "

@@ -13,7 +13,8 @@ from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.server import OF_ANOTHER
-from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.findings.thresholds import limit_kept
+from asyncli.model.records import DECIDED, GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from asyncli.model.run import Run
     from asyncli.report.analyses import Analyses
 
+# What the limits say, and why they ended the run: the short report has these too.
+_NO_NOTES = (limit_kept.code, DECIDED)
 # A shorter hold is not in the headline: a hold that was not reached has some milliseconds.
 _A_HOLD_S = 0.1
 
@@ -186,6 +189,8 @@ def _headline(summary: Summary) -> str:
         headline += f" after {format_duration(lasted_s)}, {format_count(lost)} lost"
     elif lasted_s >= _A_HOLD_S:
         headline += f", held for {format_duration(lasted_s)}"
+    if summary.run.decided:
+        headline += ", ended early by asyncli"
     if interrupted(summary.findings):
         headline += ", stopped by the user"
     return headline
@@ -233,17 +238,24 @@ def _findings(summary: Summary) -> doc.Section:
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
         doc.ItemList(doc.finding_items(beside), "Findings", view=doc.View.VERBOSE),
         doc.ItemList(doc.finding_items(shown), view=doc.View.PAGE),
-        # Limits have a table there.
-        doc.ItemList(
-            doc.finding_items(finding for finding in serious if not is_of_limit(finding)),
-            view=doc.View.SUMMARY,
-        ),
+        doc.ItemList(doc.finding_items(_beside_table(serious)), view=doc.View.SUMMARY),
     ]
     return doc.Section("findings", "Findings", blocks)
 
 
+def _beside_table(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings where a table has the limits: of these only what it has no room for, which is
+    why one is undecided, and what to do.
+    """
+    beside = []
+    for finding in findings:
+        if not is_of_limit(finding) or finding.remedy:
+            beside.append(finding)
+    return beside
+
+
 def _is_note(finding: Finding) -> bool:
-    return finding.severity == "info" and finding.code != "limit_kept"
+    return finding.severity == "info" and finding.code not in _NO_NOTES
 
 
 def _files(summary: Summary, path: str) -> doc.Section:

@@ -47,7 +47,7 @@ from asyncli.model.metrics import (
 )
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.planned_events import DEFAULT_RECONNECT
-from asyncli.model.records import CUT, SCHEMA, Finding
+from asyncli.model.records import ABORTED, CUT, DECIDED, RESUMED, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
@@ -56,6 +56,7 @@ from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome, Threshold
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
+from asyncli.report.why_unknown import why_unknown
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
@@ -112,6 +113,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             verdict="untested",
             complete=run.complete,
             stopped=bool(ended_by_user(run.findings)),
+            decided=_is_ended_by(run, DECIDED),
             gaps=run.gaps,
         ),
         plan=shown_plan(plan),
@@ -204,7 +206,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *stalls(run),
         *slow_answers(run),
         *loss_findings.statuses(run, totals),
-        *not_heard(silent, totals, plan),
+        *not_heard(silent, totals, plan, is_ended_by_asyncli=_is_ended_by_asyncli(run)),
         *_file_findings(run, totals),
         *_merge_repeats(run.findings),
         *_unknown_numbers(run, totals, rate),
@@ -287,12 +289,21 @@ def limits_of(
     others = [limit for limit in limits if not limit.is_relative]
     outcomes: list[Outcome] = []
     if others:
-        outcomes += judge_limits(others, msgspec.to_builtins(summary, str_keys=True))
+        for outcome in judge_limits(others, msgspec.to_builtins(summary, str_keys=True)):
+            outcomes.append(_with_reason(outcome, run, analyses))
     if relative:
         outcomes += judge_worsenings(run, relative, analyses)
     # In the plan's order.
     outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
     return outcomes, unreadable
+
+
+def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
+    """The judged limit, and if its value is unknown, why."""
+    if outcome.value is not None:
+        return outcome
+    why = why_unknown(outcome.threshold.key, run, analyses)
+    return msgspec.structs.replace(outcome, why=why)
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -446,12 +457,29 @@ def _early_end(run: Run) -> list[Finding]:
         last_phase = run.phases[-1].name if run.phases else None
         return [incomplete(last_phase, run.written)]
     hold = run.phase("hold")
-    if ended or hold is None or run.plan.hold_s is None:
+    # Those that asyncli ended have a finding that says why.
+    if ended or _is_ended_by_asyncli(run) or hold is None or run.plan.hold_s is None:
         return []
     lasted_s = 0.0 if hold.end_s is None else hold.end_s - hold.start_s
     if lasted_s >= run.plan.hold_s - 1.0:
         return []
     return [stopped_early(lasted_s, run.plan.hold_s)]
+
+
+def _is_ended_by_asyncli(run: Run) -> bool:
+    """Whether a limit ended the run before its plan: crossed (--abort), or surely decided."""
+    return _is_ended_by(run, ABORTED) or _is_ended_by(run, DECIDED)
+
+
+def _is_ended_by(run: Run, code: str) -> bool:
+    """Whether the run has a finding of this code since it was last resumed."""
+    is_ended = False
+    for finding in run.findings:
+        if finding.code == RESUMED:
+            is_ended = False
+        elif finding.code == code:
+            is_ended = True
+    return is_ended
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:

@@ -26,7 +26,9 @@ from asyncli.model.runtimes import Runtime
 
 
 class RunPart(msgspec.Struct):
-    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early."""
+    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early. ``decided``: ended
+    early by asyncli, since what limits that compare with earlier runs say was sure.
+    """
 
     id: str
     started: str
@@ -35,6 +37,7 @@ class RunPart(msgspec.Struct):
     verdict: Verdict
     complete: bool
     stopped: bool
+    decided: bool
     gaps: list[Gap]
 
 
@@ -209,8 +212,8 @@ class GeneratorUse(msgspec.Struct):
 
 
 class Against(msgspec.Struct):
-    """A value against that of earlier runs: the mean of ``runs`` of them ``before``, and the
-    ``difference`` with the ends of the interval that decides.
+    """A value against that of earlier runs: the weighted mean of ``runs`` of them
+    ``before``, and the ``difference`` with the ends of the interval that decides.
     """
 
     before: float

@@ -116,7 +116,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
-    limits.
+    limits. ``why``: the reason for no value; "" where none is known.
     """
 
     threshold: Threshold
@@ -125,6 +125,7 @@ class Outcome(msgspec.Struct, frozen=True):
     ci95: tuple[float, float] | None = None
     whole: float | None = None
     worsening: Worsening | str | None = None
+    why: str = ""
 
     @property
     def words(self) -> str:
@@ -138,12 +139,14 @@ class Outcome(msgspec.Struct, frozen=True):
         """The value with its unit, interval and share."""
         if isinstance(self.worsening, str):
             return f"unknown: {self.worsening}"
+        if self.value is None and self.why:
+            return f"unknown: {self.why}"
         if self.value is None:
             return "unknown"
         key = self.threshold.key
         amount = value_shown(key, self.value)
         if isinstance(self.worsening, Worsening):
-            return f"{amount}, {_compared(key, self.worsening)}"
+            return f"{amount}, {_compared(self.threshold, self.worsening)}"
         if self.ci95 is not None:
             low, high = (value_shown(key, end) for end in self.ci95)
             amount += f" (95 % interval {low} to {high})"
@@ -153,28 +156,28 @@ class Outcome(msgspec.Struct, frozen=True):
         return amount
 
 
-def _compared(key: str, worsening: Worsening) -> str:
+def _compared(threshold: Threshold, worsening: Worsening) -> str:
     """How a value differs from that of the baseline runs, with the interval of the decision."""
-    before = value_shown(key, worsening.before)
+    before = value_shown(threshold.key, worsening.before)
     if worsening.runs > 1:
-        before = f"the mean of {worsening.runs} baseline runs, {before}"
+        before = f"the weighted mean of {worsening.runs} baseline runs, {before}"
     else:
         before = f"the baseline run's {before}"
     low, difference, high = (
-        difference_shown(key, value, worsening.before)
+        difference_shown(threshold, value, worsening.before)
         for value in (worsening.low, worsening.difference, worsening.high)
     )
     return f"{difference} against {before} ({low} to {high})"
 
 
-def difference_shown(key: str, difference: float, before: float) -> str:
-    """A difference as a share of the value before; where that is not above zero, with its unit."""
+def difference_shown(threshold: Threshold, difference: float, before: float) -> str:
+    """A difference in the unit of its limit: as a share of the value before, or as an amount."""
     if not math.isfinite(difference):
         return "any"
-    if before > 0:
+    if threshold.whole == OF_BASELINE and before > 0:
         return f"{difference / before * 100:+,.2f} %"
     sign = "+" if difference > 0 else ""
-    return f"{sign}{value_shown(key, difference)}"
+    return f"{sign}{value_shown(threshold.key, difference)}"
 
 
 def _percent(percent: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from synthetic_run import bare_run
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.losses.likelihood import chance_idle, has_spread_idle_times, idle_window
 from asyncli.analysis.totals import fold
+from asyncli.analysis.verdict import LOST_BY_ASYNCLI
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
@@ -181,7 +183,12 @@ def test_a_goodbye_names_the_age() -> None:
 
 def test_causes_that_explain_themselves() -> None:
     scene = Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5])
+    lost, _ = scene.found()
     assert [one.code for one in scene.found()] == ["generator_lost", "not_http"]
+    # A limit on all losses does not allow these: the remedy names the one that does.
+    named = re.search(r"--fail-if '([\w.]+) ", lost.remedy)
+    assert named is not None
+    assert named[1] == LOST_BY_ASYNCLI
     # An HTTP answer before means a server.
     before = scene.found()[1].remedy
     for tick in scene.ticks.values():
@@ -458,6 +465,31 @@ def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
     found = scene.configured(worker_connections=slots).found() if slots else scene.found()
     reused = [(one.cause, one.certain) for one in found if one.code == "idle_reuse"]
     assert reused == ([] if certain is None else [("closed_idle", certain), ("reset", certain)])
+
+
+@pytest.mark.parametrize("counted_by", ["status_active", "server_sockets"])
+def test_slots_that_other_clients_filled(counted_by: str) -> None:
+    """Other clients open 800 more, and ours, which open none, lose theirs. The configuration has another timer."""
+    full = Scene().configured(worker_connections=1900, keepalive_timeout=36_000).die(300, "closed_idle", range(20, 60), idle=between(7, 9))
+    full.sampled(range(121), status_active=None).sampled(range(121), **{counted_by: 1000.0}).sampled(range(15, 121), **{counted_by: 1800.0})
+    assert codes_of(full) == [("idle_reuse", False)]
+    assert "other clients" in only(full).evidence
+    # Without them nginx has slots for all.
+    alone = Scene().configured(worker_connections=1900, keepalive_timeout=36_000).die(300, "closed_idle", range(20, 60), idle=between(7, 9))
+    assert "idle_reuse" not in by_code(alone)
+
+
+def test_idle_times_that_no_timer_has_are_no_timer_that_the_configuration_denies() -> None:
+    def scene(idle: Draw, **directives: float) -> Scene:
+        made = Scene(keepalive_s=200.0).configured(**directives)
+        return made.die(60, "closed_idle", EVER, idle=at(3)).die(340, "closed_idle", EVER, idle=idle)
+
+    denied = {"keepalive_timeout": 36_000.0}
+    assert by_code(scene(at(50), **denied)).keys() == {"unexplained"}
+    # A configuration that is not known denies nothing, and one time is a timer's.
+    assert "keepalive_timeout" in by_code(scene(at(50)))
+    one_time = Scene(keepalive_s=200.0).configured(**denied).die(400, "closed_idle", EVER, idle=at(50))
+    assert codes_of(one_time) == [("box_idle_timeout", False)]
 
 
 def test_a_reload_of_a_nearly_full_server_is_no_idle_reuse() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from recording import write_run
 from synthetic_run import a_run, cut
 
@@ -14,10 +16,16 @@ import asyncli
 from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
+from asyncli.cli.check import command
+from asyncli.findings.run import decided_early
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
+from asyncli.model.units import parse_duration
+from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.run_limits import limits_sections
+from asyncli.report.run_report import report_markdown, run_document
 from asyncli.report.summary import summarise
 
 LIMIT = "cost.server_user worse by 3%"
@@ -68,12 +76,33 @@ def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> No
         ("missing.db", "--baseline-run: .*missing.db"),
         ("note.db", "--baseline-run: .*note.db"),
         ("killed.db", "killed.db: did not"),
-        ("other.db", "connections = 2000"),
+        ("other.db", "--connections 2000.*--connections 100000"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         read(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "now"),
+    [
+        ({"batch": 30}, "--ramp 1000/s", "--ramp 3000/s"),
+        ({"batch": 100, "interval_s": 0.1}, "(10/10ms)", "(100/100ms)"),
+        ({"keepalive_s": 90.0}, "with --keepalive 1m", "with --keepalive 1m30s"),
+        ({"plateaus": 3}, "without --plateaus", "with --plateaus 3"),
+        ({"reopen": False}, "with --reopen", "with --no-reopen"),
+        ({"headers": ("A: b", "C: d")}, "without --header", "with --header A: *** --header C: ***"),
+    ],
+)
+def test_an_unlike_run_is_refused_by_its_options(folder: Path, changes: dict[str, object], before: str, now: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        read(folder / "first.db", plan=msgspec.structs.replace(a_soak().plan, **changes))
+    of_run, of_this = str(refused.value).split(", and this one ")
+    assert of_run.endswith(before)
+    assert now in of_this
+    if now.startswith("with --keepalive"):
+        assert parse_duration(now.rpartition(" ")[2]) == 90.0
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
@@ -113,6 +142,18 @@ def test_the_verdict_is_by_the_difference(share: float, verdict: str, code: str)
     assert finding.fields["value"] == pytest.approx(1020 * (1 + share), rel=0.02)
 
 
+@pytest.mark.parametrize(("limit", "unit"), [("cost.server_user worse by 3%", "%"), ("cost.server_user worse by 30B", "B")])
+def test_a_difference_has_the_unit_of_its_limit(limit: str, unit: str) -> None:
+    summary = summarise(compared(padded(5, 0.05), a_soak(1), limit))
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_crossed"]
+    difference = re.search(r"\+([\d.]+) (\S+) against", finding.fields["amount"])
+    assert difference is not None
+    assert difference[2] == unit
+    table = limits_sections(summary)[0].blocks[0]
+    assert isinstance(table, doc.DataTable)
+    assert table.rows[0].cells[3] == f"+{difference[1]} {unit}"
+
+
 def test_a_run_without_its_baseline_is_undecided() -> None:
     run = compared(a_soak(), a_soak(2))
     del run.environment["baseline_runs"]
@@ -145,6 +186,26 @@ def test_a_decision_before_the_end() -> None:
     assert decided(both, good) is None
 
 
+def test_a_run_that_asyncli_ended_says_so() -> None:
+    run = compared(padded(5, 0.05), a_soak(1))
+    run.plan = msgspec.structs.replace(run.plan, hold_s=300.0)
+    for _ in range(50):
+        run.ticks[-1][1].heard_ms.add(100e3)
+    early = decided_early("hold", 60.0, 300.0, True, "a limit")
+    run.findings.append(early)
+    summary = summarise(run)
+    assert summary.run.decided
+    assert summary.finding("stopped_early") is None
+    # A longer hold in the plan would change nothing.
+    unheard = summary.finding("not_heard")
+    assert unheard is not None
+    assert (unheard.severity, unheard.remedy) == ("info", "")
+    assert early.evidence.partition(":")[0] in report_markdown(summary, "run.db")
+    short = doc.View.SHORT
+    shown = [item.small for section in run_document(summary, "").sections for block in section.blocks if isinstance(block, doc.ItemList) and block.view & short for item in block.items]
+    assert early.code in shown
+
+
 def test_baseline_runs_of_another_host_are_a_warning() -> None:
     before = a_soak(2)
     before.environment |= {"kernel": "6.1.0", "asyncli": "0.1.0", "host": "another-runner"}
@@ -172,9 +233,45 @@ def test_a_run_that_was_worse_is_no_baseline_of_a_folder(tmp_path: Path) -> None
     assert [run.name for run in read(worse).runs] == ["worse.db"]
 
 
+def with_errors(seed: int, *limits: str) -> Run:
+    """A run in which a second's heartbeats were answered with errors."""
+    run = a_soak(seed)
+    place = len(run.ticks) - 40
+    t_s, tick = run.ticks[place]
+    run.ticks[place] = (t_s, msgspec.structs.replace(tick, by_status={503: tick.answered}))
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
+    return run
+
+
+def test_a_run_that_did_not_pass_is_no_baseline_run(tmp_path: Path) -> None:
+    failed = write_run(with_errors(3), tmp_path / "failed.db", run_id="failed")
+    write_run(a_soak(2), tmp_path / "good.db", run_id="good")
+    known = read(tmp_path)
+    assert [run.name for run in known.runs] == ["good.db"]
+    (reason,) = known.left_out
+    assert str(failed) in reason
+    assert "503" in reason
+    assert "\n" not in reason
+    with pytest.raises(PlanError, match=r"failed\.db: .* failed, .*503"):
+        read(failed)
+
+
+def test_a_run_whose_limits_allow_its_errors_is_a_baseline_run(tmp_path: Path) -> None:
+    allowed = write_run(with_errors(3, "heartbeats.by_status.503 > 99%"), tmp_path / "allowed.db", run_id="allowed")
+    assert [run.name for run in read(allowed).runs] == ["allowed.db"]
+
+
+def test_check_names_the_baseline_runs(folder: Path) -> None:
+    arguments = ["-c", "100000", "--force", "--hold", "60s", "--seed", "1", "--baseline-run", str(folder), "--fail-if", LIMIT]
+    done = CliRunner().invoke(command, [*arguments, "http://127.0.0.1:8080/"], standalone_mode=False, catch_exceptions=False)
+    assert "first.db" in done.stderr
+    assert "second.db" in done.stderr
+    assert "left out" in done.stdout
+
+
 def test_a_number_that_no_baseline_run_has_is_refused_at_the_start(folder: Path) -> None:
     plan = msgspec.structs.replace(a_soak().plan, baseline_runs=(str(folder / "first.db"),), fail_if=("cost.live worse by 3%",))
-    with pytest.raises(PlanError, match=r"'cost\.live worse by 3%': no"):
+    with pytest.raises(PlanError, match=r"'cost\.live worse by 3%': no.* heap .*cost\.server_user"):
         read_baseline_runs(plan)
 
 

@@ -40,7 +40,7 @@ def test_without_a_term_lists_them(tmp_path: Path) -> None:
         assert ("{" in entry.code) == bool(entry.values), entry.code
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator", "wide", "worse", "baseline run", "baseline-run", "weighted mean"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
@@ -105,7 +105,7 @@ def test_every_heading_row_and_verdict_of_a_report_is_explained(tmp_path: Path) 
     # Neither a server's name, an address, the name of a run file, nor a number of connections is a term.
     words = {one for report in reports for one in _words(report) if not re.fullmatch(r"nginx|.*[:/].*|[\d,]+", one)}
     words |= {"R²", "R2", "first use", "inodes", "excluded", "with the clients elsewhere", "beats/s", "status", "undecided"}
-    words |= {"first use included", "hidden", "cannot be told", "first limit", "no growth", "STOPPED", "HELD", "steal", "RSS", "slope"}
+    words |= {"first use included", "hidden", "wide", "cannot be told", "first limit", "no growth", "STOPPED", "HELD", "steal", "RSS", "slope"}
     assert (len(words) > 120, {one for one in words if here(tmp_path, "explain", one).status}) == (True, set())
 
 

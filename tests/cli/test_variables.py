@@ -116,6 +116,27 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.match(first, complaint(here(tmp_path, *words)))
 
 
+def test_a_wrong_flag_of_a_variable_is_told_in_plain_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASYNCLI_SOAK_HTTP2", "maybe")
+    line = complaint(here(tmp_path, "soak", "http://127.0.0.1:1/"))
+    assert "$ASYNCLI_SOAK_HTTP2: 'maybe' " in line
+    assert "Recognized" not in line
+
+
+def test_variables_that_are_sent_and_those_of_no_option_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        HEADERS_VARIABLE: "X-Key: tiger-4711", "ASYNCLI_CHECK_CONNECTIONS": "3", "ASYNCLI_CHECK_CONECTIONS": "5", "ASYNCLI_CHECK_COLOUR": "blue",
+        "ASYNCLI_CHECK_SERVICE_HOST": "10.0.0.1", "ASYNCLI_CHECK_PORT_80_TCP_ADDR": "10.0.0.1", "ASYNCLI_CHECK_SERVICE_PORT_HTTP": "80",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    done = here(tmp_path, "check", "http://127.0.0.1:1/")
+    assert named(done.log) == {"ASYNCLI_CHECK_CONNECTIONS", HEADERS_VARIABLE}
+    unused = {line.split()[1]: line for line in done.log.splitlines() if "not used" in line}
+    assert set(unused) == {"ASYNCLI_CHECK_CONECTIONS", "ASYNCLI_CHECK_COLOUR"}
+    assert unused["ASYNCLI_CHECK_CONECTIONS"].endswith("ASYNCLI_CHECK_CONNECTIONS?")
+    assert "tiger-4711" not in done.log + done.out
+
+
 def test_contradicting_places_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASYNCLI_SOAK_RESOLVE", "a.example:80:127.0.0.1")
     line = complaint(here(tmp_path, "soak", "--connect-to", "127.0.0.1:1", "http://a.example/"))

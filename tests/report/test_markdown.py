@@ -10,8 +10,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from synthetic_run import a_run
 
+from asyncli.analysis.cost import known_costs
+from asyncli.analysis.drift import drifts
+from asyncli.analysis.totals import fold
 from asyncli.report import document as doc
-from asyncli.report.markdown import markdown
+from asyncli.report.markdown import escaped, markdown
 from asyncli.report.run_report import report_markdown
 from asyncli.report.summary import summarise
 
@@ -62,3 +65,16 @@ def test_limits_and_costs_are_tables() -> None:
     cells = [token.content.replace("\\", "") for token in tokens if token.type == "inline"]
     assert cells[cells.index(kept) + 1 : cells.index(kept) + 3] == ["kept", "0"]
     assert cells[cells.index(crossed) + 1] == "crossed"
+
+
+def test_a_limit_that_is_undecided_says_why_and_what_to_do() -> None:
+    run = a_run(2000, server=False)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=("cost.server_user > 600", "lost > 0"))
+    summary = summarise(run)
+    (undecided,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    reason = known_costs(run, fold(run), drifts(run)[0]).unknown["server_user"]
+    assert reason in undecided.evidence
+    text = report_markdown(summary, "run.db")
+    assert f"{escaped(undecided.evidence)}<br>remedy: {escaped(undecided.remedy)}" in text
+    # The table has what was kept.
+    assert text.count("kept") == 1

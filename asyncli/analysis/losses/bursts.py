@@ -37,6 +37,7 @@ from asyncli.findings.loss_causes import (
     at_moments,
     describe_crash,
     or_others,
+    others_took,
     perhaps_for_memory,
     remedy_of_unexplained,
 )
@@ -53,28 +54,27 @@ _AROUND_S = 10.0
 
 
 def idle_reuse(table: LossTable) -> None:
-    """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
+    """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots: for
+    ours that opened, or for other clients'.
+    """
     slots = table.configured("worker_connections")
+    if not slots:
+        return
     asked_for = table.plan.connections
-    cells = closed_as_others_opened(table)
-    # Reuse closes one connection for each that opens. A moment or two in which half of all ended
-    # are another event; many such seconds are reuse.
-    sudden = [cell for cell in cells if 0 < table.server.held(cell.from_s) < 2 * cell.unclaimed]
-    if len(sudden) < FEWEST:
-        cells = [cell for cell in cells if cell not in sudden]
-    if not slots or not cells or 2 * unclaimed(cells) < unclaimed(table.of("closed_idle")):
+    cells = _closed_for_others(table, slots)
+    if not cells or 2 * unclaimed(cells) < unclaimed(table.of("closed_idle")):
         return
     from_s = min(cell.from_s for cell in cells)
     to_s = max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
     held = max(cell.tick.held for cell in cells)
-    share = max(held, table.server.most_active(from_s, to_s)) / workers
-    if share + DEVIATIONS * math.sqrt(share) < (1 - REUSE_BELOW) * slots / workers:
+    if not _may_lack(table, max(held, table.server.most_open(from_s, to_s)), slots):
         return
     # A worker needs four itself: two listeners, the channel to its master, our status connection
     # (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
-    explanation = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
+    beside = others_took(table.server.others_open(from_s, to_s))
+    explanation = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for, **beside)
     # A heartbeat may cross with the close.
     instants = {cell.to_s for cell in cells}
     count = unclaimed(cells)
@@ -85,6 +85,41 @@ def idle_reuse(table: LossTable) -> None:
         if cell.to_s in instants and cell.unclaimed <= count
     ]
     table.claim(crossed, explanation)
+
+
+def _closed_for_others(table: LossTable, slots: float) -> list[LossCell]:
+    """Losses while idle in seconds in which others opened: ours, or those of other clients that
+    fill the ``slots``.
+    """
+    cells = []
+    sudden = []
+    for cell in table.of("closed_idle"):
+        if not cell.tick.opened and not _filled_by_others(table, cell, slots):
+            continue
+        cells.append(cell)
+        if 0 < table.server.held(cell.from_s) < 2 * cell.unclaimed:
+            sudden.append(cell)
+    # Reuse closes one connection for each that opens. A moment or two in which half of all ended
+    # are another event; many such seconds are reuse.
+    if len(sudden) >= FEWEST:
+        return cells
+    return [cell for cell in cells if cell not in sudden]
+
+
+def _may_lack(table: LossTable, open_in_all: float, slots: float) -> bool:
+    """Whether a worker of nginx may lack ``slots`` (of all workers) while so many are open: the
+    kernel's hash gives some of them more than their share.
+    """
+    workers = table.server.workers(math.inf)
+    share = open_in_all / workers
+    return share + DEVIATIONS * math.sqrt(share) >= (1 - REUSE_BELOW) * slots / workers
+
+
+def _filled_by_others(table: LossTable, cell: LossCell, slots: float) -> bool:
+    """Whether other clients had so many connections that a worker may have lacked slots."""
+    if not table.server.others_open(cell.from_s, cell.to_s):
+        return False
+    return _may_lack(table, table.server.most_open(cell.from_s, cell.to_s), slots)
 
 
 def rest_of_reuse(table: LossTable) -> None:

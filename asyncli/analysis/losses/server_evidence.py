@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.refusals import did_listen
 from asyncli.model.metrics import (
     CLOCK_SUSPENDED_S,
@@ -290,11 +290,31 @@ class ServerEvidence:
                 began.append((before_s, after_s))
         return began
 
-    def most_active(self, from_s: float, to_s: float) -> float:
-        """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's
-        included; 0 where unknown.
+    def most_open(self, from_s: float, to_s: float) -> float:
+        """The most connections of all clients that the server had from ``from_s`` to ``to_s``: by
+        its own count, our poller's included, or by the kernel's list of its sockets; 0 where
+        neither was read.
         """
-        return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
+        counted = self._status["active"].between(from_s - 1.5, to_s + 1.5).values
+        listed = self._sockets.between(from_s - 1.5, to_s + 1.5).values
+        return max((*counted, *listed), default=0.0)
+
+    def others_open(self, from_s: float, to_s: float) -> int:
+        """How many of these were not ours, in the median of the readings; 0 where unknown, or for
+        fewer than a tenth of ours: connections that we close or open meanwhile.
+        """
+        others = []
+        most_held = 0.0
+        for series in (self._sockets, self._status["active"]):
+            for t_s, value in series.between(from_s - 1.5, to_s + 1.5).rows():
+                # Samples and ticks may be a second apart, in which a ramp opens many.
+                held = max((self.held(t_s), *self._held.between(t_s - 1.5, t_s + 1.5).values))
+                most_held = max(most_held, held)
+                others.append(value - held)
+        if not others:
+            return 0
+        count = round(statistics.median(others))
+        return count if count >= max(FEWEST, PART * most_held) else 0
 
     def acceptance(self, spans: Sequence[tuple[float, float]], count: int) -> Reception:
         """Whether the server had accepted ``count`` connections, by each reading in the ``spans``

@@ -54,7 +54,11 @@ def outlived(table: LossTable, idle_s: float) -> bool:
     hold = table.run.hold
     if hold is None:
         return False
+    first_s = table.run.ticks[0][0]
     for t_s, tick in hold.ticks:
+        if t_s - idle_s - MISSED_S < first_s:
+            # All were opened in that time.
+            continue
         lately = table.run.ticks_between(t_s - idle_s - MISSED_S, t_s)
         heard = sum(earlier.opened + earlier.answered for _, earlier in lately)
         if heard < (1 - PART) * tick.held:

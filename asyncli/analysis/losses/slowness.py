@@ -405,7 +405,9 @@ def _usual_gap_s(rows: Ticks, start_s: float) -> float | None:
     return min(gaps)
 
 
-def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
+def not_heard(
+    seen: Unheard | None, totals: Totals, plan: Plan, *, is_ended_by_asyncli: bool = False
+) -> list[Finding]:
     if seen is None:
         return []
     if seen.usual_gap_s is not None:
@@ -422,5 +424,6 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
             enough_s=plan.heard_within_s,
             listens=plan.listens,
             server_stopped=seen.server_stopped,
+            ended_by_asyncli=is_ended_by_asyncli,
         )
     ]

@@ -186,20 +186,35 @@ def likely_idle_timeout(table: LossTable) -> None:
         if cause == "reset" and _mostly_awaited(table, cause):
             continue
         span = idle_mode(table, table.of(cause))
-        while span is not None and not _lacked_slots(table, cause, span):
+        while span is not None and not _is_no_timer(table, cause, span):
             _claim_idle_time(table, cause, span)
             span = idle_mode(table, table.of(cause))
 
 
-def _lacked_slots(table: LossTable, cause: str, span: tuple[float, float]) -> bool:
-    """Whether slots lacked, and no timer ended connections after the idle time ``span``: a timer
+def _is_no_timer(table: LossTable, cause: str, span: tuple[float, float]) -> bool:
+    """Whether something else than a timer ended connections after the idle time ``span``: a timer
     ends none sooner, all after one time, and none outlives it.
+
+    That is asked where something else is likely: slots lacked, or the server's own timer is another
+    one by its configuration.
     """
-    if cause != "closed_idle" or not no_slot_left(table):
+    if cause != "closed_idle":
+        return False
+    if not no_slot_left(table) and not _has_other_timer(table, span):
         return False
     dead = table.unclaimed_of(cause)
     sooner = within(dead.idle_s, 0, span[0] - 1)
     return sooner >= FEWEST or has_spread_idle_times(dead, *span) or outlived(table, span[1])
+
+
+def _has_other_timer(table: LossTable, span: tuple[float, float]) -> bool:
+    """Whether the server that we connect to closes idle connections after a longer time, by its
+    configuration.
+    """
+    idle_s = table.configured("keepalive_timeout")
+    if idle_s is None or not table.server.direct or table.plan.upgrades:
+        return False
+    return idle_s > timer_window(*span)[1]
 
 
 def _likely_header_timeout(table: LossTable) -> None:
