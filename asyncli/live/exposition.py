@@ -14,6 +14,7 @@ from prometheus_client.core import (
 )
 
 from asyncli import __version__
+from asyncli.core import life
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.live.feed import RunFeed, shown_costs
 from asyncli.model.records import PHASES
@@ -128,9 +129,12 @@ def _counters(feed: RunFeed, state: LiveState) -> Iterator[Metric]:
     for name, about, value in counts:
         yield CounterMetricFamily(f"asyncli_{name}", about, value)
     statuses = {str(number): count for number, count in sums.by_status.items()}
+    # A counter that begins with its first losses has not risen, so each begins with 0.
+    deaths = dict.fromkeys(life.DEATHS, 0) | state.deaths
+    failures = dict.fromkeys(life.FAILURES, 0) | state.failures
     by_name = (
-        ("connections_lost", "connections that ended before the drain", "cause", state.deaths),
-        ("connects_failed", "connects that never established one", "cause", state.failures),
+        ("connections_lost", "connections that ended before the drain", "cause", deaths),
+        ("connects_failed", "connects that never established one", "cause", failures),
         ("heartbeats_answered", "answers by status", "status", statuses),
     )
     for name, about, label, counted in by_name:
