@@ -48,6 +48,9 @@ _BOUNDS_S = (
 )
 
 
+_HOUR_S = 3600.0
+
+
 def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
     return page_of(families_of(feed), accept)
@@ -78,6 +81,7 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
     yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
     yield from _costs(state)
+    yield from _growth(feed)
     yield from _limits(state)
 
 
@@ -175,6 +179,20 @@ def _costs(state: LiveState) -> Iterator[Metric]:
         family.add_metric([name, "estimate"], cost.bytes_per_connection)
         family.add_metric([name, "low"], cost.ci95[0])
         family.add_metric([name, "high"], cost.ci95[1])
+    yield family
+
+
+def _growth(feed: RunFeed) -> Iterator[Metric]:
+    if feed.so_far is None or not feed.so_far.growth:
+        return
+    family = GaugeMetricFamily(
+        "asyncli_memory_growth_bytes_per_second",
+        "how fast a memory grows in the hold, by the run so far, with its interval",
+        labels=["part", "bound"],
+    )
+    for name, (rate, low, high) in feed.so_far.growth.items():
+        for bound, bytes_per_hour in (("estimate", rate), ("low", low), ("high", high)):
+            family.add_metric([name, bound], bytes_per_hour / _HOUR_S)
     yield family
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import drifts, in_words, least_hold_s
+from asyncli.analysis.drift import Drift, MetricName, drifts, in_words, least_hold_s
 from asyncli.analysis.totals import fold
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
@@ -20,12 +21,14 @@ from asyncli.report.summary_parts import CostPart
 class CostSoFar(msgspec.Struct, frozen=True):
     """The cost by all records up to ``at_s`` (on the run's clock). ``why_unknown``: why that of the
     host is unknown; "" where it is known. ``drifts``: the growth of each memory in words.
+    ``growth``: of those where it is known, the rate and its interval (bytes an hour).
     """
 
     at_s: float
     cost: CostPart
     why_unknown: str = ""
     drifts: dict[str, str] = msgspec.field(default_factory=dict)
+    growth: dict[str, tuple[float, float, float]] = msgspec.field(default_factory=dict)
     limits: tuple[LimitSoFar, ...] = ()
     #: How long all connections have been held (s).
     held_s: float = 0.0
@@ -55,9 +58,19 @@ def cost_so_far(run: Run) -> CostSoFar:
         cost=CostPart.of(costs),
         why_unknown=costs.unknown.get("host_total", ""),
         drifts={name: in_words(drift) for name, drift in growth.items()},
+        growth=_rates(growth),
         limits=limits,
         held_s=0.0 if run.hold is None else run.hold.length_s,
     )
+
+
+def _rates(growth: Mapping[MetricName, Drift]) -> dict[str, tuple[float, float, float]]:
+    """Of the drifts that are known, the rate and its interval (bytes an hour)."""
+    rates: dict[str, tuple[float, float, float]] = {}
+    for name, drift in growth.items():
+        if drift.bytes_per_hour is not None and drift.ci95 is not None:
+            rates[name] = (drift.bytes_per_hour, *drift.ci95)
+    return rates
 
 
 def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
