@@ -204,12 +204,20 @@ def _limits(state: LiveState) -> Iterator[Metric]:
     )
     bounds = GaugeMetricFamily("asyncli_limit_bound", "the bound of a limit", labels=["limit"])
     crossed = GaugeMetricFamily("asyncli_limit_crossed", "1: it is crossed", labels=["limit"])
+    ages = GaugeMetricFamily(
+        "asyncli_limit_age_seconds",
+        "how long the records go on that a limit does not take into account yet",
+        labels=["limit"],
+    )
     for limit in state.limits:
         bounds.add_metric([limit.text], limit.bound)
         if limit.value is not None:
             values.add_metric([limit.text], limit.value)
         if limit.is_crossed is not None:
             crossed.add_metric([limit.text], float(limit.is_crossed))
+            age_s = 0.0 if limit.at_s is None else state.elapsed_s - limit.at_s
+            ages.add_metric([limit.text], age_s)
     yield values
     yield bounds
     yield crossed
+    yield ages

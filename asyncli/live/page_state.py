@@ -147,7 +147,7 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["total"] = _cost(known_total(state))
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
-    fields["limits"] = [_limit(limit) for limit in state.limits]
+    fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]
     fields["generator"] = _generator(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
@@ -186,8 +186,10 @@ def _findings(feed: RunFeed) -> list[dict[str, Any]]:
     return findings
 
 
-def _limit(limit: LimitSoFar) -> dict[str, Any]:
-    """``share``: how much of the bound is used, where that says something."""
+def _limit(limit: LimitSoFar, elapsed_s: float) -> dict[str, Any]:
+    """``share``: how much of the bound is used, where that says something. ``age_s``: how old it
+    is; None: as old as the last second.
+    """
     share = None
     if limit.value is not None and limit.bound > 0 and limit.value >= 0:
         share = limit.value / limit.bound
@@ -198,4 +200,5 @@ def _limit(limit: LimitSoFar) -> dict[str, Any]:
         "crossed": limit.is_crossed,
         "key": limit.key,
         "bound": limit.bound,
+        "age_s": None if limit.at_s is None else round(elapsed_s - limit.at_s, 1),
     }

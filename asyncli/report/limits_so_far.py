@@ -1,9 +1,9 @@
 """The limits of ``--fail-if`` while a run lasts: one fold over its records, for the running soak
 (``--abort``), the terminal, ``asyncli watch``, the page and its metrics. Pure.
 
-A number that only grows, such as lost connections, is counted tick by tick: its limit is as old as
+What is counted tick by tick, such as lost connections and latencies, has a limit that is as old as
 the last second. Any other, such as a cost, is the report's of the records so far, which is computed
-from time to time.
+from time to time: its limit says how old it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.analysis.worsening import Worsening
 from asyncli.model.plan import Plan
-from asyncli.model.quantities import grows, so_far
+from asyncli.model.quantities import grows, is_counted, so_far
 from asyncli.model.records import Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, bound_of, judge, parse
@@ -23,7 +23,8 @@ _REQUESTED = "connections.requested"
 class LimitSoFar(msgspec.Struct, frozen=True):
     """A limit of --fail-if. ``amount``: the value with its unit and interval; "" before the first
     one is known. ``is_crossed``: None if that is undecided. ``stays_crossed``: a limit of this kind
-    that is crossed stays so.
+    that is crossed stays so. ``at_s``: the instant (on the run's clock) up to which the records
+    were taken into account; None: all were.
     """
 
     text: str
@@ -35,6 +36,7 @@ class LimitSoFar(msgspec.Struct, frozen=True):
     stays_crossed: bool = False
     #: It compares with the baseline runs.
     is_relative: bool = False
+    at_s: float | None = None
 
     @property
     def words(self) -> str:
@@ -72,7 +74,7 @@ def stays_crossed(threshold: Threshold) -> bool:
 
 def _is_counted(threshold: Threshold) -> bool:
     """Whether the ticks alone tell a limit."""
-    if threshold.is_relative or not grows(threshold.key):
+    if threshold.is_relative or not is_counted(threshold.key):
         return False
     return threshold.whole in (None, _REQUESTED) or grows(threshold.whole)
 
@@ -101,9 +103,11 @@ class LimitsSoFar:
             self._total.merge_counts(tick)
             self._state = None
 
-    def computed(self, limits: tuple[LimitSoFar, ...]) -> None:
-        """Take the limits of a report of the records so far."""
-        self._computed = {limit.text: limit for limit in limits}
+    def computed(self, limits: tuple[LimitSoFar, ...], at_s: float | None) -> None:
+        """Take the limits of a report of the records up to ``at_s``; None: of the whole run."""
+        self._computed = {}
+        for limit in limits:
+            self._computed[limit.text] = msgspec.structs.replace(limit, at_s=at_s)
         self._state = None
 
     def state(self) -> tuple[LimitSoFar, ...]:

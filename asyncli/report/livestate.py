@@ -303,7 +303,7 @@ class LiveFold:
         state.cost = so_far.cost
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
-        self._limits.computed(so_far.limits)
+        self._limits.computed(so_far.limits, so_far.at_s)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from programs import until
 from prometheus_client.parser import text_string_to_metric_families
@@ -63,7 +64,7 @@ def test_at_the_end_each_is_as_the_report_says(tmp_path: Path) -> None:
     limits = LimitsSoFar(run.plan)
     for _, tick in run.ticks:
         limits.tick(tick)
-    limits.computed(cost_so_far(run).limits)
+    limits.computed(cost_so_far(run).limits, None)
     fold = followed(write_run(run, tmp_path / "run.db"))
     fold.cost(cost_so_far(run))
     for state in (limits.state(), fold.state().limits):
@@ -78,7 +79,44 @@ def test_a_view_that_begins_late_knows_at_once_what_counts_tell(tmp_path: Path) 
     late = followed(write_run(run, tmp_path / "run.db")).state().limits
     assert late == limits.state()
     unknown = [limit.text for limit in late if limit.value is None]
-    assert unknown == list(LIMITS[-3:])
+    assert unknown == list(LIMITS[-2:])
+
+
+def test_a_quantile_is_as_old_as_the_last_second_and_a_cost_says_how_old_it_is(tmp_path: Path) -> None:
+    run = a_run(200, hold_s=40.0, fail_if=("latency_ms.p99 > 100ms", "server_user > 1kB"))
+    middle = len(run.ticks) // 2
+    fold = LiveFold(run.plan)
+    for t_s, tick in run.ticks[:middle]:
+        fold.tick(t_s, tick)
+    fold.cost(cost_so_far(run))
+    at_s = run.end_s
+    before, cost = fold.state().limits
+    assert (before.at_s, cost.at_s) == (None, at_s)
+    for t_s, tick in run.ticks[middle:]:
+        for _ in range(tick.latency_us.count):
+            tick.latency_us.add(500_000)
+        fold.tick(t_s, tick)
+    after, cost = fold.state().limits
+    assert before.is_crossed is False
+    assert after.is_crossed is True
+    assert after.value == pytest.approx(summarise(run).heartbeats.latency_ms.p99)
+    assert cost.at_s == at_s
+    # Page and metrics.
+    feed = RunFeed(write_run(run, tmp_path / "run.db"))
+    feed.open(with_cost=False)
+    try:
+        assert feed._fold is not None
+        feed._fold.cost(msgspec.structs.replace(cost_so_far(run), at_s=feed.state.elapsed_s - 11.0))
+        shown = page_state.state_of(feed)["limits"]
+        page, _ = exposition(feed, "")
+    finally:
+        feed.close()
+    assert [row["age_s"] for row in shown] == [None, 11.0]
+    ages = []
+    for family in text_string_to_metric_families(page.decode()):
+        if family.name == "asyncli_limit_age_seconds":
+            ages = [sample.value for sample in family.samples]
+    assert ages == [0.0, pytest.approx(11.0)]
 
 
 def test_page_and_metrics_have_the_same_limits_as_the_terminal(tmp_path: Path) -> None:

@@ -82,7 +82,9 @@ function showLimits(limits) {
     const row = document.createElement('tr');
     const state = { true: 'crossed', false: 'kept so far' }[limit.crossed] || 'undecided';
     const share = limit.share === null ? '–' : percent(limit.share);
-    for (const [text, kind] of [[limit.text, ''], [limit.amount || 'not computed yet', ''], [share, 'n'], [state, '']]) {
+    const age = limit.age_s === null ? '' : ` (${duration(limit.age_s)} ago)`;
+    const amount = limit.amount ? `${limit.amount}${age}` : 'not computed yet';
+    for (const [text, kind] of [[limit.text, ''], [amount, ''], [share, 'n'], [state, '']]) {
       const cell = document.createElement('td');
       cell.className = kind;
       if (text === 'crossed') cell.append(Object.assign(document.createElement('b'), { textContent: text }));
