@@ -87,7 +87,11 @@ class _Log(NullView):
 
 
 class PlainView(_Log):
-    """A line at each change of phase, each finding and event, and every ten seconds of the run."""
+    """A line at each change of phase, each finding and event, and every ten seconds of the run; and
+    one with why the cost is unknown.
+    """
+
+    _has_told_cost = False
 
     def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
@@ -98,6 +102,15 @@ class PlainView(_Log):
             self._print(f"{time}  {finding.severity}: {oneline(finding.evidence)}")
         for event in self._new_events(state):
             self._print(event_line(event))
+        self._write_unknown_cost(state)
+
+    def _write_unknown_cost(self, state: LiveState) -> None:
+        """Once in the hold: why the cost of a connection is unknown."""
+        if self._has_told_cost or state.phase != "hold" or not state.cost_unknown:
+            return
+        self._has_told_cost = True
+        time = format_clock(state.elapsed_s)
+        self._print(f"{time}  cost unknown so far: {oneline(state.cost_unknown)}")
 
     def update(self, state: LiveState) -> None:
         dropped = self._lines_dropped()

@@ -16,7 +16,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
 from asyncli.model.samples import first_read
 from asyncli.report.cost_so_far import CostSoFar
-from asyncli.report.limits_so_far import LimitSoFar, LimitsSoFar
+from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar
 from asyncli.report.summary import CostPart
 
 # Rates and latencies cover this time: steady to read, yet quick to change.
@@ -182,6 +182,7 @@ class LiveFold:
         if plan.agent is not None:
             self._state.host = "the server's host"
         self._limits = LimitsSoFar(plan)
+        self._limit_news = LimitNews()
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -227,6 +228,7 @@ class LiveFold:
         # The drain's last tick may come late.
         if state.phase != "residue":
             self._rates()
+        self._tell_limits()
 
     def resumed(self, so_far: Tick) -> None:
         """The run continues, with these counts so far."""
@@ -304,6 +306,12 @@ class LiveFold:
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
         self._limits.computed(so_far.limits, so_far.at_s)
+        self._tell_limits()
+
+    def _tell_limits(self) -> None:
+        """Show limits that have become crossed, or are kept again, among the findings."""
+        for finding in self._limit_news.of(self._limits.state(), self._state.elapsed_s):
+            self.finding(finding)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""

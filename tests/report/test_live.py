@@ -26,6 +26,7 @@ from asyncli.report.summary import CostPart
 
 # How long ago a shown cost was computed.
 AGE_S = 5.0
+REUSED = "the server was used before"
 
 
 def events(run: Run) -> Iterator[tuple[float, str, Any]]:
@@ -284,6 +285,30 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
         assert words in ramp
     assert "a connection on this host" in [line for line in lines if " hold " in line][-1]
     assert not [line for line in lines if " 0 ms" in line or "slabinfo" in line]
+
+
+def test_a_limit_that_is_crossed_and_an_unknown_cost_are_lines_of_the_logs() -> None:
+    run = a_run(20_000, hold_s=30.0, fail_if=("cost.server_user > 600", "lost > 0.1%", "held < 20000"))
+    plain, objects = Console(file=io.StringIO(), width=80), Console(file=io.StringIO(), width=80)
+    fold = LiveFold(run.plan)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    with PlainView(run.plan, plain) as first, JsonView(run.plan, objects) as second:
+        for t_s, kind, what in events(run):
+            feed(fold, t_s, kind, what)
+            if kind == "tick" and what.held and int(t_s) % 5 == 0:
+                so_far = cost_so_far(cut_off(run, t_s))
+                fold.cost(msgspec.structs.replace(so_far, why_unknown="" if t_s < hold_s + 10 else REUSED))
+            for view in (first, second):
+                view.update(fold.state())
+    lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    # Nothing was lost, and at first less is held than in the hold.
+    (crossed,) = [line for line in lines if line.split()[1] == "error:"]
+    assert run.plan.fail_if[0] in crossed
+    (unknown,) = [line for line in lines if line.split()[1] == "cost"]
+    assert unknown.endswith(REUSED)
+    told = [json.loads(line) for line in objects.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    (finding,) = [line for line in told if line["event"] == "finding"]
+    assert (finding["code"], finding["fields"]["limit"]) == ("limit_crossed", run.plan.fail_if[0])
 
 
 def test_negative_cost_is_unknown() -> None:
