@@ -5,6 +5,7 @@ units, ``_total`` for what only rises, one prefix.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,8 +15,9 @@ from prometheus_client.core import (
 )
 
 from asyncli import __version__
-from asyncli.core import life
+from asyncli.analysis.verdict import Verdict
 from asyncli.core.histogram import Histogram, bounds
+from asyncli.core.life import DEATHS, FAILURES
 from asyncli.live.feed import RunFeed, shown_costs
 from asyncli.model.records import PHASES
 from asyncli.model.text import printable
@@ -74,6 +76,13 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
         is_phase = phase == state.phase and not state.over
         phases.add_metric([phase], float(is_phase))
     yield phases
+    if feed.ending is not None:
+        verdicts = GaugeMetricFamily(
+            "asyncli_run_verdict", "1 for the verdict of a run that has ended", labels=["verdict"]
+        )
+        for verdict in get_args(Verdict):
+            verdicts.add_metric([verdict], float(verdict == feed.ending.verdict))
+        yield verdicts
     for name, about, value in _gauges(feed, state):
         if value is not None:
             yield GaugeMetricFamily(f"asyncli_{name}", about, value)
@@ -134,8 +143,8 @@ def _counters(feed: RunFeed, state: LiveState) -> Iterator[Metric]:
         yield CounterMetricFamily(f"asyncli_{name}", about, value)
     statuses = {str(number): count for number, count in sums.by_status.items()}
     # A counter that begins with its first losses has not risen, so each begins with 0.
-    deaths = dict.fromkeys(life.DEATHS, 0) | state.deaths
-    failures = dict.fromkeys(life.FAILURES, 0) | state.failures
+    deaths = dict.fromkeys(DEATHS, 0) | state.deaths
+    failures = dict.fromkeys(FAILURES, 0) | state.failures
     by_name = (
         ("connections_lost", "connections that ended before the drain", "cause", deaths),
         ("connects_failed", "connects that never established one", "cause", failures),

@@ -24,7 +24,7 @@ from asyncli.live.panels import metrics_of_panels
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, RunEvent, Sample, Tick
 from asyncli.report.answer import is_hidden
-from asyncli.report.cost_so_far import CostSoFar
+from asyncli.report.cost_so_far import CostSoFar, Ending
 from asyncli.report.limits_so_far import LimitNews
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.report.summary_parts import CostPart
@@ -132,6 +132,11 @@ class RunFeed:
         self._meter.close()
 
     @property
+    def ending(self) -> Ending | None:
+        """What the report says of the run, once it has ended and that was computed."""
+        return None if self.so_far is None else self.so_far.ending
+
+    @property
     def state(self) -> LiveState:
         assert self._fold is not None
         return self._fold.state()
@@ -163,10 +168,12 @@ class RunFeed:
             self._meter.close()
 
     def _take_limits(self) -> None:
-        """Show limits that have become crossed, or are kept again, among the findings. The run file
-        has them only at the end.
+        """Show limits that have become crossed, or are kept again, among the findings while the run
+        lasts. The run file has none of them; what the report says of them comes with the ending.
         """
         state = self.state
+        if state.over:
+            return
         for finding in self._limit_news.of(state.limits, state.elapsed_s):
             self.findings.append((state.elapsed_s, finding))
 

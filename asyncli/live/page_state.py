@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.slope import Cost
+from asyncli.findings.thresholds import limit_crossed
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.generator_room import MOST_SHOWN, client_hosts, limits
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
+from asyncli.model.records import Finding
 from asyncli.model.text import printable
+from asyncli.report.cost_so_far import Ending
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
@@ -144,6 +147,7 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["elapsed_s"] = round(state.elapsed_s, 3)
     fields["over"] = state.over
     fields["why_ended"] = feed.why_ended
+    fields["ending"] = _ending(feed.ending)
     fields["total"] = _cost(known_total(state))
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
@@ -174,16 +178,39 @@ def _cost(cost: Cost | None) -> dict[str, Any] | None:
 
 def _findings(feed: RunFeed) -> list[dict[str, Any]]:
     findings = []
+    told_limits = set()
     for t_s, finding in feed.findings:
-        findings.append(
-            {
-                "at_s": round(t_s, 1),
-                "severity": finding.severity,
-                "evidence": finding.evidence,
-                "remedy": finding.remedy,
-            }
-        )
+        findings.append(_finding(finding, round(t_s, 1)))
+        if finding.code == limit_crossed.code:
+            told_limits.add(finding.fields["limit"])
+    if feed.ending is None:
+        return findings
+    for finding in feed.ending.findings:
+        is_told = finding.code == limit_crossed.code and finding.fields["limit"] in told_limits
+        if not is_told:
+            findings.append(_finding(finding, None))
     return findings
+
+
+def _finding(finding: Finding, at_s: float | None) -> dict[str, Any]:
+    """``at_s``: None: it is of the report, at the end."""
+    return {
+        "at_s": at_s,
+        "severity": finding.severity,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy,
+    }
+
+
+def _ending(ending: Ending | None) -> dict[str, Any] | None:
+    if ending is None:
+        return None
+    return {
+        "verdict": ending.verdict,
+        "why": ending.why,
+        "held": ending.held,
+        "beside": ending.beside,
+    }
 
 
 def _limit(limit: LimitSoFar, elapsed_s: float) -> dict[str, Any]:

@@ -60,6 +60,20 @@ def test_the_page_says_what_the_file_has(go: Go, browser: Browser, ended: Path) 
             assert await tab.evaluate("document.getElementById('chart-lost').innerText.includes('reset (15)')")
             limits = await until(tab, "document.querySelector('#limits tr.error') && document.getElementById('limits').innerText")
             assert "crossed" in limits
+            # The run has ended.
+            await until(tab, "document.getElementById('phase').className === 'failed'")
+            assert (await tab.evaluate("document.title")).startswith("failed")
+            assert "connections.lost" in await tab.evaluate("document.getElementById('left').innerText")
+            limits = await tab.evaluate("document.getElementById('limits').innerText")
+            assert "kept" in limits
+            assert "so far" not in limits
+            assert await tab.evaluate("document.getElementById('progress').hidden")
+            held = await tab.evaluate("document.querySelector('#numbers dd').innerText")
+            assert held.startswith("2,000")
+            # What the report found beside what the run file has.
+            at_the_end = "[...document.querySelectorAll('#notes tr')].filter((row) => row.cells[0].textContent === 'at the end')"
+            told = f"{at_the_end}.some((row) => row.className === 'error' && row.innerText.includes('reset'))"
+            assert await tab.evaluate(told)
             # Each chart has its numbers as a table, and a name that a screen reader says.
             table = "const d = document.querySelector('#chart-connections details'); d.open = true; true"
             await tab.evaluate(f"(() => {{ {table} }})()".replace("true; true", "true; return true"))
