@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import SURE
 from asyncli.findings.thresholds import limit_crossed
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.generator_room import MOST_SHOWN, client_hosts, limits
@@ -16,6 +17,7 @@ from asyncli.live.panels import COUNTED, PANELS
 from asyncli.model.records import Finding
 from asyncli.model.text import printable
 from asyncli.report.cost_so_far import Ending
+from asyncli.report.format import with_error
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
@@ -54,7 +56,8 @@ def layout() -> dict[str, Any]:
             }
         )
     counted = [{"key": kind.key, "title": kind.title} for kind in COUNTED]
-    return {"panels": panels, "counted": counted, "costs": list(COSTS)}
+    # Beyond this share of itself an interval is shown in place of its middle, as in the report.
+    return {"panels": panels, "counted": counted, "costs": list(COSTS), "sure_share": SURE}
 
 
 def whole(feed: RunFeed) -> dict[str, Any]:
@@ -172,8 +175,7 @@ def _generator(feed: RunFeed) -> dict[str, Any]:
 def _cost(cost: Cost | None) -> dict[str, Any] | None:
     if cost is None:
         return None
-    low, high = cost.ci95
-    return {"bytes": cost.bytes_per_connection, "low": low, "high": high}
+    return {"words": with_error(cost)}
 
 
 def _findings(feed: RunFeed) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from devtools import Browser, Tab
 from programs import DEADLINE_S
@@ -14,8 +15,12 @@ from recording import write_run
 from synthetic_run import a_run
 from test_page_server import TOKEN, a_page
 
+from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.model.records import Deaths, Sample
+from asyncli.report.cost_so_far import CostSoFar, cost_so_far
+from asyncli.report.format import with_error
+from asyncli.store.reader import read_run
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -149,6 +154,30 @@ def test_a_cost_that_is_unknown_has_no_chart_and_the_last_numbers_are_said(
             tab = await opened(browser, server.port)
             assert "–" not in await tab.evaluate("document.querySelector('#chart-connections .key').innerText")
             assert await tab.evaluate("document.getElementById('chart-cost').hidden")
+
+    go(look())
+
+
+def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_before(
+    go: Go, browser: Browser, ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+    wide = Cost(27_800.0, (11_125.0, 50_293.0), 0.0, "a line", 40)
+    before = {"host_total": (27_800.0, 11_125.0, 50_293.0), "server_user": (1_020.0, 1_000.0, 1_040.0), "kernel": (5_970.0, 5_900.0, 6_100.0)}
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            server.feed.cost_points = [CostPoint(9.0, dict(before)), CostPoint(20.0, before | {"kernel": None})]
+            server.feed.cost_points_made = 2
+            assert server.feed._fold is not None
+            server.feed._fold.cost(CostSoFar(20.0, msgspec.structs.replace(cost_so_far(read_run(ended)).cost, host_total=wide)))
+            tab = await opened(browser, server.port)
+            numbers = await tab.evaluate("document.getElementById('numbers').innerText")
+            assert with_error(wide) in numbers
+            assert "27.8" not in numbers
+            shown = await tab.evaluate("[...document.querySelectorAll('#chart-cost .key b')].map((b) => b.textContent)")
+            assert shown == ["1.02 kB", "unknown", "11.1 kB to 50.3 kB"]
+            require_clean(tab, server.port)
 
     go(look())
 

@@ -59,8 +59,9 @@ function showNumbers(state) {
     numbers.push(number('asyncli late by', milliseconds(state.lateness_p99_ms), '99 of 100 below'));
   }
   if (state.total !== null) {
-    const age = state.cost_at_s === null ? '' : `${duration(state.elapsed_s - state.cost_at_s)} ago`;
-    numbers.push(number('a connection costs', bytes(state.total.bytes), `${bytes(state.total.low)} to ${bytes(state.total.high)}; ${age}`));
+    const isOld = state.cost_at_s !== null && !state.ending;
+    const age = isOld ? `${duration(state.elapsed_s - state.cost_at_s)} ago` : '';
+    numbers.push(number('a connection costs', state.total.words, age));
   } else if (state.cost_unknown) {
     numbers.push(number('a connection costs', 'unknown', state.cost_unknown));
   }
