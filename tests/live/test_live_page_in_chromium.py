@@ -105,6 +105,35 @@ def test_no_screen_is_too_small_and_none_too_dark(
     go(look())
 
 
+def test_limits_break_no_word_on_a_phone(go: Go, browser: Browser, tmp_path: Path) -> None:
+    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
+    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
+    # A word that begins on one line and ends on another has several boxes.
+    broken = """[...document.querySelectorAll('#limits tbody td')].flatMap((cell) => {
+      const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+      const words = [];
+      while (text.nextNode()) {
+        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {
+          const range = document.createRange();
+          range.setStart(text.currentNode, match.index);
+          range.setEnd(text.currentNode, match.index + match[0].length);
+          if (range.getClientRects().length > 1) words.push(match[0]);
+        }
+      }
+      return words;
+    })"""
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port, width=358)
+            await until(tab, "document.querySelector('#limits tr.error') !== null")
+            assert await tab.evaluate(broken) == []
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= 358
+            require_clean(tab, server.port)
+
+    go(look())
+
+
 def test_the_keyboard_moves_one_line_through_all_charts(go: Go, browser: Browser, ended: Path) -> None:
     async def look() -> None:
         async with a_page(ended) as (server, _):
@@ -165,6 +194,8 @@ def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_b
     wide = Cost(27_800.0, (11_125.0, 50_293.0), 0.0, "a line", 40)
     before = {"host_total": (27_800.0, 11_125.0, 50_293.0), "server_user": (1_020.0, 1_000.0, 1_040.0), "kernel": (5_970.0, 5_900.0, 6_100.0)}
 
+    last = ["1.02 kB", "unknown", "11.1 kB to 50.3 kB"]
+
     async def look() -> None:
         async with a_page(ended) as (server, _):
             server.feed.cost_points = [CostPoint(9.0, dict(before)), CostPoint(20.0, before | {"kernel": None})]
@@ -176,7 +207,7 @@ def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_b
             assert with_error(wide) in numbers
             assert "27.8" not in numbers
             shown = await tab.evaluate("[...document.querySelectorAll('#chart-cost .key b')].map((b) => b.textContent)")
-            assert shown == ["1.02 kB", "unknown", "11.1 kB to 50.3 kB"]
+            assert shown == last
             require_clean(tab, server.port)
 
     go(look())

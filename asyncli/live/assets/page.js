@@ -105,7 +105,7 @@ function showLimits({ limits, ending }) {
     const share = limit.share === null ? '–' : percent(limit.share);
     const age = limit.age_s === null || ending ? '' : ` (${duration(limit.age_s)} ago)`;
     const amount = limit.amount ? `${limit.amount}${age}` : 'not computed yet';
-    for (const [text, kind] of [[limit.text, ''], [amount, ''], [share, 'n'], [state, '']]) {
+    for (const [text, kind] of [[limit.text, ''], [amount, ''], [share, limit.share === null ? 'n none' : 'n'], [state, '']]) {
       const cell = document.createElement('td');
       cell.className = kind;
       if (text === 'crossed') cell.append(Object.assign(document.createElement('b'), { textContent: text }));
