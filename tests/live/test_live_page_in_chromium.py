@@ -12,7 +12,7 @@ import pytest
 from devtools import Browser, Tab
 from programs import DEADLINE_S
 from recording import write_run
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
 from asyncli.analysis.slope import Cost
@@ -100,6 +100,32 @@ def test_no_screen_is_too_small_and_none_too_dark(
             assert await tab.evaluate("document.documentElement.scrollWidth") <= width
             beyond = "[...document.querySelectorAll('.chart canvas')].filter(c => c.getBoundingClientRect().right > innerWidth + 1).length"
             assert await tab.evaluate(beyond) == 0
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_chart_says_of_when(
+    go: Go, browser: Browser, tmp_path: Path
+) -> None:
+    run = a_run(2000, hold_s=40.0)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    path = write_run(cut(run, hold_s + 20.0), tmp_path / "run.db")
+
+    async def look() -> None:
+        async with a_page(path) as (server, client):
+            tab = await opened(browser, server.port)
+            tiles = await tab.evaluate("[...document.querySelectorAll('#numbers div')].map((tile) => tile.innerText)")
+            timed = [tile.splitlines() for tile in tiles if "99 of 100" in tile]
+            assert len(timed) == 2
+            for name, _, of_when in timed:
+                assert name.endswith("99 of 100 below")
+                assert of_when.endswith("10 s")
+            async with client.get("/history") as answer:
+                last_s = (await answer.json())["recent"]["rows"][-1][0]
+            charts = await tab.evaluate("[...document.querySelectorAll('figure:not([hidden]) figcaption small')].map((when) => when.innerText)")
+            assert len(charts) >= 4
+            assert set(charts) == {f"at 0:00:{int(last_s):02}"}
             require_clean(tab, server.port)
 
     go(look())

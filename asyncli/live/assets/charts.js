@@ -158,7 +158,9 @@ class Chart {
     this.names = element('ul', { class: 'key' });
     this.numbers = element('table');
     this.details = element('details', {}, element('summary', {}, 'Numbers of this chart'), this.numbers);
-    this.caption = element('figcaption', {}, title);
+    // The instant of the numbers below.
+    this.when = element('small');
+    this.caption = element('figcaption', {}, title, ' ', this.when);
     this.figure = element('figure', { id: `chart-${key}`, hidden: '' }, this.caption, this.box, this.names, this.details);
     place.append(this.figure);
     this.details.addEventListener('toggle', () => this.tabulate());
@@ -240,6 +242,7 @@ class Chart {
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
+    this.when.textContent = `at ${clock(x[place])}`;
     this.box.setAttribute('aria-label', `${this.title} at ${clock(x[place])}: ${said.join(', ')}`);
   }
 

@@ -55,8 +55,9 @@ function showNumbers(state) {
   if (state.phase === 'ramp') numbers.push(number('opened a second', count(state.achieved_per_s), `${count(state.asked_per_s)} asked for`));
   if (state.unanswered) numbers.push(number('wait for an answer', count(state.unanswered), `the longest ${duration(state.longest_wait_s)}`, true));
   if (state.latency_p50_ms !== null) {
-    numbers.push(number('latency, half below', milliseconds(state.latency_p50_ms), `99 of 100 below ${milliseconds(state.latency_p99_ms)}`));
-    numbers.push(number('asyncli late by', milliseconds(state.lateness_p99_ms), '99 of 100 below'));
+    // The same quantile of the same seconds: the two are compared.
+    numbers.push(number('latency, 99 of 100 below', milliseconds(state.latency_p99_ms), `half below ${milliseconds(state.latency_p50_ms)}; last 10 s`));
+    numbers.push(number('asyncli\'s own lateness, 99 of 100 below', milliseconds(state.lateness_p99_ms), 'last 10 s'));
   }
   if (state.total !== null) {
     const isOld = state.cost_at_s !== null && !state.ending;
