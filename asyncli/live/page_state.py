@@ -182,7 +182,7 @@ def _findings(feed: RunFeed) -> list[dict[str, Any]]:
     findings = []
     told_limits = set()
     for t_s, finding in feed.findings:
-        findings.append(_finding(finding, round(t_s, 1)))
+        findings.append(_finding(finding, round(t_s, 3)))
         if finding.code == limit_crossed.code:
             told_limits.add(finding.fields["limit"])
     if feed.ending is None:

@@ -167,8 +167,8 @@ class JsonView(_Log):
         self._write("status", state.elapsed_s, state.phase, status(state))
 
     def _write_changes(self, state: LiveState) -> None:
-        """Write losses, failures, error answers and server restarts since the last update, which
-        was at ``since_s``.
+        """Write losses, failures, error answers and server restarts since the last update:
+        ``since_s``. What is counted second by second is of the time since the last second.
         """
         before = self._before
         self._before = state
@@ -181,7 +181,7 @@ class JsonView(_Log):
             ("errors", errors, _new_counts(state.errors, before.errors)),
         ):
             if count > 0:
-                fields = {"count": count, "causes": causes, "since_s": before.elapsed_s}
+                fields = {"count": count, "causes": causes, "since_s": before.counted_s}
                 self._write(event, state.elapsed_s, state.phase, fields)
         ended = state.server_ended - before.server_ended
         is_restarted = state.server_restarts > before.server_restarts
@@ -245,6 +245,7 @@ def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | Non
 _NOT_IN_STATUS = (
     "phase",
     "elapsed_s",
+    "counted_s",
     "findings",
     "findings_seen",
     "events",

@@ -43,6 +43,8 @@ class LiveState(msgspec.Struct):
     phase: PhaseName | None = None
     phases_done: tuple[PhaseName, ...] = ()
     elapsed_s: float = 0.0
+    #: The end of the last second that was counted.
+    counted_s: float = 0.0
     #: Progress of the phase (0 to 1) and time left; None without a planned end.
     progress: float | None = None
     eta_s: float | None = None
@@ -224,6 +226,7 @@ class LiveFold:
             state.unanswered = tick.awaiting
             state.longest_wait_s = tick.longest_wait_s
         state.streams = streams_each(self._plan.streams, [tick])
+        state.counted_s = max(state.counted_s, t_s)
         self._count(tick)
         # The drain's last tick may come late.
         if state.phase != "residue":
@@ -505,8 +508,8 @@ class LiveObserver:
     def sample(self, sample: Sample) -> None:
         self._fold_and_show(lambda: self.fold.sample(sample), at_once=False)
 
-    def finding(self, finding: Finding) -> None:
-        self._fold_and_show(lambda: self.fold.finding(finding), at_once=True)
+    def finding(self, finding: Finding, t_s: float | None = None) -> None:
+        self._fold_and_show(lambda: self.fold.finding(finding, t_s), at_once=True)
 
     def event(self, event: RunEvent) -> None:
         self._fold_and_show(lambda: self.fold.event(event), at_once=True)

@@ -359,8 +359,8 @@ def test_json_log_has_a_line_per_event() -> None:
     view.update(fold.state())
     lines = [json.loads(line) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert [line for line in lines if line["event"] == "lost"] == [
-        {"time": "2025-03-01T12:00:02.000+00:00", "t_s": 2.0, "event": "lost", "phase": "hold", "count": 3, "causes": {"reset": 2, "closed_idle": 1}, "since_s": 1.1},
-        {"time": "2025-03-01T12:00:06.000+00:00", "t_s": 6.0, "event": "lost", "phase": "hold", "count": 1, "causes": {"reset": 1}, "since_s": 5.0},
+        {"time": "2025-03-01T12:00:02.000+00:00", "t_s": 2.0, "event": "lost", "phase": "hold", "count": 3, "causes": {"reset": 2, "closed_idle": 1}, "since_s": 1.0},
+        {"time": "2025-03-01T12:00:06.000+00:00", "t_s": 6.0, "event": "lost", "phase": "hold", "count": 1, "causes": {"reset": 1}, "since_s": 3.0},
     ]
     assert [(line["t_s"], line["count"], line["causes"]) for line in lines if line["event"] == "failed"] == [(3.0, 4, {"refused": 4})]
     assert [(line["t_s"], line["ended"], line["processes"], line["counters_restarted"]) for line in lines if line["event"] == "server"] == [
