@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"analysis", "core.life", "engine.spread", "experiments.record", "store.reader"},
     "lab": set(),
     "app": {"agent", "analysis", "cluster", "collect", "engine", "environment", "preflight", "report", "store"},
-    "live": {"analysis", "app", "report", "store", "web"},
+    "live": {"analysis", "app", "core.life", "report", "store", "web"},
     "experiments": {"analysis", "app", "collect", "engine.spread", "lab", "store.reader"},
     "experiments.record": set(),
     "cli": {"agent", "analysis.bench_result", "app", "cluster", "experiments", "lab", "live", "preflight", "report", "store", "web"},

@@ -22,6 +22,8 @@ class Progress:
         self.path = path
         #: The zero of the run's clock, on time.monotonic().
         self.zero_s = time.monotonic()
+        #: Before that the run's time has not begun: it is being prepared.
+        self.has_clock = False
         #: The zero of the generator's seconds, on time.monotonic(); 0: not started.
         self.t0_s = 0.0
         self.phase: Phase | None = None

@@ -60,6 +60,7 @@ class Resumption:
         """Set the run's clock by the wall clock; it never goes back."""
         since_start_s = time.time() - self.before.run.started_wall_s
         progress.zero_s -= max(since_start_s, self.before.last_s + 1.0)
+        progress.has_clock = True
         progress.reopening = self.in_hold
 
     def require_same(self, data: Data | None) -> None:

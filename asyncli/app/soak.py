@@ -440,6 +440,7 @@ class Soak:
     def _start_clock(self) -> None:
         """The run's time begins now."""
         self._progress.zero_s = time.monotonic()
+        self._progress.has_clock = True
         if self._recorder.writer is not None:
             self._recorder.writer.environment({"clock": clock_at(self._progress.zero_s)})
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.live.serve import LAST_VALUES_S, ListensAt, SentTo, ServedAt, Settings
+from asyncli.live.serve import LAST_LOOK_S, LAST_VALUES_S, ListensAt, SentTo, ServedAt, Settings
 from asyncli.model.errors import HostError
 from asyncli.model.own_process import LinesFrom, command_of, environment_of
 
@@ -128,7 +128,7 @@ class PageBeside:
         return notices
 
     def _end(self, process: subprocess.Popen[bytes]) -> list[str]:
-        patience_s = _ENDING_S
+        patience_s = _ENDING_S + LAST_LOOK_S
         if self._otlp is not None:
             patience_s += LAST_VALUES_S
         notices = self.notices(patience_s)

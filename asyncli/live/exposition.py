@@ -5,6 +5,7 @@ units, ``_total`` for what only rises, one prefix.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,7 +15,9 @@ from prometheus_client.core import (
 )
 
 from asyncli import __version__
+from asyncli.analysis.verdict import Verdict
 from asyncli.core.histogram import Histogram, bounds
+from asyncli.core.life import DEATHS, FAILURES
 from asyncli.live.feed import RunFeed, shown_costs
 from asyncli.model.records import PHASES
 from asyncli.model.text import printable
@@ -47,6 +50,9 @@ _BOUNDS_S = (
 )
 
 
+_HOUR_S = 3600.0
+
+
 def exposition(feed: RunFeed, accept: str) -> tuple[bytes, str]:
     """The page of metrics in the format that ``accept`` asks for, and its content type."""
     return page_of(families_of(feed), accept)
@@ -70,6 +76,13 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
         is_phase = phase == state.phase and not state.over
         phases.add_metric([phase], float(is_phase))
     yield phases
+    if feed.ending is not None:
+        verdicts = GaugeMetricFamily(
+            "asyncli_run_verdict", "1 for the verdict of a run that has ended", labels=["verdict"]
+        )
+        for verdict in get_args(Verdict):
+            verdicts.add_metric([verdict], float(verdict == feed.ending.verdict))
+        yield verdicts
     for name, about, value in _gauges(feed, state):
         if value is not None:
             yield GaugeMetricFamily(f"asyncli_{name}", about, value)
@@ -77,6 +90,7 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
     yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
     yield from _costs(state)
+    yield from _growth(feed)
     yield from _limits(state)
 
 
@@ -128,9 +142,12 @@ def _counters(feed: RunFeed, state: LiveState) -> Iterator[Metric]:
     for name, about, value in counts:
         yield CounterMetricFamily(f"asyncli_{name}", about, value)
     statuses = {str(number): count for number, count in sums.by_status.items()}
+    # A counter that begins with its first losses has not risen, so each begins with 0.
+    deaths = dict.fromkeys(DEATHS, 0) | state.deaths
+    failures = dict.fromkeys(FAILURES, 0) | state.failures
     by_name = (
-        ("connections_lost", "connections that ended before the drain", "cause", state.deaths),
-        ("connects_failed", "connects that never established one", "cause", state.failures),
+        ("connections_lost", "connections that ended before the drain", "cause", deaths),
+        ("connects_failed", "connects that never established one", "cause", failures),
         ("heartbeats_answered", "answers by status", "status", statuses),
     )
     for name, about, label, counted in by_name:
@@ -174,6 +191,20 @@ def _costs(state: LiveState) -> Iterator[Metric]:
     yield family
 
 
+def _growth(feed: RunFeed) -> Iterator[Metric]:
+    if feed.so_far is None or not feed.so_far.growth:
+        return
+    family = GaugeMetricFamily(
+        "asyncli_memory_growth_bytes_per_second",
+        "how fast a memory grows in the hold, by the run so far, with its interval",
+        labels=["part", "bound"],
+    )
+    for name, (rate, low, high) in feed.so_far.growth.items():
+        for bound, bytes_per_hour in (("estimate", rate), ("low", low), ("high", high)):
+            family.add_metric([name, bound], bytes_per_hour / _HOUR_S)
+    yield family
+
+
 def _limits(state: LiveState) -> Iterator[Metric]:
     if not state.limits:
         return
@@ -182,12 +213,20 @@ def _limits(state: LiveState) -> Iterator[Metric]:
     )
     bounds = GaugeMetricFamily("asyncli_limit_bound", "the bound of a limit", labels=["limit"])
     crossed = GaugeMetricFamily("asyncli_limit_crossed", "1: it is crossed", labels=["limit"])
+    ages = GaugeMetricFamily(
+        "asyncli_limit_age_seconds",
+        "how long the records go on that a limit does not take into account yet",
+        labels=["limit"],
+    )
     for limit in state.limits:
         bounds.add_metric([limit.text], limit.bound)
         if limit.value is not None:
             values.add_metric([limit.text], limit.value)
         if limit.is_crossed is not None:
             crossed.add_metric([limit.text], float(limit.is_crossed))
+            age_s = 0.0 if limit.at_s is None else state.elapsed_s - limit.at_s
+            ages.add_metric([limit.text], age_s)
     yield values
     yield bounds
     yield crossed
+    yield ages

@@ -24,7 +24,8 @@ from asyncli.live.panels import metrics_of_panels
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, RunEvent, Sample, Tick
 from asyncli.report.answer import is_hidden
-from asyncli.report.cost_so_far import CostSoFar
+from asyncli.report.cost_so_far import CostSoFar, Ending
+from asyncli.report.limits_so_far import LimitNews
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.report.summary_parts import CostPart
 from asyncli.store.follow import Follower, News
@@ -105,6 +106,7 @@ class RunFeed:
         #: How often the histories have changed so that what was sent of them is void.
         self.edition = 0
         self.plan = Plan(urls=())
+        self._limit_news = LimitNews()
         self._fold: LiveFold | None = None
         self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
 
@@ -128,6 +130,11 @@ class RunFeed:
 
     def close(self) -> None:
         self._meter.close()
+
+    @property
+    def ending(self) -> Ending | None:
+        """What the report says of the run, once it has ended and that was computed."""
+        return None if self.so_far is None else self.so_far.ending
 
     @property
     def state(self) -> LiveState:
@@ -155,9 +162,20 @@ class RunFeed:
         so_far = self._computed(is_over=news.complete)
         if so_far is not None:
             self._take_cost(so_far)
+        self._take_limits()
         if self.is_final:
             # Its process is no longer needed.
             self._meter.close()
+
+    def _take_limits(self) -> None:
+        """Show limits that have become crossed, or are kept again, among the findings while the run
+        lasts. The run file has none of them; what the report says of them comes with the ending.
+        """
+        state = self.state
+        if state.over:
+            return
+        for finding in self._limit_news.of(state.limits, state.elapsed_s):
+            self.findings.append((state.elapsed_s, finding))
 
     def _computed(self, *, is_over: bool) -> CostSoFar | None:
         """The cost that was computed. It is asked for again while connections are held, and once

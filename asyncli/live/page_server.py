@@ -74,6 +74,11 @@ class PageServer:
         return self._run.feed
 
     @property
+    def is_ending_awaited(self) -> bool:
+        """Whether somebody looks at the page who has not been sent the verdict."""
+        return self._run.readers > 0 and not self._run.is_ending_sent
+
+    @property
     def port(self) -> int:
         """The port it listens on."""
         return self.server.port

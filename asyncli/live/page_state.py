@@ -8,11 +8,16 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import SURE
+from asyncli.findings.thresholds import limit_crossed
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.live.generator_room import MOST_SHOWN, client_hosts, limits
 from asyncli.live.history import Bar, History, Row
 from asyncli.live.panels import COUNTED, PANELS
+from asyncli.model.records import Finding
 from asyncli.model.text import printable
+from asyncli.report.cost_so_far import Ending
+from asyncli.report.format import with_error
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
@@ -51,7 +56,8 @@ def layout() -> dict[str, Any]:
             }
         )
     counted = [{"key": kind.key, "title": kind.title} for kind in COUNTED]
-    return {"panels": panels, "counted": counted, "costs": list(COSTS)}
+    # Beyond this share of itself an interval is shown in place of its middle, as in the report.
+    return {"panels": panels, "counted": counted, "costs": list(COSTS), "sure_share": SURE}
 
 
 def whole(feed: RunFeed) -> dict[str, Any]:
@@ -144,10 +150,11 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["elapsed_s"] = round(state.elapsed_s, 3)
     fields["over"] = state.over
     fields["why_ended"] = feed.why_ended
+    fields["ending"] = _ending(feed.ending)
     fields["total"] = _cost(known_total(state))
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
-    fields["limits"] = [_limit(limit) for limit in state.limits]
+    fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]
     fields["generator"] = _generator(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
@@ -168,26 +175,50 @@ def _generator(feed: RunFeed) -> dict[str, Any]:
 def _cost(cost: Cost | None) -> dict[str, Any] | None:
     if cost is None:
         return None
-    low, high = cost.ci95
-    return {"bytes": cost.bytes_per_connection, "low": low, "high": high}
+    return {"words": with_error(cost)}
 
 
 def _findings(feed: RunFeed) -> list[dict[str, Any]]:
     findings = []
+    told_limits = set()
     for t_s, finding in feed.findings:
-        findings.append(
-            {
-                "at_s": round(t_s, 1),
-                "severity": finding.severity,
-                "evidence": finding.evidence,
-                "remedy": finding.remedy,
-            }
-        )
+        findings.append(_finding(finding, round(t_s, 3)))
+        if finding.code == limit_crossed.code:
+            told_limits.add(finding.fields["limit"])
+    if feed.ending is None:
+        return findings
+    for finding in feed.ending.findings:
+        is_told = finding.code == limit_crossed.code and finding.fields["limit"] in told_limits
+        if not is_told:
+            findings.append(_finding(finding, None))
     return findings
 
 
-def _limit(limit: LimitSoFar) -> dict[str, Any]:
-    """``share``: how much of the bound is used, where that says something."""
+def _finding(finding: Finding, at_s: float | None) -> dict[str, Any]:
+    """``at_s``: None: it is of the report, at the end."""
+    return {
+        "at_s": at_s,
+        "severity": finding.severity,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy,
+    }
+
+
+def _ending(ending: Ending | None) -> dict[str, Any] | None:
+    if ending is None:
+        return None
+    return {
+        "verdict": ending.verdict,
+        "why": ending.why,
+        "held": ending.held,
+        "beside": ending.beside,
+    }
+
+
+def _limit(limit: LimitSoFar, elapsed_s: float) -> dict[str, Any]:
+    """``share``: how much of the bound is used, where that says something. ``age_s``: how old it
+    is; None: as old as the last second.
+    """
     share = None
     if limit.value is not None and limit.bound > 0 and limit.value >= 0:
         share = limit.value / limit.bound
@@ -198,4 +229,5 @@ def _limit(limit: LimitSoFar) -> dict[str, Any]:
         "crossed": limit.is_crossed,
         "key": limit.key,
         "bound": limit.bound,
+        "age_s": None if limit.at_s is None else round(elapsed_s - limit.at_s, 1),
     }

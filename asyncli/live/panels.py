@@ -124,7 +124,6 @@ PANELS = (
         "Memory above that before the first connect",
         "bytes",
         (
-            LineOfPanel("host", "of the host", "total", LevelOfSample(metrics.MEMORY["host"])),
             LineOfPanel(
                 "server",
                 "of the server",
@@ -144,6 +143,15 @@ PANELS = (
                 LevelOfSample(metrics.MEMORY["generator"]),
             ),
         ),
+        is_above_baseline=True,
+    ),
+    # Its other programs move it by more than all connections of a small run take, so it has an axis
+    # of its own.
+    ChartOfLines(
+        "host_memory",
+        "Memory of the whole host above that before the first connect",
+        "bytes",
+        (LineOfPanel("host", "of the host", "total", LevelOfSample(metrics.MEMORY["host"])),),
         is_above_baseline=True,
     ),
     ChartOfLines(

@@ -63,6 +63,8 @@ class RunPage:
         self._problem = ""
         self._is_read = False
         self._is_closed = False
+        #: Whether a stream has been sent the run's verdict.
+        self.is_ending_sent = False
 
     async def read(self) -> None:
         """Read the run. Raises :class:`~asyncli.model.errors.AsyncliError` for what is no run file,
@@ -145,6 +147,7 @@ class RunPage:
                 sent = page_state.sent_of(self.feed)
                 async with asyncio.timeout(UNREAD_S):
                     await response.write(event(name, document))
+                self.is_ending_sent |= name == "news" and self.feed.ending is not None
         except (ConnectionError, TimeoutError):
             return response
         finally:

@@ -15,6 +15,7 @@ import secrets
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,11 +29,15 @@ from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreEr
 from asyncli.web.address import server_tls, url_of
 from asyncli.web.running import run_until
 
+#: So long after the soak's end a page that somebody looks at may still get the verdict.
+LAST_LOOK_S = 10.0
 #: So long after the soak's end the last values may still be sent.
 LAST_VALUES_S = 8.0
 # A soak creates its file after its preflight.
 _AGAIN_S = 0.2
 _TURN_S = 1.0
+# The end of a run is read at the next turn.
+_END_IS_READ_S = 2 * _TURN_S
 
 
 class ServedAt(msgspec.Struct, frozen=True):
@@ -182,10 +187,28 @@ async def _beside_a_soak(settings: Settings) -> None:
         sent = asyncio.Event()
         sending = asyncio.create_task(_send(settings.otlp, server.feed, ended, sent))
         # The values are read until the last ones were sent.
-        await run_until(server.run(), sent, linger_s)
+        seen = asyncio.Event()
+        looking = asyncio.create_task(_look_last(server, sent, seen))
+        await run_until(server.run(), seen, linger_s)
+        await looking
         await sending
     finally:
         await server.close()
+
+
+async def _look_last(
+    server: PageServer | _FeedReader, sent: asyncio.Event, seen: asyncio.Event
+) -> None:
+    """Set ``seen`` after ``sent``, as soon as who looks at the page has the verdict."""
+    await sent.wait()
+    began_s = time.monotonic()
+    while isinstance(server, PageServer) and server.is_ending_awaited:
+        waited_s = time.monotonic() - began_s
+        # A soak that was killed has no verdict.
+        if waited_s > (LAST_LOOK_S if server.feed.state.over else _END_IS_READ_S):
+            break
+        await asyncio.sleep(_AGAIN_S)
+    seen.set()
 
 
 async def _listening(settings: Settings, place: ServedAt) -> PageServer:

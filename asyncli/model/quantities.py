@@ -214,16 +214,28 @@ def grows(key: str) -> bool:
     return any(part == counts.key for counts in COUNTS_BY_NAME)
 
 
+def is_counted(key: str) -> bool:
+    """Whether the sum of a run's ticks tells a number of its JSON: one that grows, or a quantile of
+    times.
+    """
+    part, _, name = key.rpartition(".")
+    is_quantile = any(part == times.key and name in times.quantiles for times in TIMES)
+    return is_quantile or grows(key)
+
+
 def so_far(total: Tick) -> dict[str, Any]:
-    """The part of a run's JSON that grows, by the sum of its ticks."""
+    """The part of a run's JSON that its ticks tell, by their sum."""
     document: dict[str, Any] = {}
     for count in COUNTS:
         if count.key:
             _put(document, count.key, count.of(total))
     for times in TIMES:
-        longest_us = times.of(total).greatest
-        if times.key and longest_us >= 0:
-            _put(document, f"{times.key}.max", longest_us / 1000)
+        if not times.key:
+            continue
+        quantiles_us = times.of(total).quantiles(list(times.quantiles.values()))
+        for name, value_us in zip(times.quantiles, quantiles_us, strict=True):
+            if value_us is not None:
+                _put(document, f"{times.key}.{name}", value_us / 1000)
     for counts in COUNTS_BY_NAME:
         _put(document, counts.key, counts.of(total))
     return document

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import drifts, in_words, least_hold_s
+from asyncli.analysis.drift import Drift, MetricName, drifts, in_words, least_hold_s
 from asyncli.analysis.totals import fold
+from asyncli.analysis.verdict import Verdict
 from asyncli.model.plan import Plan
+from asyncli.model.records import Finding
 from asyncli.model.run import Run
-from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.analyses import analyse
+from asyncli.report.answer import worst
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
-from asyncli.report.summary import limits_of, summarise
+from asyncli.report.summary import Summary, limits_of, summarise
 from asyncli.report.summary_parts import CostPart
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What the report says of a run that has ended: its verdict with the reason, how many
+    connections were held at the hold's end (None: unknown), the severity of the worst finding
+    beside a pass, and the errors and warnings that the run file has not.
+    """
+
+    verdict: Verdict
+    why: str
+    held: int | None
+    beside: str | None
+    findings: tuple[Finding, ...]
 
 
 class CostSoFar(msgspec.Struct, frozen=True):
     """The cost by all records up to ``at_s`` (on the run's clock). ``why_unknown``: why that of the
     host is unknown; "" where it is known. ``drifts``: the growth of each memory in words.
+    ``growth``: of those where it is known, the rate and its interval (bytes an hour).
     """
 
     at_s: float
     cost: CostPart
     why_unknown: str = ""
     drifts: dict[str, str] = msgspec.field(default_factory=dict)
+    growth: dict[str, tuple[float, float, float]] = msgspec.field(default_factory=dict)
     limits: tuple[LimitSoFar, ...] = ()
     #: How long all connections have been held (s).
     held_s: float = 0.0
+    #: Of a run that has ended.
+    ending: Ending | None = None
 
 
 class Decision(NamedTuple):
@@ -41,12 +62,17 @@ class Decision(NamedTuple):
 def cost_so_far(run: Run) -> CostSoFar:
     """What the report would say if the run had ended now."""
     limits: tuple[LimitSoFar, ...] = ()
-    if run.plan.fail_if:
+    ending: Ending | None = None
+    if run.plan.fail_if or run.complete:
         # A limit may be on any number of the report.
         analyses = analyse(run)
         growth = analyses.drifts
         costs = analyses.costs
-        limits = _limits_so_far(run, analyses)
+        summary = summarise(run, analyses)
+        outcomes, _ = limits_of(run, summary, analyses)
+        limits = tuple(limit_so_far(outcome) for outcome in outcomes)
+        if run.complete:
+            ending = _ending(run, summary)
     else:
         growth, _ = drifts(run)
         costs = known_costs(run, fold(run), growth)
@@ -55,9 +81,41 @@ def cost_so_far(run: Run) -> CostSoFar:
         cost=CostPart.of(costs),
         why_unknown=costs.unknown.get("host_total", ""),
         drifts={name: in_words(drift) for name, drift in growth.items()},
+        growth=_rates(growth),
         limits=limits,
         held_s=0.0 if run.hold is None else run.hold.length_s,
+        ending=ending,
     )
+
+
+def _ending(run: Run, summary: Summary) -> Ending:
+    worst_finding = worst(summary)
+    return Ending(
+        verdict=summary.verdict,
+        why=summary.why,
+        held=summary.connections.held,
+        beside=None if worst_finding is None else worst_finding.severity,
+        findings=tuple(_found_at_the_end(run, summary)),
+    )
+
+
+def _found_at_the_end(run: Run, summary: Summary) -> Iterator[Finding]:
+    """The errors and warnings of the report that the run file has not, without the verdict."""
+    recorded = {finding.evidence for finding in run.findings}
+    for finding in summary.findings:
+        if finding.severity == "info" or finding.code.startswith("verdict_"):
+            continue
+        if finding.evidence not in recorded:
+            yield finding
+
+
+def _rates(growth: Mapping[MetricName, Drift]) -> dict[str, tuple[float, float, float]]:
+    """Of the drifts that are known, the rate and its interval (bytes an hour)."""
+    rates: dict[str, tuple[float, float, float]] = {}
+    for name, drift in growth.items():
+        if drift.bytes_per_hour is not None and drift.ci95 is not None:
+            rates[name] = (drift.bytes_per_hour, *drift.ci95)
+    return rates
 
 
 def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
@@ -76,8 +134,3 @@ def decided(plan: Plan, so_far: CostSoFar) -> Decision | None:
     if so_far.held_s < max(plan.keepalive_s, least_hold_s(plan.keepalive_s)):
         return None
     return Decision(is_worse=False, because=" and ".join(limit.words for limit in relative))
-
-
-def _limits_so_far(run: Run, analyses: Analyses) -> tuple[LimitSoFar, ...]:
-    outcomes, _ = limits_of(run, summarise(run, analyses), analyses)
-    return tuple(limit_so_far(outcome) for outcome in outcomes)

@@ -1,9 +1,9 @@
 """The limits of ``--fail-if`` while a run lasts: one fold over its records, for the running soak
 (``--abort``), the terminal, ``asyncli watch``, the page and its metrics. Pure.
 
-A number that only grows, such as lost connections, is counted tick by tick: its limit is as old as
+What is counted tick by tick, such as lost connections and latencies, has a limit that is as old as
 the last second. Any other, such as a cost, is the report's of the records so far, which is computed
-from time to time.
+from time to time: its limit says how old it is.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.worsening import Worsening
+from asyncli.findings.thresholds import limit_crossed, limit_kept
 from asyncli.model.plan import Plan
-from asyncli.model.quantities import grows, so_far
-from asyncli.model.records import Tick
+from asyncli.model.quantities import grows, is_counted, so_far
+from asyncli.model.records import Finding, Tick
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import Outcome, Threshold, bound_of, judge, parse
+from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
 
 _REQUESTED = "connections.requested"
+#: A limit whose value moves about its bound is news at most this often.
+_NEWS_EVERY_S = 60.0
 
 
 class LimitSoFar(msgspec.Struct, frozen=True):
     """A limit of --fail-if. ``amount``: the value with its unit and interval; "" before the first
     one is known. ``is_crossed``: None if that is undecided. ``stays_crossed``: a limit of this kind
-    that is crossed stays so.
+    that is crossed stays so. ``is_from_above``: it bounds the number from above. ``at_s``: the
+    instant (on the run's clock) up to which the records were taken into account; None: all were.
     """
 
     text: str
@@ -35,6 +39,8 @@ class LimitSoFar(msgspec.Struct, frozen=True):
     stays_crossed: bool = False
     #: It compares with the baseline runs.
     is_relative: bool = False
+    is_from_above: bool = False
+    at_s: float | None = None
 
     @property
     def words(self) -> str:
@@ -58,6 +64,7 @@ def limit_so_far(outcome: Outcome) -> LimitSoFar:
         outcome.crossed,
         stays_crossed(threshold),
         threshold.is_relative,
+        _is_from_above(threshold),
     )
 
 
@@ -65,14 +72,18 @@ def stays_crossed(threshold: Threshold) -> bool:
     """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
     share of another growing one.
     """
-    if not grows(threshold.key) or threshold.comparison not in (">", ">="):
+    if not grows(threshold.key) or not _is_from_above(threshold):
         return False
     return threshold.whole in (None, _REQUESTED)
 
 
+def _is_from_above(threshold: Threshold) -> bool:
+    return threshold.comparison in (">", ">=", WORSE_BY)
+
+
 def _is_counted(threshold: Threshold) -> bool:
     """Whether the ticks alone tell a limit."""
-    if threshold.is_relative or not grows(threshold.key):
+    if threshold.is_relative or not is_counted(threshold.key):
         return False
     return threshold.whole in (None, _REQUESTED) or grows(threshold.whole)
 
@@ -101,9 +112,11 @@ class LimitsSoFar:
             self._total.merge_counts(tick)
             self._state = None
 
-    def computed(self, limits: tuple[LimitSoFar, ...]) -> None:
-        """Take the limits of a report of the records so far."""
-        self._computed = {limit.text: limit for limit in limits}
+    def computed(self, limits: tuple[LimitSoFar, ...], at_s: float | None) -> None:
+        """Take the limits of a report of the records up to ``at_s``; None: of the whole run."""
+        self._computed = {}
+        for limit in limits:
+            self._computed[limit.text] = msgspec.structs.replace(limit, at_s=at_s)
         self._state = None
 
     def state(self) -> tuple[LimitSoFar, ...]:
@@ -137,3 +150,33 @@ class LimitsSoFar:
                 )
             limits.append(limit)
         return limits
+
+
+class LimitNews:
+    """Tells when a limit becomes crossed, and when it is kept again: each limit at most once a
+    minute. That one is kept from the start is no news. One that bounds a number from below is
+    judged at the end: most begin with 0.
+    """
+
+    def __init__(self) -> None:
+        self._crossed: set[str] = set()
+        self._told_s: dict[str, float] = {}
+
+    def of(self, limits: tuple[LimitSoFar, ...], at_s: float) -> list[Finding]:
+        """What is news at ``at_s`` (on the run's clock)."""
+        findings = []
+        for limit in limits:
+            if limit.value is None or limit.is_crossed is None or not limit.is_from_above:
+                continue
+            if limit.is_crossed == (limit.text in self._crossed):
+                continue
+            if at_s - self._told_s.get(limit.text, -_NEWS_EVERY_S) < _NEWS_EVERY_S:
+                continue
+            self._told_s[limit.text] = at_s
+            if limit.is_crossed:
+                self._crossed.add(limit.text)
+                findings.append(limit_crossed(limit.text, limit.key, limit.value, limit.amount))
+            else:
+                self._crossed.remove(limit.text)
+                findings.append(limit_kept(limit.text, limit.key, limit.value, limit.amount))
+        return findings

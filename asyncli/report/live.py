@@ -87,7 +87,11 @@ class _Log(NullView):
 
 
 class PlainView(_Log):
-    """A line at each change of phase, each finding and event, and every ten seconds of the run."""
+    """A line at each change of phase, each finding and event, and every ten seconds of the run; and
+    one with why the cost is unknown.
+    """
+
+    _has_told_cost = False
 
     def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
@@ -98,6 +102,15 @@ class PlainView(_Log):
             self._print(f"{time}  {finding.severity}: {oneline(finding.evidence)}")
         for event in self._new_events(state):
             self._print(event_line(event))
+        self._write_unknown_cost(state)
+
+    def _write_unknown_cost(self, state: LiveState) -> None:
+        """Once in the hold: why the cost of a connection is unknown."""
+        if self._has_told_cost or state.phase != "hold" or not state.cost_unknown:
+            return
+        self._has_told_cost = True
+        time = format_clock(state.elapsed_s)
+        self._print(f"{time}  cost unknown so far: {oneline(state.cost_unknown)}")
 
     def update(self, state: LiveState) -> None:
         dropped = self._lines_dropped()
@@ -154,8 +167,8 @@ class JsonView(_Log):
         self._write("status", state.elapsed_s, state.phase, status(state))
 
     def _write_changes(self, state: LiveState) -> None:
-        """Write losses, failures, error answers and server restarts since the last update, which
-        was at ``since_s``.
+        """Write losses, failures, error answers and server restarts since the last update:
+        ``since_s``. What is counted second by second is of the time since the last second.
         """
         before = self._before
         self._before = state
@@ -168,7 +181,7 @@ class JsonView(_Log):
             ("errors", errors, _new_counts(state.errors, before.errors)),
         ):
             if count > 0:
-                fields = {"count": count, "causes": causes, "since_s": before.elapsed_s}
+                fields = {"count": count, "causes": causes, "since_s": before.counted_s}
                 self._write(event, state.elapsed_s, state.phase, fields)
         ended = state.server_ended - before.server_ended
         is_restarted = state.server_restarts > before.server_restarts
@@ -232,6 +245,7 @@ def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | Non
 _NOT_IN_STATUS = (
     "phase",
     "elapsed_s",
+    "counted_s",
     "findings",
     "findings_seen",
     "events",

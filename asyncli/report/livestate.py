@@ -16,7 +16,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, Sample, Tick
 from asyncli.model.samples import first_read
 from asyncli.report.cost_so_far import CostSoFar
-from asyncli.report.limits_so_far import LimitSoFar, LimitsSoFar
+from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar
 from asyncli.report.summary import CostPart
 
 # Rates and latencies cover this time: steady to read, yet quick to change.
@@ -43,6 +43,8 @@ class LiveState(msgspec.Struct):
     phase: PhaseName | None = None
     phases_done: tuple[PhaseName, ...] = ()
     elapsed_s: float = 0.0
+    #: The end of the last second that was counted.
+    counted_s: float = 0.0
     #: Progress of the phase (0 to 1) and time left; None without a planned end.
     progress: float | None = None
     eta_s: float | None = None
@@ -182,6 +184,7 @@ class LiveFold:
         if plan.agent is not None:
             self._state.host = "the server's host"
         self._limits = LimitsSoFar(plan)
+        self._limit_news = LimitNews()
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -223,10 +226,12 @@ class LiveFold:
             state.unanswered = tick.awaiting
             state.longest_wait_s = tick.longest_wait_s
         state.streams = streams_each(self._plan.streams, [tick])
+        state.counted_s = max(state.counted_s, t_s)
         self._count(tick)
         # The drain's last tick may come late.
         if state.phase != "residue":
             self._rates()
+        self._tell_limits()
 
     def resumed(self, so_far: Tick) -> None:
         """The run continues, with these counts so far."""
@@ -303,7 +308,13 @@ class LiveFold:
         state.cost = so_far.cost
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
-        self._limits.computed(so_far.limits)
+        self._limits.computed(so_far.limits, so_far.at_s)
+        self._tell_limits()
+
+    def _tell_limits(self) -> None:
+        """Show limits that have become crossed, or are kept again, among the findings."""
+        for finding in self._limit_news.of(self._limits.state(), self._state.elapsed_s):
+            self.finding(finding)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: its time; None: now."""
@@ -497,8 +508,8 @@ class LiveObserver:
     def sample(self, sample: Sample) -> None:
         self._fold_and_show(lambda: self.fold.sample(sample), at_once=False)
 
-    def finding(self, finding: Finding) -> None:
-        self._fold_and_show(lambda: self.fold.finding(finding), at_once=True)
+    def finding(self, finding: Finding, t_s: float | None = None) -> None:
+        self._fold_and_show(lambda: self.fold.finding(finding, t_s), at_once=True)
 
     def event(self, event: RunEvent) -> None:
         self._fold_and_show(lambda: self.fold.event(event), at_once=True)

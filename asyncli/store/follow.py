@@ -43,6 +43,8 @@ from asyncli.store.schema import beside
 _RECENT_S = 15.0
 # A commit waits for fsync no longer than this.
 _SETTLED_S = 5.0
+# What a limit on a quantile of times has in it, as in "latency_ms.p99 > 50ms".
+_QUANTILE = "_ms.p"
 # Enough of the baseline for the memory's median.
 _BASELINE_S = 300.0
 
@@ -53,7 +55,8 @@ class News(msgspec.Struct):
     #: Its hold includes interruptions.
     plan: Plan
     phases: list[Phase]
-    #: At the first read all but the last seconds are summed into one tick, without histograms.
+    #: At the first read all but the last seconds are summed into one tick, without histograms
+    #: that no limit needs.
     ticks: list[tuple[float, Tick]]
     samples: list[Sample]
     #: With their instants.
@@ -232,7 +235,8 @@ def sum_ticks(
     histograms.
 
     Seconds in which all were held and nothing changed are skipped, unless the plan has limits: then
-    heartbeats count too, and the histograms have their greatest value alone.
+    heartbeats count too, and the histograms have their greatest value alone; all values if a limit
+    is on a quantile of them.
     """
     last = connection.execute(
         "SELECT t_s, payload FROM ticks WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (until_row,)
@@ -245,13 +249,14 @@ def sum_ticks(
     )
     query = "SELECT payload FROM ticks WHERE rowid <= ?"
     places: tuple[int, ...] = (until_row,)
+    needs_times = any(_QUANTILE in limit for limit in plan.fail_if)
     if not plan.fail_if:
         query += " AND (opened <> 0 OR lost <> 0 OR held < ?)"
         places = (until_row, plan.connections)
     for (payload,) in connection.execute(query, places):
         tick = decode_tick(payload)
         if plan.fail_if:
-            _add_heartbeats(whole, tick)
+            _add_heartbeats(whole, tick, with_times=needs_times)
         whole.opened += tick.opened
         whole.reopened += tick.reopened
         for cause, count in tick.failures.items():
@@ -261,14 +266,18 @@ def sum_ticks(
     return last[0], whole
 
 
-def _add_heartbeats(whole: Tick, tick: Tick) -> None:
+def _add_heartbeats(whole: Tick, tick: Tick, *, with_times: bool) -> None:
     whole.sent += tick.sent
     whole.answered += tick.answered
     whole.beats_failed += tick.beats_failed
     for status, count in tick.by_status.items():
         whole.by_status[status] = whole.by_status.get(status, 0) + count
     for times in TIMES:
-        if times.key:
+        if not times.key:
+            continue
+        if with_times:
+            times.of(whole).merge(times.of(tick))
+        else:
             _keep_longest(times.of(whole), times.of(tick).greatest)
 
 

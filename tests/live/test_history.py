@@ -117,5 +117,11 @@ def test_all_times_are_those_of_the_ticks() -> None:
     assert whole == summed([tick.latency_us for tick in every])
 
 
+def test_no_line_of_the_host_sets_the_axis_of_the_servers_memory() -> None:
+    (panel,) = [panel for panel in PANELS if any(line.key == "server" for line in panel.lines)]
+    assert [line.key for line in panel.lines] == ["server", "kernel", "generator"]
+    assert any(line.key == "host" for panel in PANELS for line in panel.lines)
+
+
 def test_the_metrics_of_the_charts_are_known() -> None:
     assert set(metrics_of_panels()) <= set(metrics.METRICS)

@@ -7,15 +7,20 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from devtools import Browser, Tab
 from programs import DEADLINE_S
 from recording import write_run
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
+from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.model.records import Deaths, Sample
+from asyncli.report.cost_so_far import CostSoFar, cost_so_far
+from asyncli.report.format import with_error
+from asyncli.store.reader import read_run
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -60,6 +65,20 @@ def test_the_page_says_what_the_file_has(go: Go, browser: Browser, ended: Path) 
             assert await tab.evaluate("document.getElementById('chart-lost').innerText.includes('reset (15)')")
             limits = await until(tab, "document.querySelector('#limits tr.error') && document.getElementById('limits').innerText")
             assert "crossed" in limits
+            # The run has ended.
+            await until(tab, "document.getElementById('phase').className === 'failed'")
+            assert (await tab.evaluate("document.title")).startswith("failed")
+            assert "connections.lost" in await tab.evaluate("document.getElementById('left').innerText")
+            limits = await tab.evaluate("document.getElementById('limits').innerText")
+            assert "kept" in limits
+            assert "so far" not in limits
+            assert await tab.evaluate("document.getElementById('progress').hidden")
+            held = await tab.evaluate("document.querySelector('#numbers dd').innerText")
+            assert held.startswith("2,000")
+            # What the report found beside what the run file has.
+            at_the_end = "[...document.querySelectorAll('#notes tr')].filter((row) => row.cells[0].textContent === 'at the end')"
+            told = f"{at_the_end}.some((row) => row.className === 'error' && row.innerText.includes('reset'))"
+            assert await tab.evaluate(told)
             # Each chart has its numbers as a table, and a name that a screen reader says.
             table = "const d = document.querySelector('#chart-connections details'); d.open = true; true"
             await tab.evaluate(f"(() => {{ {table} }})()".replace("true; true", "true; return true"))
@@ -81,6 +100,62 @@ def test_no_screen_is_too_small_and_none_too_dark(
             assert await tab.evaluate("document.documentElement.scrollWidth") <= width
             beyond = "[...document.querySelectorAll('.chart canvas')].filter(c => c.getBoundingClientRect().right > innerWidth + 1).length"
             assert await tab.evaluate(beyond) == 0
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_chart_says_of_when(
+    go: Go, browser: Browser, tmp_path: Path
+) -> None:
+    run = a_run(2000, hold_s=40.0)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    path = write_run(cut(run, hold_s + 20.0), tmp_path / "run.db")
+
+    async def look() -> None:
+        async with a_page(path) as (server, client):
+            tab = await opened(browser, server.port)
+            tiles = await tab.evaluate("[...document.querySelectorAll('#numbers div')].map((tile) => tile.innerText)")
+            quantile = "99 of 100 below"
+            timed = [tile.splitlines() for tile in tiles if quantile in tile]
+            assert len(timed) == 2
+            for name, _, of_when in timed:
+                assert name.endswith(quantile)
+                assert of_when.endswith("10 s")
+            async with client.get("/history") as answer:
+                last_s = (await answer.json())["recent"]["rows"][-1][0]
+            charts = await tab.evaluate("[...document.querySelectorAll('figure:not([hidden]) figcaption small')].map((when) => when.innerText)")
+            assert len(charts) >= 4
+            assert set(charts) == {f"at 0:00:{int(last_s):02}"}
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_limits_break_no_word_on_a_phone(go: Go, browser: Browser, tmp_path: Path) -> None:
+    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
+    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
+    # A word that begins on one line and ends on another has several boxes.
+    broken = """[...document.querySelectorAll('#limits tbody td')].flatMap((cell) => {
+      const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+      const words = [];
+      while (text.nextNode()) {
+        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {
+          const range = document.createRange();
+          range.setStart(text.currentNode, match.index);
+          range.setEnd(text.currentNode, match.index + match[0].length);
+          if (range.getClientRects().length > 1) words.push(match[0]);
+        }
+      }
+      return words;
+    })"""
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port, width=358)
+            await until(tab, "document.querySelector('#limits tr.error') !== null")
+            assert await tab.evaluate(broken) == []
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= 358
             require_clean(tab, server.port)
 
     go(look())
@@ -135,6 +210,32 @@ def test_a_cost_that_is_unknown_has_no_chart_and_the_last_numbers_are_said(
             tab = await opened(browser, server.port)
             assert "–" not in await tab.evaluate("document.querySelector('#chart-connections .key').innerText")
             assert await tab.evaluate("document.getElementById('chart-cost').hidden")
+
+    go(look())
+
+
+def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_before(
+    go: Go, browser: Browser, ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+    wide = Cost(27_800.0, (11_125.0, 50_293.0), 0.0, "a line", 40)
+    before = {"host_total": (27_800.0, 11_125.0, 50_293.0), "server_user": (1_020.0, 1_000.0, 1_040.0), "kernel": (5_970.0, 5_900.0, 6_100.0)}
+
+    last = ["1.02 kB", "unknown", "11.1 kB to 50.3 kB"]
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            server.feed.cost_points = [CostPoint(9.0, dict(before)), CostPoint(20.0, before | {"kernel": None})]
+            server.feed.cost_points_made = 2
+            assert server.feed._fold is not None
+            server.feed._fold.cost(CostSoFar(20.0, msgspec.structs.replace(cost_so_far(read_run(ended)).cost, host_total=wide)))
+            tab = await opened(browser, server.port)
+            numbers = await tab.evaluate("document.getElementById('numbers').innerText")
+            assert with_error(wide) in numbers
+            assert "27.8" not in numbers
+            shown = await tab.evaluate("[...document.querySelectorAll('#chart-cost .key b')].map((b) => b.textContent)")
+            assert shown == last
+            require_clean(tab, server.port)
 
     go(look())
 

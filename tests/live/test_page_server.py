@@ -18,15 +18,21 @@ from typing import Any
 
 import aiohttp
 import pytest
+from programs import DEADLINE_S, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from recording import new_run, write_run
 from synthetic_run import a_run
 
+from asyncli.analysis.drift import drifts
 from asyncli.live import following, run_page
+from asyncli.live.exposition import exposition
+from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
 from asyncli.model.errors import AsyncliError
+from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, SERVER_USS_BYTES
 from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -139,6 +145,56 @@ async def test_metrics_in_both_formats_say_what_the_run_says(ended: Path) -> Non
     answered = sum(tick.latency_us.count for _, tick in run.ticks)
     latency = "asyncli_heartbeat_latency_seconds"
     assert value(latency, f"{latency}_count") == value(latency, f"{latency}_bucket", le="+Inf") == answered
+
+
+def test_growth_in_the_metrics_is_that_of_the_report(tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=90.0)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    for sample in run.samples:
+        for metric in (SERVER_ANON_SHMEM_BYTES, SERVER_USS_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES):
+            if metric in sample.values:
+                sample.values[metric] += 1e5 * max(0.0, sample.t_s - hold_s)
+    feed = RunFeed(write_run(run, tmp_path / "run.db"))
+    feed.open()
+    try:
+        until(lambda: feed.take(feed.read()) or feed.is_final, "the last cost")
+        page, _ = exposition(feed, "")
+    finally:
+        feed.close()
+    grown = {}
+    for family in families(page.decode()):
+        if family.name == "asyncli_memory_growth_bytes_per_second":
+            grown = {(sample.labels["part"], sample.labels["bound"]): sample.value for sample in family.samples}
+    known = {name: drift for name, drift in drifts(run)[0].items() if drift.ci95 is not None}
+    assert {part for part, _ in grown} == set(known)
+    drift = known["server_user"]
+    assert drift.bytes_per_hour is not None
+    assert grown["server_user", "estimate"] == pytest.approx(drift.bytes_per_hour / 3600)
+    assert grown["server_user", "low"] < 1e5 < grown["server_user", "high"]
+
+
+async def test_the_verdict_of_an_ended_run_is_that_of_the_report(ended: Path) -> None:
+    summary = summarise(read_run(ended))
+    async with a_page(ended) as (server, client):
+        async with asyncio.timeout(DEADLINE_S):
+            while server.feed.ending is None:
+                await asyncio.sleep(0.05)
+        async with client.get("/history") as answer:
+            state = (await answer.json())["state"]
+        async with client.get("/metrics") as answer:
+            text = {family.name: family for family in families(await answer.text())}
+    assert state["ending"] == {
+        "verdict": "failed",
+        "why": summary.why,
+        "held": summary.connections.held,
+        "beside": None,
+    }
+    told = {row["evidence"] for row in state["findings"] if row["at_s"] is None}
+    deciding = {finding.evidence for finding in summary.findings if finding.severity == "error"} - {summary.why}
+    assert deciding
+    assert deciding <= told
+    verdicts = {sample.labels["verdict"]: sample.value for sample in text["asyncli_run_verdict"].samples}
+    assert verdicts == {"passed": 0, "failed": 1, "invalid": 0, "untested": 0}
 
 
 async def events_of(client: aiohttp.ClientSession, query: str, most: int) -> list[tuple[str, dict[str, Any]]]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import urllib.parse
@@ -17,6 +18,7 @@ import pytest
 from programs import DEADLINE_S, Program, until
 from provoked import an_nginx
 
+from asyncli.core.life import DEATHS, FAILURES
 from asyncli.lab.ports import free_pair
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "grafana"
@@ -46,6 +48,12 @@ def test_the_files_are_valid() -> None:
     for what, file in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
         done = subprocess.run([found("promtool"), "check", what, file], cwd=CONFIGS, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_each_alert_fires_when_it_should_and_only_then() -> None:
+    rules = Path(__file__).with_name("alert_rules.yml")
+    done = subprocess.run([found("promtool"), "test", "rules", rules.name], cwd=rules.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def ask(port: int, query: str) -> list[dict[str, Any]]:
@@ -90,7 +98,9 @@ def test_a_real_prometheus_gets_what_the_soak_says(tmp_path: Path) -> None:
                 assert values(port, 'asyncli_phase{phase="hold"}') == [1.0]
                 until(lambda: values(port, "asyncli_server_connections") == [HELD], "the server counts them")
                 assert values(port, "asyncli_connections_opened_total") == [HELD]
-                assert sum(values(port, "asyncli_connections_lost_total")) == 0
+                # Each cause has been 0, so that its first losses are a rise.
+                assert causes(port, "asyncli_connections_lost_total") == dict.fromkeys(DEATHS, 0)
+                assert causes(port, "asyncli_connects_failed_total") == dict.fromkeys(FAILURES, 0)
                 until(lambda: values(port, "asyncli_limit_bound") == [0.01 * HELD], "it has the limit")
                 for expression in expressions():
                     ask(port, expression)
@@ -98,11 +108,23 @@ def test_a_real_prometheus_gets_what_the_soak_says(tmp_path: Path) -> None:
                 beats = [total(port, "asyncli_heartbeats_answered_total"), total(port, "asyncli_heartbeat_latency_seconds_count")]
                 assert beats[0] > 0
                 assert beats[1] > 0
+                os.kill(a_worker_of(server.pid), signal.SIGKILL)
+                (lost,) = [one for one in expressions() if one.startswith("sum by (instance) (increase(asyncli_connections_lost")]
+                until(lambda: values(port, lost), "the first losses are an alert")
                 program.signal()
                 program.wait()
     finally:
         prometheus.terminate()
         prometheus.wait(DEADLINE_S)
+
+
+def causes(port: int, name: str) -> dict[str, float]:
+    return {row["metric"]["cause"]: float(row["value"][1]) for row in ask(port, name)}
+
+
+def a_worker_of(pid: int) -> int:
+    """A worker of an nginx. Each has connections."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def total(port: int, name: str) -> float:

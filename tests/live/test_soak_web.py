@@ -59,8 +59,12 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
             assert document["can_stop"] is True
             assert document["reference"]["file"] == "other.db"
             assert document["state"]["generator"]["limits"]
-            assert ask(f"{page}stop", token=token, body=b"") == {"stopping": True}
+            with urllib.request.urlopen(f"{page}events", timeout=DEADLINE_S) as stream:
+                assert ask(f"{page}stop", token=token, body=b"") == {"stopping": True}
+                last = [json.loads(line.removeprefix(b"data: ")) for line in stream if line.startswith(b"data: ")][-1]
             assert program.wait().status == 0
+            # Who looks gets the verdict before the page ends with the soak.
+            assert last["state"]["ending"]["verdict"] == "passed"
     run = recorded(tmp_path / "run.db")
     assert run is not None
     assert run.complete

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from programs import until
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +21,7 @@ from asyncli.model.records import Deaths, Phase, Tick
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.cost_so_far import cost_so_far
-from asyncli.report.limits_so_far import LimitsSoFar
+from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar
 from asyncli.report.livestate import LiveFold, LiveObserver
 from asyncli.report.summary import limits_of, summarise
 from asyncli.store.follow import Follower
@@ -63,7 +65,7 @@ def test_at_the_end_each_is_as_the_report_says(tmp_path: Path) -> None:
     limits = LimitsSoFar(run.plan)
     for _, tick in run.ticks:
         limits.tick(tick)
-    limits.computed(cost_so_far(run).limits)
+    limits.computed(cost_so_far(run).limits, None)
     fold = followed(write_run(run, tmp_path / "run.db"))
     fold.cost(cost_so_far(run))
     for state in (limits.state(), fold.state().limits):
@@ -78,7 +80,76 @@ def test_a_view_that_begins_late_knows_at_once_what_counts_tell(tmp_path: Path) 
     late = followed(write_run(run, tmp_path / "run.db")).state().limits
     assert late == limits.state()
     unknown = [limit.text for limit in late if limit.value is None]
-    assert unknown == list(LIMITS[-3:])
+    assert unknown == list(LIMITS[-2:])
+
+
+def test_a_quantile_is_as_old_as_the_last_second_and_a_cost_says_how_old_it_is(tmp_path: Path) -> None:
+    run = a_run(200, hold_s=40.0, fail_if=("latency_ms.p99 > 100ms", "server_user > 1kB"))
+    middle = len(run.ticks) // 2
+    fold = LiveFold(run.plan)
+    for t_s, tick in run.ticks[:middle]:
+        fold.tick(t_s, tick)
+    fold.cost(cost_so_far(run))
+    at_s = run.end_s
+    before, cost = fold.state().limits
+    assert (before.at_s, cost.at_s) == (None, at_s)
+    for t_s, tick in run.ticks[middle:]:
+        for _ in range(tick.latency_us.count):
+            tick.latency_us.add(500_000)
+        fold.tick(t_s, tick)
+    after, cost = fold.state().limits
+    assert before.is_crossed is False
+    assert after.is_crossed is True
+    assert after.value == pytest.approx(summarise(run).heartbeats.latency_ms.p99)
+    assert cost.at_s == at_s
+    # Page and metrics.
+    feed = RunFeed(write_run(run, tmp_path / "run.db"))
+    feed.open(with_cost=False)
+    try:
+        assert feed._fold is not None
+        feed._fold.cost(msgspec.structs.replace(cost_so_far(run), at_s=feed.state.elapsed_s - 11.0))
+        shown = page_state.state_of(feed)["limits"]
+        page, _ = exposition(feed, "")
+    finally:
+        feed.close()
+    assert [row["age_s"] for row in shown] == [None, 11.0]
+    ages = []
+    for family in text_string_to_metric_families(page.decode()):
+        if family.name == "asyncli_limit_age_seconds":
+            ages = [sample.value for sample in family.samples]
+    assert ages == [0.0, pytest.approx(11.0)]
+
+
+def test_a_limit_is_news_when_it_is_crossed_and_when_it_is_kept_again_once_a_minute() -> None:
+    def at(value: float) -> tuple[LimitSoFar, ...]:
+        return (LimitSoFar("p99 > 50", "p99", 50.0, value, f"{value:g} ms", value > 50, is_from_above=True),)
+
+    news = LimitNews()
+    told = []
+    for at_s, value in enumerate([40.0, 60.0, *[40.0, 60.0] * 100, *[40.0] * 70]):
+        told += [(at_s, finding.code) for finding in news.of(at(value), float(at_s))]
+    assert told == [(1, "limit_crossed"), (62, "limit_kept"), (123, "limit_crossed"), (184, "limit_kept")]
+
+
+def test_the_page_has_a_crossed_limit_among_its_findings(tmp_path: Path) -> None:
+    plan = Plan(urls=("http://a/",), connections=100, fail_if=("lost > 2",))
+    writer = new_run(tmp_path / "run.db", plan, started_s=time.time())
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(held=100, opened=100))
+    until(lambda: (tmp_path / "run.db").stat().st_size, "the run begins")
+    feed = RunFeed(tmp_path / "run.db")
+    feed.open(with_cost=False)
+    try:
+        feed.take(feed.read())
+        assert page_state.state_of(feed)["findings"] == []
+        writer.tick(2.0, Tick(held=97, deaths={"reset": Deaths(3)}))
+        until(lambda: feed.take(feed.read()) or feed.state.lost, "the loss is read")
+        (finding,) = page_state.state_of(feed)["findings"]
+    finally:
+        feed.close()
+        writer.close(False)
+    assert (finding["at_s"], finding["severity"]) == (2.0, "error")
+    assert plan.fail_if[0] in finding["evidence"]
 
 
 def test_page_and_metrics_have_the_same_limits_as_the_terminal(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from asyncli.report.summary import CostPart
 
 # How long ago a shown cost was computed.
 AGE_S = 5.0
+REUSED = "the server was used before"
 
 
 def events(run: Run) -> Iterator[tuple[float, str, Any]]:
@@ -286,6 +287,30 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
     assert not [line for line in lines if " 0 ms" in line or "slabinfo" in line]
 
 
+def test_a_limit_that_is_crossed_and_an_unknown_cost_are_lines_of_the_logs() -> None:
+    run = a_run(20_000, hold_s=30.0, fail_if=("cost.server_user > 600", "lost > 0.1%", "held < 20000"))
+    plain, objects = Console(file=io.StringIO(), width=80), Console(file=io.StringIO(), width=80)
+    fold = LiveFold(run.plan)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    with PlainView(run.plan, plain) as first, JsonView(run.plan, objects) as second:
+        for t_s, kind, what in events(run):
+            feed(fold, t_s, kind, what)
+            if kind == "tick" and what.held and int(t_s) % 5 == 0:
+                so_far = cost_so_far(cut_off(run, t_s))
+                fold.cost(msgspec.structs.replace(so_far, why_unknown="" if t_s < hold_s + 10 else REUSED))
+            for view in (first, second):
+                view.update(fold.state())
+    lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    # Nothing was lost, and at first less is held than in the hold.
+    (crossed,) = [line for line in lines if line.split()[1] == "error:"]
+    assert run.plan.fail_if[0] in crossed
+    (unknown,) = [line for line in lines if line.split()[1] == "cost"]
+    assert unknown.endswith(REUSED)
+    told = [json.loads(line) for line in objects.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    (finding,) = [line for line in told if line["event"] == "finding"]
+    assert (finding["code"], finding["fields"]["limit"]) == ("limit_crossed", run.plan.fail_if[0])
+
+
 def test_negative_cost_is_unknown() -> None:
     run = raised(a_run(20_000), 0.0, "host.used_bytes", each=-20_000.0)
     for until_s, words in ((20.0, "not known yet"), (45.0, "unknown (other programs may be in it)")):
@@ -334,8 +359,8 @@ def test_json_log_has_a_line_per_event() -> None:
     view.update(fold.state())
     lines = [json.loads(line) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert [line for line in lines if line["event"] == "lost"] == [
-        {"time": "2025-03-01T12:00:02.000+00:00", "t_s": 2.0, "event": "lost", "phase": "hold", "count": 3, "causes": {"reset": 2, "closed_idle": 1}, "since_s": 1.1},
-        {"time": "2025-03-01T12:00:06.000+00:00", "t_s": 6.0, "event": "lost", "phase": "hold", "count": 1, "causes": {"reset": 1}, "since_s": 5.0},
+        {"time": "2025-03-01T12:00:02.000+00:00", "t_s": 2.0, "event": "lost", "phase": "hold", "count": 3, "causes": {"reset": 2, "closed_idle": 1}, "since_s": 1.0},
+        {"time": "2025-03-01T12:00:06.000+00:00", "t_s": 6.0, "event": "lost", "phase": "hold", "count": 1, "causes": {"reset": 1}, "since_s": 3.0},
     ]
     assert [(line["t_s"], line["count"], line["causes"]) for line in lines if line["event"] == "failed"] == [(3.0, 4, {"refused": 4})]
     assert [(line["t_s"], line["ended"], line["processes"], line["counters_restarted"]) for line in lines if line["event"] == "server"] == [

@@ -1,7 +1,7 @@
 // The charts of a run, on one time axis: one line moves through all of them, and a zoom is of all.
 // What each shows comes from the server (panels.py); here is only how it is drawn.
 
-import { OF_UNIT, clock, count } from './format.js';
+import { OF_UNIT, bytes, clock, count } from './format.js';
 
 const HEIGHT = 170;
 const RECENT_S = 600;
@@ -158,7 +158,9 @@ class Chart {
     this.names = element('ul', { class: 'key' });
     this.numbers = element('table');
     this.details = element('details', {}, element('summary', {}, 'Numbers of this chart'), this.numbers);
-    this.caption = element('figcaption', {}, title);
+    // The instant of the numbers below.
+    this.when = element('small');
+    this.caption = element('figcaption', {}, title, ' ', this.when);
     this.figure = element('figure', { id: `chart-${key}`, hidden: '' }, this.caption, this.box, this.names, this.details);
     place.append(this.figure);
     this.details.addEventListener('toggle', () => this.tabulate());
@@ -235,10 +237,12 @@ class Chart {
       const line = lines.filter((candidate) => !candidate.isBound)[index];
       // Another run is compared at the same instant.
       const isOfPlace = isPointedAt || line.isReference;
-      const shown = this.format(isOfPlace ? valueAt(line.values, place) : lastOf(line.values));
+      const value = isOfPlace ? valueAt(line.values, place) : lastOf(line.values);
+      const shown = line.say ? line.say(place) : this.format(value);
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
+    this.when.textContent = `at ${clock(x[place])}`;
     this.box.setAttribute('aria-label', `${this.title} at ${clock(x[place])}: ${said.join(', ')}`);
   }
 
@@ -419,6 +423,15 @@ export class Charts {
     return { x, lines };
   }
 
+  // A wide interval is shown in place of its middle, as in the report; one that is unknown by now has
+  // no number of before.
+  costInWords(cost) {
+    if (!cost) return 'unknown';
+    const [value, low, high] = cost;
+    const isSure = low > 0 && (high - low) / 2 <= this.layout.sure_share * value;
+    return isSure ? bytes(value) : `${bytes(low)} to ${bytes(high)}`;
+  }
+
   drawCosts() {
     const points = this.costPoints;
     if (!points.length) return null;
@@ -433,7 +446,8 @@ export class Charts {
       const first = lines.length + 1;
       lines.push({ label: `${label}: at most`, isBound: true, values: part(2), options: bound });
       lines.push({ label: `${label}: at least`, isBound: true, values: part(1), options: bound });
-      lines.push({ label, role, values: part(0), options: { stroke: colour(stroke), width, dash, points: { show: points.length < 40, size: 4 } } });
+      const say = (place) => this.costInWords(points[place][name]);
+      lines.push({ label, role, values: part(0), say, options: { stroke: colour(stroke), width, dash, points: { show: points.length < 40, size: 4 } } });
       bands.push({ series: [first, first + 1], fill: `${colour(stroke)}22` });
     }
     // All costs may be unknown so far.

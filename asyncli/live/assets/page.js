@@ -37,9 +37,17 @@ function drift(words) {
   return !words || words.startsWith('unknown') ? '' : words;
 }
 
+// After the drain none is held, which says nothing of the run.
+function heldNumber(state) {
+  const asked = `of ${count(state.asked)} asked for`;
+  if (!state.ending) return number('held', count(state.held), asked);
+  const isShort = state.ending.held !== null && state.ending.held < state.asked;
+  return number('held at the end of the hold', count(state.ending.held), asked, isShort);
+}
+
 function showNumbers(state) {
   const numbers = [
-    number('held', count(state.held), `of ${count(state.asked)} asked for`),
+    heldNumber(state),
     number('lost', count(state.lost), causes(state.deaths), state.lost > 0),
     number('failed to connect', count(state.failed), causes(state.failures), state.failed > 0),
   ];
@@ -47,12 +55,14 @@ function showNumbers(state) {
   if (state.phase === 'ramp') numbers.push(number('opened a second', count(state.achieved_per_s), `${count(state.asked_per_s)} asked for`));
   if (state.unanswered) numbers.push(number('wait for an answer', count(state.unanswered), `the longest ${duration(state.longest_wait_s)}`, true));
   if (state.latency_p50_ms !== null) {
-    numbers.push(number('latency, half below', milliseconds(state.latency_p50_ms), `99 of 100 below ${milliseconds(state.latency_p99_ms)}`));
-    numbers.push(number('asyncli late by', milliseconds(state.lateness_p99_ms), '99 of 100 below'));
+    // The same quantile of the same seconds: the two are compared.
+    numbers.push(number('latency, 99 of 100 below', milliseconds(state.latency_p99_ms), `half below ${milliseconds(state.latency_p50_ms)}; last 10 s`));
+    numbers.push(number('asyncli\'s own lateness, 99 of 100 below', milliseconds(state.lateness_p99_ms), 'last 10 s'));
   }
   if (state.total !== null) {
-    const age = state.cost_at_s === null ? '' : `${duration(state.elapsed_s - state.cost_at_s)} ago`;
-    numbers.push(number('a connection costs', bytes(state.total.bytes), `${bytes(state.total.low)} to ${bytes(state.total.high)}; ${age}`));
+    const isOld = state.cost_at_s !== null && !state.ending;
+    const age = isOld ? `${duration(state.elapsed_s - state.cost_at_s)} ago` : '';
+    numbers.push(number('a connection costs', state.total.words, age));
   } else if (state.cost_unknown) {
     numbers.push(number('a connection costs', 'unknown', state.cost_unknown));
   }
@@ -64,25 +74,39 @@ function showNumbers(state) {
 
 function showPhase(state) {
   const phases = { baseline: 'baseline', ramp: 'ramp', hold: 'hold', drain: 'drain', residue: 'after the drain' };
-  at('phase').textContent = state.over ? 'ended' : phases[state.phase] || 'starting';
+  const verdict = state.ending ? state.ending.verdict : '';
+  const isOf = state.over ? 'ended' : phases[state.phase] || 'starting';
+  at('phase').textContent = verdict || isOf;
+  at('phase').className = verdict;
   const parts = [clock(state.elapsed_s)];
-  if (state.why_ended) parts.push(state.why_ended);
+  if (verdict) parts.push(`${state.ending.why}${besideOf(state.ending)}`);
+  else if (state.why_ended) parts.push(state.why_ended);
   else if (state.eta_s !== null) parts.push(`${duration(state.eta_s)} left`);
   if (state.until && state.phase === 'hold') parts.push(`until ${state.until}`);
   at('left').textContent = parts.join(' · ');
   const bar = at('progress');
-  if (state.progress === null && !state.over) bar.removeAttribute('value');
-  else bar.value = state.over ? 1 : state.progress;
-  document.title = `${state.over ? 'ended' : count(state.held)} · asyncli`;
+  bar.hidden = state.over;
+  if (state.progress === null) bar.removeAttribute('value');
+  else bar.value = state.progress;
+  document.title = `${state.over ? verdict || 'ended' : count(state.held)} · asyncli`;
 }
 
-function showLimits(limits) {
+// A pass may have an error or a warning beside it, which are below.
+function besideOf(ending) {
+  return ending.beside ? `; with a finding below (${ending.beside})` : '';
+}
+
+function showLimits({ limits, ending }) {
   at('limits').hidden = !limits.length;
+  at('limit-value').textContent = ending ? 'value' : 'so far';
   const rows = limits.map((limit) => {
     const row = document.createElement('tr');
-    const state = { true: 'crossed', false: 'kept so far' }[limit.crossed] || 'undecided';
+    const kept = ending ? 'kept' : 'kept so far';
+    const state = { true: 'crossed', false: kept }[limit.crossed] || 'undecided';
     const share = limit.share === null ? '–' : percent(limit.share);
-    for (const [text, kind] of [[limit.text, ''], [limit.amount || 'not computed yet', ''], [share, 'n'], [state, '']]) {
+    const age = limit.age_s === null || ending ? '' : ` (${duration(limit.age_s)} ago)`;
+    const amount = limit.amount ? `${limit.amount}${age}` : 'not computed yet';
+    for (const [text, kind] of [[limit.text, ''], [amount, ''], [share, limit.share === null ? 'n none' : 'n'], [state, '']]) {
       const cell = document.createElement('td');
       cell.className = kind;
       if (text === 'crossed') cell.append(Object.assign(document.createElement('b'), { textContent: text }));
@@ -151,8 +175,10 @@ function showNotes(state) {
     const colours = { error: 'kernel', warning: 'violet', info: 'rest' };
     notes.push({ at_s: finding.at_s, severity: finding.severity, text: finding.evidence, more: finding.remedy, colour: colours[finding.severity], isEvent: false });
   }
-  notes.sort((a, b) => b.at_s - a.at_s);
-  charts.notes = notes.filter((note) => note.severity !== 'info');
+  // What the report found has no instant, and comes first.
+  const place = (note) => (note.at_s === null ? Infinity : note.at_s);
+  notes.sort((a, b) => (place(a) === place(b) ? 0 : place(b) - place(a)));
+  charts.notes = notes.filter((note) => note.severity !== 'info' && note.at_s !== null);
   at('no-notes').hidden = notes.length > 0;
   at('notes').hidden = notes.length === 0;
   const rows = notes.map((note) => {
@@ -160,7 +186,7 @@ function showNotes(state) {
     row.className = note.severity;
     const when = document.createElement('td');
     when.className = 'n';
-    when.textContent = clock(note.at_s);
+    when.textContent = note.at_s === null ? 'at the end' : clock(note.at_s);
     const what = document.createElement('td');
     what.append(Object.assign(document.createElement('b'), { textContent: `${note.severity}: ` }), note.text);
     if (note.more) what.append(Object.assign(document.createElement('small'), { textContent: note.more }));
@@ -176,7 +202,7 @@ function show(state) {
   charts.firstConnectS = state.first_connect_s;
   showPhase(state);
   showNumbers(state);
-  showLimits(state.limits);
+  showLimits(state);
   const notes = JSON.stringify([state.events, state.findings]);
   if (notes !== known) showNotes(state);
   known = notes;
