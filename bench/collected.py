@@ -12,10 +12,10 @@ goal. Each repeat is a new server and a
 soak of about two minutes that reads the server's page of metrics, and nothing else. Printed for
 each: the truth, how many of the intervals hold it (of those that are told), and their half widths.
 *Collected* are --collected soaks of 450 connections in a minute in which asyncli asks for a
-collection at each of five plateaus (``--collect``), and reads no page. Their truth is of as many
-connections, from their first plateau on: the first connections cost more than later ones. Beside
-them, the slope
-of resident memory, which is what a report had without the page.
+collection at each of five plateaus (``--collect``), and reads no page. Their truth is what is alive
+at the hold's end with all connections, less that with half of them in --truths soaks of the same
+length: what grows by the clock is in both. The slope of resident memory stands beside them, which
+is what a report had without the page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from asyncli.store.reader import read_run
 
 LAST_S = 15.0
 NEAR = 0.05
-WHOLE = 0.95
 LINES: dict[str, Callable[[Costs], Cost | None]] = {
     "at goal": lambda cost: cost.heap.at_goal,
     "resident": lambda cost: cost.server_user,
@@ -113,70 +112,63 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
 
 async def compare_collected(name: str, options: argparse.Namespace, folder: Path) -> None:
     count = options.collected_connections
-    setup = Setup(count, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
-    truth = await truth_of(
-        name, count, options, folder, since=count / setup.plateaus, reads_page=False
-    )
-    print(f"{name}, {count} connections: live {truth}", flush=True)
     label = "collected"
     if count != 450:
         label = f"collected-{count}"
-    known = [
-        costs(await run_of(name, setup, folder / f"{name}-{label}-{number:02}.db"))
-        for number in range(options.collected)
+    runs = await collected_runs(name, count, options.collected, folder, label)
+    half = await collected_runs(name, count // 2, options.truths, folder, f"collected-{count // 2}")
+    truth = truth_at_one_age(runs, half, count - count // 2)
+    print(f"{name}, {count} connections: live {truth}", flush=True)
+    report("collected", [costs(run).heap.live for run in runs], truth)
+
+
+async def collected_runs(
+    name: str, count: int, repeats: int, folder: Path, label: str
+) -> list[Run]:
+    setup = Setup(count, ramp_s=30, hold=6, plateaus=5, plateau_rest=4, reads_page=False)
+    return [
+        await run_of(name, setup, folder / f"{name}-{label}-{number:02}.db")
+        for number in range(repeats)
     ]
-    if truth is not None:
-        report("collected", [cost.heap.live for cost in known], truth)
+
+
+def truth_at_one_age(runs: Sequence[Run], with_half: Sequence[Run], more: int) -> Truth:
+    """What ``more`` connections keep alive, by what is alive at the hold's end with all and with
+    half of them: in servers of one age, so that what grows by the clock is in both.
+    """
+    all_alive = [alive_at_hold_end(run) for run in runs]
+    half_alive = [alive_at_hold_end(run) for run in with_half]
+    difference = statistics.mean(all_alive) - statistics.mean(half_alive)
+    variance = 0.0
+    for alive in (all_alive, half_alive):
+        variance += statistics.variance(alive) / len(alive)
+    return Truth(difference / more, 2 * variance**0.5 / more)
+
+
+def alive_at_hold_end(run: Run) -> float:
+    """What was alive (bytes) at the last collection of the hold."""
+    alive = run.series(metrics.RUNTIME_FORCED_BYTES).last(until_s=run.stop_s + LAST_S / 2)
+    assert alive is not None
+    return alive
 
 
 async def truth_of(
-    name: str,
-    connections: int,
-    options: argparse.Namespace,
-    folder: Path,
-    *,
-    since: float = 0.0,
-    reads_page: bool = True,
+    name: str, connections: int, options: argparse.Namespace, folder: Path
 ) -> Truth | None:
-    """The mean of several runs with eight plateaus; None if one of them tells no cost. ``since``:
-    by a line through their collections with so many connections or more. ``reads_page``: as those
-    that are judged: to make a page costs memory too, in Node some kB each second.
-    """
-    setup = Setup(
-        connections, options.ramp, hold=10, plateaus=8, plateau_rest=6, reads_page=reads_page
-    )
-    label = "forced" if reads_page else "forced-alone"
+    """The mean of several runs with eight plateaus; None if one of them tells no cost."""
+    setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
     values = []
     half_width = 0.0
     for number in range(options.truths):
-        run = await run_of(name, setup, folder / f"{name}-{label}-{connections}-{number}.db")
+        run = await run_of(name, setup, folder / f"{name}-forced-{connections}-{number}.db")
         live = costs(run).heap.live
         if live is None:
             return None
         half_width = live.half_width
-        if since:
-            values.append(slope_since(run, since))
-        else:
-            values.append(live.bytes_per_connection)
+        values.append(live.bytes_per_connection)
     if len(values) > 1:
         half_width = 2 * statistics.stdev(values) / len(values) ** 0.5
     return Truth(statistics.mean(values), half_width)
-
-
-def slope_since(run: Run, least: float) -> float:
-    """The slope (bytes) of a line through the collections with so many connections or more."""
-    hold = run.phase("hold")
-    assert hold is not None
-    assert hold.end_s is not None
-    counts = []
-    live = []
-    for t_s, value in run.series(metrics.RUNTIME_FORCED_BYTES).rows():
-        held = run.held.at(t_s) or 0.0
-        # A plateau ends on a whole batch.
-        if t_s <= hold.end_s + LAST_S / 2 and held >= WHOLE * least:
-            counts.append(held)
-            live.append(value)
-    return statistics.linear_regression(counts, live).slope
 
 
 def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
