@@ -256,8 +256,11 @@ _NOT_IN_STATUS = (
 
 
 def event_line(event: RunEvent) -> str:
-    """An event as a line of text: ``0:12:34  mark: deployed 1.4.2``."""
-    return f"{format_clock(event.at_s)}  {event.kind}: {oneline(event.text)}"
+    """An event as a line of text: ``0:12:34  mark: deployed 1.4.2``, ``0:20:00  drop 30%``."""
+    text = oneline(event.text)
+    if event.kind in ("mark", "run"):
+        text = f"{event.kind}: {text}"
+    return f"{format_clock(event.at_s)}  {text}"
 
 
 def status(state: LiveState) -> dict[str, Any]:

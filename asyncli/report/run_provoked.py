@@ -120,7 +120,13 @@ def _comeback(event: EventPart) -> str:
 
 
 def _attempts(event: EventPart) -> str:
-    attempts = format_many(_known(event.attempts), "connect")
+    connects = _known(event.attempts)
+    if isinstance(event.returned, int):
+        # Those that are heard again need no connect.
+        connects -= event.returned
+    if not connects:
+        return "without a connect"
+    attempts = format_many(connects, "connect")
     failures = event.failures
     assert failures is not msgspec.UNSET
     phantoms = _known(event.phantoms)
