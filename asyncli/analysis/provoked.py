@@ -15,7 +15,7 @@ from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
-from asyncli.model.records import EventCounts, Gap, Tick
+from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
@@ -102,9 +102,13 @@ class Provoked(msgspec.Struct, frozen=True):
 def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
     """What each event of the plan did, by its number. ``memory``: the server's (bytes)."""
     outside = _latencies(run.undisturbed.ticks).quantile(0.99)
+    windows = dict(run.event_windows)
+    if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
+        # It lasts as long as the hold, and is no disturbance of it.
+        windows[CHURN] = Gap(run.hold.start_s, run.hold.end_s)
     return {
         number: _provoked(run, number, window, memory, outside)
-        for number, window in run.event_windows.items()
+        for number, window in windows.items()
     }
 
 

@@ -19,7 +19,7 @@ from asyncli.cluster.generator import ClusterGenerator
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import HoldBegun
 from asyncli.model.planned_events import PlannedEvent
-from asyncli.model.records import RunEvent
+from asyncli.model.records import CHURN, RunEvent
 
 
 class HoldEvents:
@@ -39,7 +39,7 @@ class HoldEvents:
         end no more of them are recorded.
         """
         plan = self._progress.plan
-        if not plan.events or not self._progress.is_in("hold"):
+        if not (plan.events or plan.churn) or not self._progress.is_in("hold"):
             yield
             return
         begun_s = time.monotonic() - held_s
@@ -52,6 +52,10 @@ class HoldEvents:
             if due_s >= held_s:
                 coming.append((begun_s + due_s, number, event))
         coming.sort()
+        if plan.churn is not None and not self._is_resumed:
+            at_s = begun_s - self._progress.zero_s
+            fields = {"number": CHURN}
+            self._recorder.event(RunEvent("churn", at_s, None, f"churn {plan.churn}", fields))
         tasks = [asyncio.create_task(self._take_place(*event)) for event in coming]
         try:
             yield

@@ -360,6 +360,11 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
         help="Do something in the hold: --at 30s storm, --at 50% 'drop 30%'; repeatable.",
     ),
     click.option(
+        "--churn",
+        metavar="PACE",
+        help="End and replace connections in the hold at this pace: 1%/m.",
+    ),
+    click.option(
         "--reconnect",
         metavar="HOW",
         help="How clients come back: now, jitter:10s, backoff:1s..60s, fixed:3s.",

@@ -36,7 +36,11 @@ class Choice(msgspec.Struct, frozen=True):
 
     def __contains__(self, connection: object) -> bool:
         assert isinstance(connection, int)
-        return (connection + self.offset) * self.stride % self.connections < self.count
+        return self.rank(connection) < self.count
+
+    def rank(self, connection: int) -> int:
+        """Its place among all, from 0."""
+        return (connection + self.offset) * self.stride % self.connections
 
 
 def choose(seed: int, event: int, connections: int, share: float) -> Choice:

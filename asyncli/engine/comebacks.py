@@ -30,6 +30,8 @@ class Comebacks:
         self.event_of: dict[int, int] = {}
         # By the event's number, since the last tick.
         self._counts: dict[int, EventCounts] = {}
+        #: When those left whom churn has ended.
+        self.left_at: dict[int, float] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
         # The last command: its event, and until when its effects may last.
@@ -131,7 +133,8 @@ class Comebacks:
         """
         event = self.event_of.pop(row)
         counts = self.counts_of(event)
-        counts.back_ms.add((now - self._over_at[event]) * 1e3)
+        away_since = self.left_at.pop(row, self._over_at[event])
+        counts.back_ms.add((now - away_since) * 1e3)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 

@@ -52,6 +52,7 @@ from asyncli.engine.spread import share
 from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.quotation import Quotation
 from asyncli.model.records import (
+    CHURN,
     SENT_AGAIN_S,
     Deaths,
     ProtocolCounts,
@@ -243,7 +244,13 @@ class HeldConnections:
             return
         self._forget_connection(row)
         self._free_row(row, abort)
-        self.comebacks.at(row, self._net.clock() + self.comebacks.wait_s(row, failed=0))
+        now = self._net.clock()
+        if event == CHURN:
+            self.comebacks.left_at[row] = now
+        wait_s = self.comebacks.wait_s(row, failed=0)
+        if event == CHURN and not self._has_policy:
+            wait_s = 0.0
+        self.comebacks.at(row, now + wait_s)
 
     def silence_by_event(
         self, row: int, event: int, until: float, then: Literal["return", "reconnect", "gone"]

@@ -19,6 +19,7 @@ from heapq import heappop, heappush
 from asyncli.core import life
 from asyncli.core.life import IDLE
 from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
+from asyncli.engine.churn import Churn
 from asyncli.engine.event_schedule import EventSchedule
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.net import MOST_PENDING, Net
@@ -55,6 +56,7 @@ class ConnectionTable:
         ] = []  # a heap of rows by the instant to reopen their streams
         self._beats = BeatPacer()
         self._events = EventSchedule(shard, self._connections)
+        self._churn = Churn(shard, self._connections)
         self._next_sweep = 0.0
         self._closing_row = 0
         self._started = False
@@ -76,6 +78,7 @@ class ConnectionTable:
         # A replacement has not seen what lies behind.
         since = self._net.clock() if self._replaces or self._shard.again else at
         self._events.start(at, events_s, since)
+        self._churn.start(at, since)
 
     def drain(self) -> None:
         """Count what is open; from here nothing is sent or opened."""
@@ -117,7 +120,7 @@ class ConnectionTable:
         if connections.draining:
             busy = self._close_some()
         else:
-            busy = self._events.provoke(begun, _MOST_PROVOKED)
+            busy = self._provoke(begun)
             busy = self._beat_due(begun) or busy
             busy = self._come_back(begun) or busy
             if self._ramp.next_instant <= begun:
@@ -171,7 +174,10 @@ class ConnectionTable:
                 due.append(self._beats.instant(beat))
             if self._missing:
                 due.append(self._missing[0][0])
-            for instant in (connections.comebacks.next_due, self._events.next_instant):
+            instants = (
+                connections.comebacks.next_due, self._events.next_instant, self._churn.next_instant,
+            )  # fmt: skip
+            for instant in instants:
                 if instant is not None:
                     due.append(instant)
             if not self._ramp.finished:
@@ -197,6 +203,12 @@ class ConnectionTable:
             connections.open_batch(opening.rows, opening.again)
             opened += len(opening.rows)
         return False
+
+    def _provoke(self, now: float) -> bool:
+        """Do what is due by events and by churn. True if more could be done at once."""
+        more_events = self._events.provoke(now, _MOST_PROVOKED)
+        more_churn = self._churn.provoke(now, _MOST_PROVOKED)
+        return more_events or more_churn
 
     def _come_back(self, now: float) -> bool:
         """Connect those who are due to come back. True if more could at once."""

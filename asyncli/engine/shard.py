@@ -15,7 +15,7 @@ from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.benchplan import BenchPlan
 from asyncli.model.plan import Plan
-from asyncli.model.planned_events import PlannedEvent
+from asyncli.model.planned_events import PlannedEvent, churn_per_s
 from asyncli.model.records import Finding, Tick
 from asyncli.model.template import Data, Fields
 from asyncli.model.values import TlsOptions
@@ -58,6 +58,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: The plan's events, and how clients come back; None: as fast as the ramp, with a backoff.
     events: tuple[PlannedEvent, ...] = ()
     reconnect: Reconnect | None = None
+    #: The share of the connections that is ended and replaced in each second of the hold.
+    churn_per_s: float = 0.0
     #: The time within which each connection receives something or is lost.
     heard_within_s: float = 0.0
 
@@ -154,6 +156,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         data=data,
         events=plan.planned_events,
         reconnect=plan.policy,
+        churn_per_s=churn_per_s(plan.churn) if plan.churn is not None else 0.0,
         heard_within_s=plan.heard_within_s,
     )
 

@@ -28,6 +28,7 @@ from asyncli.model.mqtt_values import (
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.model.planned_events import (
     PlannedEvent,
+    parse_churn,
     parse_events,
     parse_reconnect,
     planned_event,
@@ -35,6 +36,7 @@ from asyncli.model.planned_events import (
 )
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
+from asyncli.model.records import CHURN
 from asyncli.model.status_place import parse_metrics_url, parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import (
@@ -156,6 +158,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     #: As :mod:`asyncli.model.planned_events` reads them: "30s drop 30%", "jitter:10s".
     events: tuple[str, ...] = ()
     reconnect: str | None = None
+    #: A share of the connections that is ended and replaced in each time of the hold: "1%/m".
+    churn: str | None = None
     #: Limits on the run's numbers, as expressions; a crossed one fails the run
     #: (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
@@ -269,6 +273,14 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The parsed events, in the order of their numbers."""
         return tuple(map(planned_event, self.events))
 
+    def event_numbered(self, number: object) -> PlannedEvent | None:
+        """The event with this number, from 1; that of churn is 0. None for another."""
+        if number == CHURN and self.churn is not None:
+            return PlannedEvent("churn", note=self.churn)
+        if isinstance(number, int) and 0 < number <= len(self.events):
+            return self.planned_events[number - 1]
+        return None
+
     @property
     def most_open(self) -> int:
         """How many connections may be open at once: who vanishes and connects anew leaves the old
@@ -359,6 +371,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "reopen": ("reopen", values.parse_boolean),
     "events": ("events", parse_events),
     "reconnect": ("reconnect", parse_reconnect),
+    "churn": ("churn", parse_churn),
     "ca": ("ca", values.parse_file),
     "client_cert": ("client_cert", values.parse_file),
     "client_key": ("client_key", values.parse_file),
@@ -503,6 +516,10 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
     """Raise :class:`PlanError` if the hold has no room for an event, or two are at one instant."""
     words_at: dict[float, str] = {}
     gone = 0.0
+    if plan.churn is not None and not plan.reopen:
+        raise PlanError(
+            "--churn: nothing comes back in a run with --no-reopen; leave one of them out"
+        )
     for event in plan.planned_events:
         told = f"{where} {event.when} '{event.words}'"
         _require_possible(plan, event, told)
@@ -584,6 +601,7 @@ _OPTIONAL = frozenset(
         "baseline_runs",
         "events",
         "reconnect",
+        "churn",
     }
 )
 

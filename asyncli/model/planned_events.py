@@ -16,7 +16,7 @@ from asyncli.core.events import Reconnect
 from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
-Deed = Literal["drop", "storm", "vanish", "run", "mark"]
+Deed = Literal["drop", "storm", "vanish", "run", "mark", "churn"]
 How = Literal["rst", "fin"]
 Then = Literal["return", "reconnect", "gone"]
 _WORDS = (
@@ -279,6 +279,32 @@ def parse_share(text: str) -> float:
     if not 0 < share <= 1:
         raise ValueError(f"{shown(text)} is no share; write one above 0% and up to 100%")
     return share
+
+
+def parse_churn(value: object) -> str:
+    """A pace of churn, as :func:`churn_per_s` reads it. Raises ValueError."""
+    text = str(value).strip()
+    churn_per_s(text)
+    return text
+
+
+def churn_per_s(text: str) -> float:
+    """The share of the connections that churn replaces in a second: "1%/m", "0.5%/s". Raises
+    ValueError.
+    """
+    share, slash, unit = text.strip().partition("/")
+    seconds = _SECONDS.get(unit.strip())
+    if not slash or seconds is None:
+        raise ValueError(f"{shown(text)} is no pace of churn; write 1%/m, 0.5%/s or 20%/h")
+    per_s = parse_share(share) / seconds
+    if per_s > _FASTEST_CHURN_PER_S:
+        raise ValueError(f"{shown(text)}: is faster than 10%/s; write a storm: --at 30s storm")
+    return per_s
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# Each would be replaced before it has sent a heartbeat.
+_FASTEST_CHURN_PER_S = 0.1
 
 
 def parse_reconnect(value: object) -> str:

@@ -95,7 +95,7 @@ class Gap(msgspec.Struct):
 
 
 #: What was done: a note by the user (``asyncli mark``), or an event of the plan.
-EventKind = Literal["mark", "run", "drop", "storm", "vanish"]
+EventKind = Literal["mark", "run", "drop", "storm", "vanish", "churn"]
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -304,6 +304,10 @@ class ProtocolCounts(msgspec.Struct):
     retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
+#: The number of what churn ends, among the plan's events, whose numbers begin at 1.
+CHURN = 0
+
+
 class EventCounts(msgspec.Struct):
     """What an event of a soak, such as a storm, counts in a second: none of it is in the counts of
     losses and failures. Mergeable.
@@ -420,7 +424,7 @@ class Tick(msgspec.Struct):
     protocol: ProtocolCounts | None = None
     #: None in a bench, and in files of older versions: unknown.
     tcp: TcpCounts | None = None
-    #: By the event's number, from 1.
+    #: By the event's number, from 1; that of churn is 0.
     events: dict[int, EventCounts] = msgspec.field(default_factory=dict)
 
     @property

@@ -14,6 +14,7 @@ import msgspec
 from asyncli.core.histogram import RangeSums
 from asyncli.model.plan import Plan
 from asyncli.model.records import (
+    CHURN,
     Check,
     Environment,
     Finding,
@@ -250,11 +251,11 @@ class Run(msgspec.Struct, dict=True):
         began_s: dict[int, float] = {}
         for event in self.events:
             number = event.fields.get("number")
-            if isinstance(number, int):
+            if isinstance(number, int) and number != CHURN:
                 began_s[number] = event.at_s
         last_s: dict[int, float] = {}
         for t_s, tick in self.ticks:
-            for number in tick.events:
+            for number in tick.events.keys() - {CHURN}:
                 began_s.setdefault(number, t_s - 1.0)
                 last_s[number] = t_s
         windows = {}

@@ -25,7 +25,8 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if event.back is msgspec.UNSET:
             continue
         if event.output is msgspec.UNSET:
-            blocks.append(doc.headed_line(f"Event {event.number}", _done(event)))
+            title = "Churn" if event.kind == "churn" else f"Event {event.number}"
+            blocks.append(doc.headed_line(title, _done(event)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
         blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
@@ -65,6 +66,8 @@ def _done(event: EventPart) -> str:
 
 def _fate(event: EventPart) -> str:
     """What became of those whom it concerned."""
+    if event.kind == "churn":
+        return "ended by RST one after the other, and replaced"
     if event.then is msgspec.UNSET:
         return f"ended {_ENDED_BY[str(event.how)]}, back by {event.policy}"
     if event.then == "gone":

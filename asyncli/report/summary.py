@@ -73,12 +73,11 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
     done = provoked(run, memory)
     policy = plan.reconnect or DEFAULT_RECONNECT
     parts = []
-    events = plan.planned_events
-    marks = len(events)
+    marks = len(plan.events)
     for event in run.events:
         number = event.fields.get("number")
-        if isinstance(number, int) and 0 < number <= len(events):
-            planned = events[number - 1]
+        planned = plan.event_numbered(number)
+        if isinstance(number, int) and planned is not None:
             parts.append(summary_parts.EventPart.of_plan(event, planned, policy, done.get(number)))
         else:
             marks += 1

@@ -291,7 +291,9 @@ class EventPart(msgspec.Struct):
         if planned.do == "mark":
             return part
         part.policy = policy
-        if planned.do == "run":
+        if planned.do == "churn":
+            part.how = planned.how
+        elif planned.do == "run":
             part.status = event.fields.get("status")
             part.took_s = event.fields.get("took_s", 0.0)
             part.output = event.fields.get("output", "")

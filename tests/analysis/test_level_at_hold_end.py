@@ -204,13 +204,18 @@ def test_no_interval_is_zero() -> None:
     assert with_error(Cost(528.0, (527.99, 528.01), 0.0, "", 9)) == "528 B ± 0.1"
 
 
-def test_a_half_width_stands_for_no_lopsided_interval() -> None:
+@pytest.mark.parametrize(
+    ("ends", "said", "of_each"),
+    [
+        ((10_113.0, 33_155.0), "between 10,113 and 33,155 B", "10,113 to 33,155 B"),
+        ((25_000.0, 27_200.0), "26,000 B ± 1,100", "26,000 B ± 1,100"),
+    ],
+    ids=["lopsided", "even"],
+)
+def test_a_half_width_stands_for_no_lopsided_interval(ends: tuple[float, float], said: str, of_each: str) -> None:
     """What ± says, from 14,000 to 38,000 B, is not what is known."""
-    lopsided = Cost(26_000.0, (10_113.0, 33_155.0), 0.0, "", 9)
-    assert with_error(lopsided) == "between 10,113 and 33,155 B"
-    assert each_with_error(lopsided) == "10,113 to 33,155 B"
-    assert with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
-    assert each_with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
+    cost = Cost(26_000.0, ends, 0.0, "", 9)
+    assert (with_error(cost), each_with_error(cost)) == (said, of_each)
 
 
 def test_an_unexplained_rest_is_not_sold_as_cost() -> None:

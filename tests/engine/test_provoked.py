@@ -183,3 +183,27 @@ def test_who_is_gone_stays_away() -> None:
     assert (whole.lost, event.silenced, event.gone, event.attempts) == (0, 601, 601, 0)
     assert max(tick.held_at_drain for tick in ticks) == 2_003 - 601
     assert not net._connections
+
+
+def test_churn_replaces_each_once_before_any_twice() -> None:
+    """At 100 % a minute of a hold of a minute: all of them, evenly."""
+    server = SimServer()
+    ticks = list(simulate(shard(churn="3%/s", keepalive=10), server, 60.0))
+    whole = added_up(*ticks)
+    churned = whole.events[0]
+    assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
+    # 3 % a second for 60 s: 1.8 times.
+    assert churned.ended == pytest.approx(1.8 * 2_003, abs=70)
+    assert churned.opened == churned.ended
+    each_second = [tick.events[0].ended for tick in ticks if 0 in tick.events]
+    assert min(each_second[1:-1]) >= 58
+    assert max(each_second) <= 62
+    assert churned.back_ms.greatest < 100
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+def test_churn_is_the_same_for_any_number_of_workers(workers: int) -> None:
+    alone = run_of_worker(shard(1, churn="1%/s"), 0)[0]
+    of_each = [run_of_worker(shard(workers, churn="1%/s"), worker)[0] for worker in range(workers)]
+    # One may be due at the very end.
+    assert sum(churned.ended for churned in of_each) == pytest.approx(alone.ended, abs=1)

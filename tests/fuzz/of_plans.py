@@ -46,6 +46,7 @@ _OF = {
     "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "unix:/run/a.sock", "unix:@a", "unix:a", "unix:", "unix:/" + "x" * 200, "", 5), "resolve": ("a:80:10.0.0.7", "127.0.0.1:8080:127.0.0.2,[::1]", "127.0.0.1:8080:::1", "[::1]:8080:::1", "a:80", "a:80:b", "a:x:::1", "a:0:::1", "a:80:,", "", 5), "proxy_protocol": ("v1", "v2", "v3", 1, ""), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "{n:4d}{\\x7d", "{random:1}", "", "\\x", *_TEXTS),
     **dict.fromkeys(("expect", "greeting"), ("any", "+PONG\\r\\n", "/^ok/", "/(/", "5 bytes", "0 bytes", *_TEXTS)),
     "events": ([["30s", "storm"]], [["50%", "drop 30% how=fin"], [5, "drop 0.1%"]], [{"at": "1s", "do": "drop", "share": "5%"}], [["0%", "storm"], ["0s", "storm"]], [["1s"]], [["1s", "drop"]], [["x", "storm"]], [["200%", "storm"]], [["1s", "drop nan%"]], [{"at": 1}], "storm", [5], [], None),
+    "churn": ("1%/m", "0.5%/s", "20%/h", "10%/s", "11%/s", "1%", "1/m", "0%/m", "nan%/m", "1%/d", "", 5),
     "reconnect": ("now", "jitter:10s", "backoff:1s..60s", "fixed:3s", "backoff:2s..1s", "backoff:1s", "jitter:", "now:1s", "fixed:2h", "soon", "", 5),
     "fail_if": ("lost > 1", "cost.server_user worse by 3%", "", 5), "baseline_run": ("main.db", "", "\x00", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip

@@ -105,3 +105,15 @@ def test_a_limit_names_an_event_by_its_number(tmp_path: Path, nginx: Any) -> Non
     assert (late.status, "crossed" in late.out) == (99, True)
     kept = here(tmp_path, *soak, "--fail-if", "events.1.back.all_s > 3s", "--fail-if", "events.1.not_back > 0", "--out", "kept.db")
     assert kept.status == 0
+
+
+def test_churn_is_no_loss_and_no_disturbance(tmp_path: Path, nginx: Any) -> None:
+    summary = stormed(tmp_path, nginx, "--hold", "10s", "--churn", "5%/s", connections=400)
+    connections = summary["connections"]
+    [churn] = summary["events"]
+    assert (connections["held"], connections["lost"], connections["reopened"], connections["failed"]) == (400, 0, 0, 0)
+    assert churn["kind"] == "churn"
+    assert churn["ended"] == pytest.approx(200, abs=21)
+    assert (churn["not_back"], churn["failures"], churn["phantoms"]) == (0, {}, 0)
+    assert summary["reconciliation"]["agrees"]
+    assert summary["reconciliation"]["accepts_delta"] == 400 + churn["ended"]
