@@ -146,6 +146,21 @@ def test_an_agent_on_the_servers_host_and_a_session_on_a_third(folder: Path, sta
 
 
 @lanes(machines)
+def test_an_event_is_the_same_on_two_hosts(folder: Path, stage: Stage) -> None:
+    """Whose clocks differ: both ends of the storm are at one instant."""
+    with stage.soaking(folder, "--hold", "6", "--at", "2s", "drop 50%", "--reconnect", "fixed:1s") as program:
+        program.wait()
+    summary = report(folder, "run.db")
+    [event] = summary["events"]
+    counts = summary["connections"]
+    assert (counts["held"], counts["lost"], counts["opened"], summary["reconciliation"]["agrees"]) == (N, 0, N + N // 2, True)
+    assert (event["ended"], event["absent"], event["not_back"]) == (N // 2, 0, 0)
+    assert 0.9 < event["back"]["p50_s"] <= event["back"]["all_s"] < 2.5
+    for one in (stage.first, stage.second):
+        one.until_free()
+
+
+@lanes(machines)
 def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder, "--timeout", "1m") as program:
         cut_for_a_while(stage, folder, program)
