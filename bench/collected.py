@@ -147,7 +147,7 @@ def truth_at_one_age(runs: Sequence[Run], with_half: Sequence[Run], more: int) -
 
 def alive_at_hold_end(run: Run) -> float:
     """What was alive (bytes) at the last collection of the hold."""
-    alive = run.series(metrics.RUNTIME_FORCED_BYTES).last(until_s=run.stop_s + LAST_S / 2)
+    alive = run.series(metrics.RUNTIME_FORCED_BYTES).last(until_s=run.stop_s)
     assert alive is not None
     return alive
 

@@ -1,0 +1,112 @@
+"""What storms, drops, a reload and churn do to a lab server, and whether each connection is
+accounted for.
+
+    python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--churn-for 60]
+
+For each event a new server and a soak of its own. Printed: after how long 50, 90, 99 and 100 % were
+back by their first answers, connects and failures, what was lost (nothing should be), whether our
+counts agree with the server's, how late asyncli connected, the server's memory and CPU, and the
+cost of a connection beside that of the same soak without an event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import command, machine, settle
+
+from asyncli.api import soak
+from asyncli.lab import choose
+from asyncli.model.plan import Layer, build_plan
+from asyncli.report.summary import Summary, summarise
+from asyncli.store.reader import read_run
+
+EVENTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "storm, now": {"events": [("10s", "storm")], "reconnect": "now"},
+    "storm, jitter:10s": {"events": [("10s", "storm")], "reconnect": "jitter:10s"},
+    "storm, backoff:1s..60s": {"events": [("10s", "storm")], "reconnect": "backoff:1s..60s"},
+    "drop 30%, jitter:10s": {"events": [("10s", "drop 30%")], "reconnect": "jitter:10s"},
+    "reload, jitter:10s": {"events": [("10s", "run kill -HUP {pid}")], "reconnect": "jitter:10s"},
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", default="nginx")
+    parser.add_argument("--connections", type=int, default=50_000)
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--hold", type=int, default=45)
+    parser.add_argument("--churn-for", type=int, default=0, help="seconds of a soak with churn")
+    options = parser.parse_args()
+    print(f"$ {command()}\n{machine()}")
+    events = dict(EVENTS)
+    if options.churn_for:
+        events["churn 1%/m"] = {"churn": "1%/m", "hold": options.churn_for}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, asked in events.items():
+            summary = await summary_of(options, asked, Path(folder) / "run.db")
+            show(name, summary)
+
+
+async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: Path) -> Summary:
+    path.unlink(missing_ok=True)
+    async with choose(options.server, tls=options.tls) as server:
+        values: dict[str, Any] = {
+            "urls": [server.url],
+            "connections": options.connections,
+            "ramp": "2000/s",
+            "hold": options.hold,
+            "keepalive": 30,
+            **asked,
+        }
+        if server.status_url:
+            values["status_url"] = server.status_url
+        if options.tls:
+            values["insecure"] = True
+        if "events" in values:
+            values["events"] = [
+                (at, words.format(pid=server.pid)) for at, words in values["events"]
+            ]
+        await soak(build_plan([Layer("--{key}", values)]), path)
+    settle()
+    return summarise(read_run(path))
+
+
+def show(name: str, summary: Summary) -> None:
+    counts = summary.connections
+    cost = summary.cost.server_user
+    shown = (
+        "unknown"
+        if cost is None
+        else f"{cost.bytes_per_connection:,.0f} B ± {cost.half_width:,.0f}"
+    )
+    print(
+        f"{name:24} {summary.run.verdict}: held {counts.held:,}, lost {counts.lost}, failed "
+        f"{counts.failed}, opened {counts.opened:,}, counts agree: {summary.reconciliation.agrees}; "
+        f"server {shown}",
+        flush=True,
+    )
+    for event in summary.events or ():
+        back = event.back
+        assert event.latency_ms
+        assert event.lateness_ms
+        assert event.server
+        print(
+            f"    ended {event.ended:,}, back after {back.p50_s} / {back.p90_s} / {back.p99_s} / "
+            f"{back.all_s} s, not back {event.not_back}; {event.attempts:,} connects, failed "
+            f"{event.failures}, phantoms {event.phantoms}; overflows {event.listen_overflows}; late "
+            f"{event.lateness_ms.p50} / {event.lateness_ms.max} ms; others' heartbeats p99 "
+            f"{event.latency_ms.others_p99} ms, outside {event.latency_ms.outside_p99} ms; server "
+            f"{event.server.memory_before} / {event.server.peak} / {event.server.after} B, "
+            f"{event.server.cpu_s} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
