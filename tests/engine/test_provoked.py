@@ -46,16 +46,21 @@ def test_all_are_back_and_none_is_lost(first_beat: str, connect_s: float) -> Non
         assert 2_900 < event.back_ms.greatest < 3_010
 
 
+def drive(table: ConnectionTable, net: SimNet) -> None:
+    """Drive a table through a minute."""
+    upcoming = table.turn()
+    while net.now < 60.0 and upcoming is not None:
+        net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
+        upcoming = table.turn()
+
+
 def run_of_worker(orders: Shard, worker: int) -> dict[int, EventCounts]:
     """The events' counts of one worker of several."""
     net = SimNet(SimServer())
     table = ConnectionTable(orders, worker, net)
     table.start(0.0)
     table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
-    upcoming = table.turn()
-    while net.now < 60.0 and upcoming is not None:
-        net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
-        upcoming = table.turn()
+    drive(table, net)
     return table.take_tick(60).events
 
 
@@ -133,10 +138,7 @@ def test_a_replacement_does_nothing_that_lies_behind() -> None:
     table = ConnectionTable(orders, 0, net, replaces=True)
     table.start(0.0)
     table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
-    upcoming = table.turn()
-    while net.now < 60.0 and upcoming is not None:
-        net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
-        upcoming = table.turn()
+    drive(table, net)
     assert list(table.take_tick(60).events) == [2]
 
 
