@@ -21,16 +21,20 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     blocks: list[doc.Block] = []
     for event in events:
         if event.output is not msgspec.UNSET:
-            blocks.append(doc.headed_line(f"Event {event.number}", _command(event)))
+            blocks.append(_headed(f"Event {event.number}", _command(event)))
         if event.back is msgspec.UNSET:
             continue
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
-            blocks.append(doc.headed_line(title, _done(event)))
+            blocks.append(_headed(title, _done(event)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
         blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
     return blocks
+
+
+def _headed(title: str, text: str) -> doc.Paragraph:
+    return doc.Paragraph(((title, "bold"), f": {text}"), "line")
 
 
 def _command(event: EventPart) -> str:
