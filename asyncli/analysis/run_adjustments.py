@@ -277,6 +277,17 @@ def memory_in_no_part(seen: WholeRun, known: Costs) -> Costs:
     return _down_to_parts(seen, known, total)
 
 
+def no_interval_of_no_total(_: WholeRun, known: Costs) -> Costs:
+    """Without what is said of the interval of the whole host's cost, where that cost is unknown."""
+    if known.host_total is not None:
+        return known
+    kept = []
+    for noted in known.findings:
+        if noted.code != findings.processes_rise.code:
+            kept.append(noted)
+    return msgspec.structs.replace(known, findings=kept)
+
+
 def _mostly_of_others(seen: WholeRun, known: Costs, total: Cost) -> Finding | None:
     """A finding if more than half of the total is in no measured part."""
     # A cost whose interval reaches zero is hidden anyway.
@@ -458,4 +469,5 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     holders,
     goal_below_resident,
     collected_heap,
+    no_interval_of_no_total,
 )

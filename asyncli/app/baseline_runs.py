@@ -30,6 +30,7 @@ from asyncli.store.reader import read_run
 # Each takes about a second to measure.
 _MOST_OF_A_FOLDER = 30
 _OPTION = "--baseline-run"
+_FIRST = "soak what to compare with first, with --out FILE and without --baseline-run"
 # The key of each field of a plan, as options and plans write it.
 _OPTION_OF = {field: option for option, (field, _) in KEYS.items()}
 # How long connections are held, and what is measured after them.
@@ -98,6 +99,8 @@ def _answer(asked: _Asked) -> BaselineRuns:
         new = load_plan(asked.plan)
         for place in asked.places:
             path = Path(place)
+            if not path.exists():
+                raise PlanError(f"{place}: no such file or folder; {_FIRST}")
             if path.is_dir():
                 of_folder, refused = _runs_in(path, new)
                 if not of_folder:
@@ -122,7 +125,8 @@ def _runs_in(folder: Path, new: Plan) -> tuple[list[BaselineRun], list[str]]:
         try:
             runs.append(_read(path, new, is_named=False))
         except AsyncliError as error:
-            refused.append(str(error))
+            # What to do about it is of a file that was named.
+            refused.append(str(error).partition("; ")[0])
     return runs, refused
 
 
@@ -140,7 +144,7 @@ def _newest_first(folder: Path) -> Iterator[Path]:
 def _none_in(folder: Path, refused: Sequence[str]) -> str:
     if refused:
         return f"{folder}: none of its {len(refused)} run files can be compared; {refused[0]}"
-    return f"{folder}: has no run files (*.db); name a folder of runs, or a run file"
+    return f"{folder}: has no run files (*.db); name another folder, or {_FIRST}"
 
 
 def _read(path: Path, new: Plan, *, is_named: bool) -> BaselineRun:

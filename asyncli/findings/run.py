@@ -82,6 +82,10 @@ def decided_early(
     return f"{ended}, since each limit is surely kept: {because}"
 
 
+# As many files are listed with their reasons.
+_LISTED = 5
+
+
 @finding(
     "baseline_runs_left_out", "warning", "move them out of the folder, or name the runs themselves"
 )
@@ -89,10 +93,13 @@ def baseline_runs_left_out(files: Sequence[str], used: int) -> str:
     """Run files of a folder of --baseline-run were not compared with. ``files``: each with the
     reason; ``used``: how many were.
     """
-    others = ""
-    if len(files) > 1:
-        others = f", and {len(files) - 1:,} more"
-    return f"{format_many(used, 'baseline run')} of a folder; left out: {files[0]}{others}"
+    text = (
+        f"{format_many(used, 'baseline run')} of a folder; left out: {'; '.join(files[:_LISTED])}"
+    )
+    others = len(files) - _LISTED
+    if others <= 0:
+        return text
+    return f"{text}; and {others:,} more, which the JSON lists (files of this finding)"
 
 
 @finding(GAVE_UP, "error", "see the findings on connects that failed")

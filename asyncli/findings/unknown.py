@@ -72,7 +72,12 @@ def residue_unknown(of: Sequence[str], drained: bool, lacks: Sequence[str]) -> W
     )
 
 
-@finding("cost_of_others", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
+@finding(
+    "cost_of_others",
+    "warning",
+    "run on a quiet host, name processes of the server that were not found (--server-pid), or ramp "
+    "more slowly: --plateaus 8",
+)
 def cost_of_others(rest: float, total: float) -> str:
     """The whole host's cost is unknown: most of it is in none of the measured parts. It is other
     programs' memory, or the memory of a server that was not read.

@@ -221,7 +221,7 @@ def to_json(listing: Listing) -> str:
 
 def state(run: Listed) -> str:
     """The verdict, "running" or "incomplete". Of a pass also the worst finding beside it: "passed,
-    drift_grows".
+    warning drift_grows".
     """
     if run.live and not run.complete:
         return "running"
@@ -231,7 +231,7 @@ def state(run: Listed) -> str:
     if run.stopped:
         ended += ", stopped"
     if run.worst:
-        ended += f", {run.worst}"
+        ended += f", {run.severity} {run.worst}"
     return ended
 
 

@@ -55,6 +55,8 @@ def test_most_of_the_host_may_be_others() -> None:
     cost = analyse(beside(lambda _, opened: 10 * ALONE * opened)).costs
     assert (cost.host_total, cost.residual) == (None, None)
     assert "cost_of_others" in told(cost)
+    # What is unknown has no interval to speak of.
+    assert "processes_rise" not in told(cost)
 
 
 @pytest.mark.parametrize("options", SHAPES[:2])

@@ -17,7 +17,7 @@ from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.cli.check import command
-from asyncli.findings.run import decided_early
+from asyncli.findings.run import baseline_runs_left_out, decided_early
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
@@ -73,7 +73,7 @@ def test_a_longer_hold_and_another_address_are_no_other_plan(folder: Path) -> No
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("missing.db", "--baseline-run: .*missing.db"),
+        ("missing.db", "--baseline-run: .*missing.db.*; soak .*without --baseline-run"),
         ("note.db", "--baseline-run: .*note.db"),
         ("killed.db", "killed.db: did not"),
         ("other.db", "--connections 2000.*--connections 100000"),
@@ -106,7 +106,7 @@ def test_an_unlike_run_is_refused_by_its_options(folder: Path, changes: dict[str
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(PlanError, match="no run files"):
+    with pytest.raises(PlanError, match=r"no run files.* without --baseline-run"):
         read(tmp_path)
     write_run(a_run(2000), tmp_path / "other.db")
     with pytest.raises(PlanError, match=r"other.db"):
@@ -254,6 +254,15 @@ def test_a_run_that_did_not_pass_is_no_baseline_run(tmp_path: Path) -> None:
     assert "\n" not in reason
     with pytest.raises(PlanError, match=r"failed\.db: .* failed, .*503"):
         read(failed)
+
+
+def test_what_is_left_out_is_listed(folder: Path) -> None:
+    left_out = read(folder).left_out
+    text = baseline_runs_left_out(left_out, 2).evidence
+    assert all(reason in text for reason in left_out)
+    many = baseline_runs_left_out([f"{number}.db: killed" for number in range(9)], 2)
+    assert "4 more" in many.evidence
+    assert len(many.fields["files"]) == 9
 
 
 def test_a_run_whose_limits_allow_its_errors_is_a_baseline_run(tmp_path: Path) -> None:

@@ -93,8 +93,10 @@ def _closed_for_others(table: LossTable, slots: float) -> list[LossCell]:
     """
     cells = []
     sudden = []
+    # Most runs never fill them, and looking at each second of a night takes seconds.
+    were_full = _may_lack(table, table.server.most_open(-math.inf, math.inf), slots)
     for cell in table.of("closed_idle"):
-        if not cell.tick.opened and not _filled_by_others(table, cell, slots):
+        if not cell.tick.opened and not (were_full and _filled_by_others(table, cell, slots)):
             continue
         cells.append(cell)
         if 0 < table.server.held(cell.from_s) < 2 * cell.unclaimed:
