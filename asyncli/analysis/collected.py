@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.bends import Sampled
-from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.regression import FEWEST_POINTS, Point, regress
 from asyncli.analysis.slope import (
     OTHERS_INTO_HOLD_S,
@@ -239,7 +239,7 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
     plateau and at the hold's end. They keep the heap from its goal, so that is not told.
     """
     longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
-    asked_for = findings.collections_forced(len(forced), longest_s)
+    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
     processes = _most_processes(run)
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
     if processes > 1 and not says_descriptors:
@@ -281,6 +281,33 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     points += [Point(*reading) for reading in at_rest]
     how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
     return _by_points(points, how, len(readings), forced=True)
+
+
+def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | None]:
+    """What is alive after the drain beyond what was before the first connect, and the most that the
+    run had added (bytes); None where the first is unknown, or little of the second.
+    """
+    stays = stays_alive(run)
+    if stays is None:
+        return None, None
+    before = statistics.median(forced.between(-math.inf, run.first_connect_s).values)
+    with_connections = forced.between(run.first_connect_s, run.stop_s).values
+    added = max(with_connections, default=before) - before
+    if stays <= PART * added:
+        return None, None
+    return stays, added
+
+
+def stays_alive(run: Run) -> float | None:
+    """By how much more (bytes) is alive after the drain than was before the first connect, each
+    just after a collection that asyncli asked for; None where that is not known.
+    """
+    forced = run.series(metrics.RUNTIME_FORCED_BYTES)
+    before = forced.between(-math.inf, run.first_connect_s).values
+    after_drain = _alive_after_drain(run, forced)
+    if not before or after_drain is None:
+        return None
+    return after_drain - statistics.median(before)
 
 
 def _alive_after_drain(run: Run, forced: Series) -> float | None:

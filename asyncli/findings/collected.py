@@ -140,14 +140,32 @@ def heap_of_a_part(
 
 
 @finding("collections_forced", "info")
-def collections_forced(collections: int, longest_s: float) -> str:
+def collections_forced(
+    collections: int,
+    longest_s: float,
+    alive_bytes: float | None = None,
+    added_bytes: float | None = None,
+) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
     heap's goal are to be measured in another run.
+
+    ``alive_bytes``: what was alive after the drain beyond what was before the first connect, if
+    that is more than a tenth of ``added_bytes``, the most that the run had added: a leak, a cache,
+    or what the first use of the program loads. null: it is less, or unknown.
     """
-    return (
+    evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
         f"longest took {format_duration(longest_s)}, and heartbeats waited for it"
+    )
+    if alive_bytes is None or added_bytes is None:
+        return Words(evidence)
+    return Words(
+        f"{evidence}; {format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run "
+        "added to what is alive in it were still alive after the drain: no connection held them, "
+        "and they are no garbage",
+        "run again on the same process: code and tables of the first use come once, a cache fills "
+        "up, and a leak comes again",
     )
 
 

@@ -70,19 +70,29 @@ def heap_answer(summary: Summary) -> str:
     """
     cost = summary.cost
     server = server_name(summary)
+    stays = _of_what_stays(summary)
     unknown = heap_unknown(summary)
     if unknown is not None:
-        return as_doubt(unknown, with_remedy(summary, unknown))
+        return as_doubt(unknown, with_remedy(summary, unknown)) + stays
     if not cost.live:
         return ""
     in_stacks = ""
     if cost.stacks:
         in_stacks = f", and {with_error(cost.stacks)} in its stacks"
     alive = f"Alive in the heap of {server}: {with_error(cost.live)} a connection{in_stacks}."
+    alive += stays
     if not cost.at_goal or cost.server_user is None:
         return alive
     # With its goal the answer has begun.
     return f"{alive} Resident while the heap was filling: {with_error(cost.server_user)}."
+
+
+def _of_what_stays(summary: Summary) -> str:
+    """The sentence, after a space, of what is alive after the drain; "" if that is little."""
+    collected = summary.finding("collections_forced")
+    if collected is None or collected.fields.get("alive_bytes") is None:
+        return ""
+    return f" {with_remedy(summary, collected)}"
 
 
 def _of_untested(summary: Summary) -> str:

@@ -207,10 +207,11 @@ def test_no_interval_is_zero() -> None:
 def test_a_half_width_stands_for_no_lopsided_interval() -> None:
     """What ± says, from 14,000 to 38,000 B, is not what is known."""
     lopsided = Cost(26_000.0, (10_113.0, 33_155.0), 0.0, "", 9)
-    assert with_error(lopsided) == "between 10,113 and 33,155 B"
-    assert each_with_error(lopsided) == "10,113 to 33,155 B"
-    assert with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
-    assert each_with_error(Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)) == "26,000 B ± 1,100"
+    nearly_even = Cost(26_000.0, (25_000.0, 27_200.0), 0.0, "", 9)
+    for text in (with_error, each_with_error):
+        assert "±" not in text(lopsided)
+        assert all(end in text(lopsided) for end in ("10,113", "33,155"))
+        assert "±" in text(nearly_even)
 
 
 def test_an_unexplained_rest_is_not_sold_as_cost() -> None:
