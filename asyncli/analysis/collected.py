@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.bends import Sampled
-from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, HALF, PART, WORTH_TELLING
 from asyncli.analysis.regression import FEWEST_POINTS, Point, regress
 from asyncli.analysis.slope import (
     OTHERS_INTO_HOLD_S,
@@ -132,7 +132,10 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     live = _line(run, [*_before_connects(run), *seen.live])
     if live is None:
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
+        has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
+        unknown = findings.live_unknown(
+            len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
+        )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     return HeapCosts(live, _by_fit(stacks), _with_all_beside(run, _line(run, seen.at_goal)))
 
@@ -262,9 +265,30 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(readings), rising, kind, forced=True, most_bytes=upper)
+        unknown = findings.live_unknown(
+            len(readings),
+            rising,
+            kind,
+            forced=True,
+            most_bytes=upper,
+            plateaus=run.plan.plateaus,
+            others=_others_at(run, readings),
+        )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
+
+
+def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
+    """The most connections that other clients had at the server when its heap was read, by the
+    kernel's count; 0 if it is not known, or less than half of this run's.
+    """
+    count = run.series(metrics.SERVER_SOCKETS)
+    most = 0.0
+    for reading in readings:
+        most = max(most, (count.at(reading.t_s) or 0.0) - (run.held.at(reading.t_s) or 0.0))
+    if most < HALF * max(run.held.values):
+        return 0
+    return round(most)
 
 
 def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:

@@ -22,6 +22,7 @@ _ASKED_BY = {
 _GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
+_PLATEAUS_OF_A_LINE = 5
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -37,15 +38,32 @@ def collect_flags(kind: str) -> str:
 
 @finding("live_unknown", "info")
 def live_unknown(
-    collections: int, rising: int, kind: str, forced: bool, most_bytes: float | None = None
+    collections: int,
+    rising: int,
+    kind: str,
+    forced: bool,
+    most_bytes: float | None = None,
+    plateaus: int = 0,
+    has_failed: bool = False,
+    others: int = 0,
 ) -> Words:
     """What is alive in a collected heap is known only right after a collection, and too few came;
     or what was alive did not rise with the connections.
 
     ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
     ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
-    ``most_bytes``: what was alive for each connection at most, where it did not rise with them.
+    ``most_bytes``: what was alive for each connection at most, where it did not rise with them;
+    ``plateaus``: of the ramp; ``has_failed``: collections were asked for in vain;
+    ``others``: the most connections that other clients had at the server in a collection.
     """
+    if most_bytes is not None and others:
+        return Words(
+            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
+            "for: other clients had up to "
+            f"{format_many(others, 'connection')} at the server then, and what is alive is theirs "
+            "too",
+            "stop the other clients of this server, and run again",
+        )
     if most_bytes is not None:
         return Words(
             f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
@@ -55,10 +73,13 @@ def live_unknown(
             "more of them",
         )
     if forced:
+        remedy = "let the ramp rest, so that more come between: --plateaus 5"
+        if plateaus >= _PLATEAUS_OF_A_LINE:
+            remedy = "let each rest be longer than a collection takes (--plateau-rest)"
         return Words(
             f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
             f"for, {format_count(rising)} of them before all connections were open",
-            "let the ramp rest, so that more come between: --plateaus 5",
+            remedy,
         )
     remedy = (
         "hold more connections, which fill the heap more often: a line needs three collections, "
@@ -66,6 +87,8 @@ def live_unknown(
     )
     asking = collect_flags(kind) or BY_COMMAND
     by_asking = f"ask for collections ({asking})"
+    if has_failed:
+        by_asking = "mend what made the collections fail that were asked for"
     remedy = f"{by_asking}, or {remedy}"
     if not collections and kind == "jvm":
         # Its old generation is collected when that is full, which it may never be.

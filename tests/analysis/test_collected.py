@@ -111,10 +111,8 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert heap.live is None
     asked, unknown = heap.findings
     assert asked.code == "collections_forced"
-    assert (unknown.code, unknown.fields) == (
-        "live_unknown",
-        {"collections": 2, "rising": 0, "kind": "", "forced": True, "most_bytes": None},
-    )
+    assert unknown.code == "live_unknown"
+    assert (unknown.fields["collections"], unknown.fields["rising"], unknown.fields["most_bytes"]) == (2, 0, None)
     assert unknown.remedy.endswith("--plateaus 5")
 
 
@@ -145,6 +143,31 @@ def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s:
     else:
         assert high - low < 0.2 * each
         assert known.heap.live.not_freed < 0.02 * each
+
+
+@pytest.mark.parametrize("others", [0, 2_000])
+def test_the_connections_of_other_clients_hide_what_is_alive(others: int) -> None:
+    """They came in the ramp and were gone at its end: what rose with this run's connections fell with theirs."""
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=30.0)
+    rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
+    asked = [run.first_connect_s - 1.5, *rests, run.stop_s - 1.0]
+    for sample in run.samples:
+        theirs = others * (run.first_connect_s < sample.t_s < rests[2])
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+        sample.values[metrics.SERVER_SOCKETS] = theirs + (run.held.at(sample.t_s) or 0.0)
+    for number, place in enumerate(asked):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: 4e6 + 1e6 * (number in (1, 2, 3)), metrics.RUNTIME_FORCED_S: 0.01}
+    [unknown] = [finding for finding in heap_of(run).findings if finding.code == "live_unknown"]
+    assert unknown.fields["others"] == others
+    assert ("other clients" in unknown.remedy) == (others > 0)
+
+
+@pytest.mark.parametrize(("plateaus", "flag"), [(0, "--plateaus"), (5, "--plateau-rest")])
+def test_a_remedy_is_not_what_the_run_did(plateaus: int, flag: str) -> None:
+    assert flag in live_unknown(2, 0, "go", forced=True, plateaus=plateaus).remedy
+    assert "--collect" in live_unknown(2, 0, "go", forced=False).remedy
+    assert "--collect" not in live_unknown(2, 0, "go", forced=False, has_failed=True).remedy
 
 
 @pytest.mark.parametrize("kept", [0.0, 1.0])
