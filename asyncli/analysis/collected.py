@@ -283,12 +283,13 @@ def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
     kernel's count; 0 if it is not known, or less than half of this run's.
     """
     count = run.series(metrics.SERVER_SOCKETS)
-    most = 0.0
+    most_others = 0.0
     for reading in readings:
-        most = max(most, (count.at(reading.t_s) or 0.0) - (run.held.at(reading.t_s) or 0.0))
-    if most < HALF * max(run.held.values):
+        others = (count.at(reading.t_s) or 0.0) - (run.held.at(reading.t_s) or 0.0)
+        most_others = max(most_others, others)
+    if most_others < HALF * max(run.held.values):
         return 0
-    return round(most)
+    return round(most_others)
 
 
 def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:

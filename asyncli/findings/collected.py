@@ -56,31 +56,10 @@ def live_unknown(
     ``plateaus``: of the ramp; ``has_failed``: collections were asked for in vain;
     ``others``: the most connections that other clients had at the server in a collection.
     """
-    if most_bytes is not None and others:
-        return Words(
-            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
-            "for: other clients had up to "
-            f"{format_many(others, 'connection')} at the server then, and what is alive is theirs "
-            "too",
-            "stop the other clients of this server, and run again",
-        )
     if most_bytes is not None:
-        return Words(
-            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
-            "for: what was alive after them did not rise with the connections (by at most "
-            f"{format_bytes(most_bytes)} for each)",
-            "see that --collect asks the process that holds the connections; where it does, hold "
-            "more of them",
-        )
+        return _did_not_rise(collections, most_bytes, others)
     if forced:
-        remedy = "let the ramp rest, so that more come between: --plateaus 5"
-        if plateaus >= _PLATEAUS_OF_A_LINE:
-            remedy = "let each rest be longer than a collection takes (--plateau-rest)"
-        return Words(
-            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
-            f"for, {format_count(rising)} of them before all connections were open",
-            remedy,
-        )
+        return _forced_too_few(collections, rising, plateaus)
     remedy = (
         "hold more connections, which fill the heap more often: a line needs three collections, "
         "some of them while connections are opened"
@@ -104,6 +83,35 @@ def live_unknown(
     return Words(
         f"{_CANNOT_BE_TOLD}: {format_many(rising, 'collection')} came while connections were "
         f"opened, and {format_count(collections - rising)} at other times",
+        remedy,
+    )
+
+
+def _did_not_rise(collections: int, most_bytes: float, others: int) -> Words:
+    unknown = (
+        f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked for"
+    )
+    if others:
+        return Words(
+            f"{unknown}: other clients had up to {format_many(others, 'connection')} at the server "
+            "then, and what is alive is theirs too",
+            "stop the other clients of this server, and run again",
+        )
+    return Words(
+        f"{unknown}: what was alive after them did not rise with the connections (by at most "
+        f"{format_bytes(most_bytes)} for each)",
+        "see that --collect asks the process that holds the connections; where it does, hold "
+        "more of them",
+    )
+
+
+def _forced_too_few(collections: int, rising: int, plateaus: int) -> Words:
+    remedy = "let the ramp rest, so that more come between: --plateaus 5"
+    if plateaus >= _PLATEAUS_OF_A_LINE:
+        remedy = "let each rest be longer than a collection takes (--plateau-rest)"
+    return Words(
+        f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked for, "
+        f"{format_count(rising)} of them before all connections were open",
         remedy,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.model.metrics import PAGE
 from asyncli.model.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
 from asyncli.model.units import format_duration, format_many
 
@@ -162,7 +163,7 @@ def watcher_failed(
 
 
 # Metrics that the server itself says.
-_SAID_BY_SERVER = ("runtime.", "page.", "status.")
+_SAID_BY_SERVER = ("runtime.", PAGE, "status.")
 
 
 @finding("sample_refused", "warning")

@@ -21,6 +21,7 @@ from asyncli.collect.clocks import Exchange
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_pages import parse_page
 from asyncli.findings.run import sample_refused
+from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 
@@ -122,7 +123,7 @@ def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> No
 
 
 def test_an_impossible_number_of_the_servers_page_is_the_pages() -> None:
-    assert "page" in sample_refused("runtime.collected_at_s", 1e300).remedy
+    assert "page" in sample_refused(metrics.RUNTIME_COLLECTED_AT_S, 1e300).remedy
 
 
 def test_an_impossible_agent_clock_is_refused() -> None:

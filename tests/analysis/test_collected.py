@@ -119,30 +119,30 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
 @pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
 def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s: float) -> None:
     """In a ladder, time and connections rise together, and a short hold does not exclude growth: what the drain frees does."""
-    each = 3_000.0
+    per_connection = 3_000.0
     run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=3.0, noise=0.01)
     stop_s = run.stop_s
     rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
     for number, place in enumerate([run.first_connect_s - 1.5, *rests, stop_s - 1.0, stop_s + 4.0, stop_s + 5.0]):
         sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
         leaked = leak_per_s * max(0.0, sample.t_s - run.first_connect_s)
-        alive = 4e6 + 5_000 * (number % 2) + each * (run.held.at(sample.t_s) or 0.0) + leaked
+        alive = 4e6 + 5_000 * (number % 2) + per_connection * (run.held.at(sample.t_s) or 0.0) + leaked
         sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
     for sample in run.samples:
         sample.values[metrics.SERVER_PROCESSES] = 1.0
         sample.values[metrics.SERVER_PSS_BYTES] += 50e3 * (run.held.at(sample.t_s) or 0.0)
     known = analyse(run).costs
     low, high = known.heap.live.ci95
-    assert low <= each <= high
+    assert low <= per_connection <= high
     [asked] = known.heap.findings
     assert (asked.fields["alive_bytes"] is not None) == (leak_per_s > 0) == bool(asked.remedy)
     if leak_per_s:
         not_freed = known.heap.live.not_freed
-        assert not_freed > 2 * each
+        assert not_freed > 2 * per_connection
         assert known.server_user.ci95[0] == pytest.approx(costs(run).server_user.ci95[0] - not_freed)
     else:
-        assert high - low < 0.2 * each
-        assert known.heap.live.not_freed < 0.02 * each
+        assert high - low < 0.2 * per_connection
+        assert known.heap.live.not_freed < 0.02 * per_connection
 
 
 @pytest.mark.parametrize("others", [0, 2_000])
@@ -152,9 +152,9 @@ def test_the_connections_of_other_clients_hide_what_is_alive(others: int) -> Non
     rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
     asked = [run.first_connect_s - 1.5, *rests, run.stop_s - 1.0]
     for sample in run.samples:
-        theirs = others * (run.first_connect_s < sample.t_s < rests[2])
+        of_others = others * (run.first_connect_s < sample.t_s < rests[2])
         sample.values[metrics.SERVER_PROCESSES] = 1.0
-        sample.values[metrics.SERVER_SOCKETS] = theirs + (run.held.at(sample.t_s) or 0.0)
+        sample.values[metrics.SERVER_SOCKETS] = of_others + (run.held.at(sample.t_s) or 0.0)
     for number, place in enumerate(asked):
         sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
         sample.values |= {metrics.RUNTIME_FORCED_BYTES: 4e6 + 1e6 * (number in (1, 2, 3)), metrics.RUNTIME_FORCED_S: 0.01}
