@@ -205,8 +205,10 @@ def collections_forced(
     "warning",
     "make a collection possible, or leave --collect out",
 )
-def collection_failed(why: str) -> str:
+def collection_failed(why: str, before_run: bool = False) -> str:
     """The server's runtime could not be asked for a collection, or nothing showed that it made one.
-    The run goes on without them.
+    The run goes on without them. ``before_run``: a check found that it cannot be asked.
     """
+    if before_run:
+        return f"a soak could ask for no collection of the server's heap: {why}"
     return f"asyncli asked for no more collections of the server's heap: {why}"
