@@ -33,6 +33,17 @@ class Ceiling(msgspec.Struct):
         return float(f"{number:.{digits}g}")
 
 
+# Of numbers below it a whole one has less than two digits.
+_TWO_DIGITS = 10
+
+
+def _end(value: float, high: float) -> str:
+    """The end of an interval: whole numbers, or two digits of an interval up to less than ten."""
+    if abs(high) < _TWO_DIGITS:
+        return f"{value:.2g}"
+    return f"{value:,.0f}"
+
+
 class Space(msgspec.Struct, frozen=True):
     """What connections may take of a resource, in ``unit``, and how that was computed."""
 
@@ -56,12 +67,8 @@ class Space(msgspec.Struct, frozen=True):
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
-            return Ceiling(
-                name,
-                None,
-                None,
-                f"{how}: its interval, {low:,.0f} to {high:,.0f} {self.unit}, {why}",
-            )
+            interval = f"{_end(low, high)} to {_end(high, high)} {self.unit}"
+            return Ceiling(name, None, None, f"{how}: its interval, {interval}, {why}")
         return Ceiling(
             name,
             math.floor(self.size / slope),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from asyncli.analysis.slope import Cost
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
+from asyncli.model.units import format_each
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
     as_doubt,
@@ -22,7 +23,6 @@ from asyncli.report.answer import (
     with_remedy,
 )
 from asyncli.report.format import (
-    bytes_each,
     capitalised,
     is_unknown,
     with_error,
@@ -340,7 +340,7 @@ def _left_over(residual: Cost | None) -> str:
     """Memory is not left over below zero: then the parts exceed the total, within its error."""
     if residual is None or residual.bytes_per_connection >= 0:
         return "left over"
-    excess = bytes_each(-residual.bytes_per_connection)
+    excess = format_each(-residual.bytes_per_connection)
     return f"left over (the parts exceed the total by {excess}, which is within its error)"
 
 
