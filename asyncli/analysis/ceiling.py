@@ -33,15 +33,11 @@ class Ceiling(msgspec.Struct):
         return float(f"{number:.{digits}g}")
 
 
-# Of numbers below it a whole one has less than two digits.
-_TWO_DIGITS = 10
-
-
-def _end(value: float, high: float) -> str:
-    """The end of an interval: whole numbers, or two digits of an interval up to less than ten."""
-    if abs(high) < _TWO_DIGITS:
-        return f"{value:.2g}"
-    return f"{value:,.0f}"
+def _ends(low: float, high: float) -> str:
+    """The ends of an interval: whole numbers, or two digits where those would be the same."""
+    if round(low) == round(high):
+        return f"{low:.2g} to {high:.2g}"
+    return f"{low:,.0f} to {high:,.0f}"
 
 
 class Space(msgspec.Struct, frozen=True):
@@ -67,7 +63,7 @@ class Space(msgspec.Struct, frozen=True):
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
-            interval = f"{_end(low, high)} to {_end(high, high)} {self.unit}"
+            interval = f"{_ends(low, high)} {self.unit}"
             return Ceiling(name, None, None, f"{how}: its interval, {interval}, {why}")
         return Ceiling(
             name,
