@@ -33,6 +33,13 @@ class Ceiling(msgspec.Struct):
         return float(f"{number:.{digits}g}")
 
 
+def _ends(low: float, high: float) -> str:
+    """The ends of an interval: whole numbers, or two digits where those would be the same."""
+    if round(low) == round(high):
+        return f"{low:.2g} to {high:.2g}"
+    return f"{low:,.0f} to {high:,.0f}"
+
+
 class Space(msgspec.Struct, frozen=True):
     """What connections may take of a resource, in ``unit``, and how that was computed."""
 
@@ -56,12 +63,8 @@ class Space(msgspec.Struct, frozen=True):
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {format_share(SURE)}"
-            return Ceiling(
-                name,
-                None,
-                None,
-                f"{how}: its interval, {low:,.0f} to {high:,.0f} {self.unit}, {why}",
-            )
+            interval = f"{_ends(low, high)} {self.unit}"
+            return Ceiling(name, None, None, f"{how}: its interval, {interval}, {why}")
         return Ceiling(
             name,
             math.floor(self.size / slope),

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.bends import Sampled
-from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, HALF, PART, WORTH_TELLING
 from asyncli.analysis.regression import FEWEST_POINTS, Point, regress
 from asyncli.analysis.slope import (
     OTHERS_INTO_HOLD_S,
@@ -144,7 +144,10 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     live = _line(run, [*_before_connects(run), *seen.live])
     if live is None:
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(seen.live), seen.rising, kind, forced=False)
+        has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
+        unknown = findings.live_unknown(
+            len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
+        )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     return HeapCosts(live, _by_fit(stacks), _with_all_beside(run, _line(run, seen.at_goal)))
 
@@ -251,7 +254,7 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
     plateau and at the hold's end. They keep the heap from its goal, so that is not told.
     """
     longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
-    asked_for = findings.collections_forced(len(forced), longest_s)
+    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
     processes = _most_processes(run)
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
     if processes > 1 and not says_descriptors:
@@ -274,9 +277,31 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
         kind = run.place.server_runtime.kind
-        unknown = findings.live_unknown(len(readings), rising, kind, forced=True, most_bytes=upper)
+        unknown = findings.live_unknown(
+            len(readings),
+            rising,
+            kind,
+            forced=True,
+            most_bytes=upper,
+            plateaus=run.plan.plateaus,
+            others=_others_at(run, readings),
+        )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
+
+
+def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
+    """The most connections that other clients had at the server when its heap was read, by the
+    kernel's count; 0 if it is not known, or less than half of this run's.
+    """
+    count = run.series(metrics.SERVER_SOCKETS)
+    most_others = 0.0
+    for reading in readings:
+        others = (count.at(reading.t_s) or 0.0) - (run.held.at(reading.t_s) or 0.0)
+        most_others = max(most_others, others)
+    if most_others < HALF * max(run.held.values):
+        return 0
+    return round(most_others)
 
 
 def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
@@ -293,6 +318,33 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     points += [Point(*reading) for reading in at_rest]
     how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
     return _by_points(points, how, len(readings), forced=True)
+
+
+def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | None]:
+    """What is alive after the drain beyond what was before the first connect, and the most that the
+    run had added (bytes); None where the first is unknown, or little of the second.
+    """
+    stays = stays_alive(run)
+    if stays is None:
+        return None, None
+    before = statistics.median(forced.between(-math.inf, run.first_connect_s).values)
+    with_connections = forced.between(run.first_connect_s, run.stop_s).values
+    added = max(with_connections, default=before) - before
+    if stays <= PART * added:
+        return None, None
+    return stays, added
+
+
+def stays_alive(run: Run) -> float | None:
+    """By how much more (bytes) is alive after the drain than was before the first connect, each
+    just after a collection that asyncli asked for; None where that is not known.
+    """
+    forced = run.series(metrics.RUNTIME_FORCED_BYTES)
+    before = forced.between(-math.inf, run.first_connect_s).values
+    after_drain = _alive_after_drain(run, forced)
+    if not before or after_drain is None:
+        return None
+    return after_drain - statistics.median(before)
 
 
 def _alive_after_drain(run: Run, forced: Series) -> float | None:

@@ -12,7 +12,7 @@ difference counts only if at least half of it is in parts that they do not chang
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -499,6 +499,7 @@ _WHERE = (
     "urls",
     "status_url",
     "server_metrics",
+    "metrics_map",
     "server_pid",
     "server_pidfile",
     "server_name",
@@ -556,7 +557,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
         findings += _caveats(run)
     sysctls = [key for key in by_key if key.startswith("sysctls.")]
     for entry, differences in (
-        (comparison.compare_plan, of(filter(is_of_plan, by_key))),
+        (comparison.compare_plan, _of_plans(of(filter(is_of_plan, by_key)), of(_SERVERS))),
         (comparison.compare_host, of([*HOST, "local"])),
         (comparison.compare_asyncli, of(OURS)),
         (comparison.compare_sysctls, of(sysctls)),
@@ -569,6 +570,22 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
         label = runs[0].facts.get("server.label") or "the server"
         findings.append(comparison.compare_same(label, is_config_known))
     return sorted(findings, key=lambda finding: _BY_SEVERITY.index(finding.severity))
+
+
+# Facts by which two servers are different programs.
+_SERVERS = ("server.label", "server.exe")
+
+
+def _of_plans(
+    plans: Mapping[str, list[Any]], servers: Mapping[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """What differs between the plans, but for how different programs are asked for collections:
+    each runtime has a way of its own, and none can be repeated with that of the other.
+    """
+    differs = dict(plans)
+    if servers and None not in differs.get("plan.collect", [None]):
+        del differs["plan.collect"]
+    return differs
 
 
 def is_of_plan(key: str) -> bool:

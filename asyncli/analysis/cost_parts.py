@@ -65,6 +65,18 @@ class Costs(msgspec.Struct):
         }
         return by_name[name]
 
+    def written(self, name: str) -> Cost | None:
+        """The cost ``name`` for a document: where it is hidden, the middle of its interval is no
+        measurement, and puts the line anywhere; but no memory is below zero without connections.
+        The residual, a difference of memories, may be.
+        """
+        cost = self.cost_of(name)
+        if cost is None or name == "residual" or is_measured(self, name):
+            return cost
+        if cost.fixed_bytes >= 0:
+            return cost
+        return msgspec.structs.replace(cost, fixed_bytes=0.0)
+
     def rising(self, *names: str) -> list[str]:
         """Which of these costs are more for the last connections than for all on average."""
         rising = []

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.collected import live_over_time
+from asyncli.analysis.collected import live_over_time, stays_alive
 from asyncli.analysis.constants import FEWEST, MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.generations import generations
@@ -140,7 +140,8 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
         if _is_reported(name, by_name):
             limit = _limit_of_filling_heap(run, name, by_name)
             kind = run.place.server_runtime.kind
-            findings.append(_grows(name, drift, available, run.hold.length_s, limit, kind))
+            alive = _alive_as_much(run, name, drift)
+            findings.append(_grows(name, drift, available, run.hold.length_s, limit, kind, alive))
     unknown = {name: drift for name, drift in by_name.items() if drift.bytes_per_hour is None}
     if unknown:
         points = max(drift.points for drift in unknown.values())
@@ -655,6 +656,19 @@ def _limit_of_filling_heap(
     return limit if max(memory.values) < limit else None
 
 
+def _alive_as_much(run: Run, name: MetricName, drift: Drift) -> float | None:
+    """What stayed alive in the server's heap after the drain (bytes), if it is as much as the
+    server's memory grew in the hold: then that is no garbage. None of other memory, and where it
+    is less, or unknown.
+    """
+    alive = stays_alive(run)
+    if name != "server_user" or alive is None:
+        return None
+    seconds = (drift.to_s or 0.0) - (drift.from_s or 0.0)
+    grown = (drift.bytes_per_hour or 0.0) * seconds / 3600
+    return alive if alive >= grown else None
+
+
 def _grows(
     name: MetricName,
     drift: Drift,
@@ -662,6 +676,7 @@ def _grows(
     hold_s: float,
     heap_limit: float | None,
     kind: str,
+    alive_bytes: float | None,
 ) -> Finding:
     from_s = drift.from_s or 0.0
     to_s = drift.to_s or 0.0
@@ -683,4 +698,5 @@ def _grows(
         long_hold_s,
         heap_limit,
         kind,
+        alive_bytes,
     )

@@ -274,6 +274,8 @@ def _of_host(
     listing_before = statistics.median(listing.values) if listing.values else 0.0
     room = room.less_once(total.fixed_bytes - _level(used) + listing_before)
     how = f"{where}: {room.how}, by {total.bytes_per_connection:,.0f} B a connection in all"
+    if total.bytes_per_connection <= 0:
+        how = f"{where}: {room.how}, and what a connection takes in all is hidden"
     if is_listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)

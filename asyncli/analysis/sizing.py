@@ -222,7 +222,7 @@ def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPa
             name, None, None, None, None, costs.unknown.get(name, "it was not measured")
         )
     if costs.rising(name) and connections > max(costs.fits[name].n):
-        why = "it rises with the connections, and nobody knows how far"
+        why = "each further connection costs more, and how much is unknown beyond those of the run"
         return SizedPart(name, None, None, None, None, why)
     if not is_measured(costs, name):
         at_most = times * (max(0.0, cost.fixed_bytes) + cost.ci95[1] * connections)

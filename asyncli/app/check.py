@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from asyncli import preflight
+from asyncli.app.forced_collections import cannot_collect
 from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens
 from asyncli.collect.locate import ServerFacts
@@ -236,6 +237,9 @@ async def check(
             # A server that does not run has no processes to know.
             unknown = server_processes_unknown.code
             findings = [missing, *(finding for finding in findings if finding.code != unknown)]
+        unasked = await asyncio.to_thread(cannot_collect, plan, examined.server)
+        if unasked is not None and missing is None:
+            findings.append(unasked)
         several = sampler.several_servers()
         if several is not None:
             findings.append(several)

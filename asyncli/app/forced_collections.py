@@ -182,9 +182,7 @@ class ForcedCollections:
         if self._by_agent is not None:
             return self._by_agent
         if self._server.pid is None:
-            raise PeerError(
-                "--collect auto: the server's process is unknown; name it with --server-pid"
-            )
+            raise _process_unknown()
         if not self._longest_s:
             await self._require_small_heap()
         return by_runtime(self._server.runtime.kind, self._server.pid)
@@ -201,11 +199,7 @@ class ForcedCollections:
         if answering.answerer is Answerer.SERVER:
             return
         if answering.answerer is Answerer.ANOTHER:
-            raise PeerError(
-                f"--collect {masked_page(self._plan.collect or '')} is answered by "
-                f"{answering.name} (pid {answering.pid}), which is not the server's process; "
-                "name a page of the server's own process"
-            )
+            raise _answered_by_another(self._plan.collect or "", answering)
         page = await self._page_after(before)
         if counts_collections(page) and not shows_collection(before, page):
             raise _not_collected()
@@ -236,6 +230,46 @@ class ForcedCollections:
             await asyncio.sleep(_COUNTED_WITHIN_S)
             page = (await self._read_all()).values
         return page
+
+
+def cannot_collect(plan: Plan, server: ServerFacts) -> Finding | None:
+    """A finding of why a soak of this plan cannot ask for collections, as far as that is known
+    before it asks; None where nothing is known to be in the way. Blocking.
+
+    An agent's server is on another host, where only the agent can tell.
+    """
+    if plan.collect is None or plan.agent is not None:
+        return None
+    try:
+        _require_answerer(plan, plan.collect, server)
+    except PeerError as error:
+        return collection_failed(str(error), before_run=True)
+    return None
+
+
+def _require_answerer(plan: Plan, collect: str, server: ServerFacts) -> None:
+    if collect != "auto" and plan.server_metrics:
+        # Another process may collect, and the server's page count it.
+        return
+    if collect != "auto":
+        answering = answering_at(collect, server.pids)
+        if answering.answerer is Answerer.ANOTHER:
+            raise _answered_by_another(collect, answering)
+        return
+    if server.pid is None:
+        raise _process_unknown()
+    by_runtime(server.runtime.kind, server.pid)
+
+
+def _process_unknown() -> PeerError:
+    return PeerError("--collect auto: the server's process is unknown; name it with --server-pid")
+
+
+def _answered_by_another(url: str, answering: Answering) -> PeerError:
+    return PeerError(
+        f"--collect {masked_page(url)} is answered by {answering.name} (pid {answering.pid}), "
+        "which is not the server's process; name a page of the server's own process"
+    )
 
 
 def _not_collected() -> PeerError:

@@ -107,14 +107,19 @@ class Recorder:
         self.show(lambda observer: observer.sample(sample))
 
     def _without_impossible(self, sample: Sample) -> Sample:
-        """The sample without values that no host can have; the first of a run is a finding."""
+        """The sample without values that no host can have; the first such sample of a run is
+        a finding."""
         possible = {}
+        refused = []
         for name, value in sample.values.items():
             if 0 <= value <= min(MOST, greatest(name)):
                 possible[name] = value
-            elif not self._refused_sample:
-                self._refused_sample = True
-                self.finding(sample_refused(name, value))
+            else:
+                refused.append(name)
+        if refused and not self._refused_sample:
+            self._refused_sample = True
+            first, *also = refused
+            self.finding(sample_refused(first, sample.values[first], also))
         return Sample(sample.t_s, possible)
 
     def _hide_secrets(self, counts: ProtocolCounts) -> None:

@@ -22,6 +22,7 @@ _ASKED_BY = {
 _GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
+_PLATEAUS_OF_A_LINE = 5
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -37,35 +38,36 @@ def collect_flags(kind: str) -> str:
 
 @finding("live_unknown", "info")
 def live_unknown(
-    collections: int, rising: int, kind: str, forced: bool, most_bytes: float | None = None
+    collections: int,
+    rising: int,
+    kind: str,
+    forced: bool,
+    most_bytes: float | None = None,
+    plateaus: int = 0,
+    has_failed: bool = False,
+    others: int = 0,
 ) -> Words:
     """What is alive in a collected heap is known only right after a collection, and too few came;
     or what was alive did not rise with the connections.
 
     ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
     ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
-    ``most_bytes``: what was alive for each connection at most, where it did not rise with them.
+    ``most_bytes``: what was alive for each connection at most, where it did not rise with them;
+    ``plateaus``: of the ramp; ``has_failed``: collections were asked for in vain;
+    ``others``: the most connections that other clients had at the server in a collection.
     """
     if most_bytes is not None:
-        return Words(
-            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
-            "for: what was alive after them did not rise with the connections (by at most "
-            f"{format_bytes(most_bytes)} for each)",
-            "see that --collect asks the process that holds the connections; where it does, hold "
-            "more of them",
-        )
+        return _did_not_rise(collections, most_bytes, others)
     if forced:
-        return Words(
-            f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked "
-            f"for, {format_count(rising)} of them before all connections were open",
-            "let the ramp rest, so that more come between: --plateaus 5",
-        )
+        return _forced_too_few(collections, rising, plateaus)
     remedy = (
         "hold more connections, which fill the heap more often: a line needs three collections, "
         "some of them while connections are opened"
     )
     asking = collect_flags(kind) or BY_COMMAND
     by_asking = f"ask for collections ({asking})"
+    if has_failed:
+        by_asking = "mend what made the collections fail that were asked for"
     remedy = f"{by_asking}, or {remedy}"
     if not collections and kind == "jvm":
         # Its old generation is collected when that is full, which it may never be.
@@ -81,6 +83,35 @@ def live_unknown(
     return Words(
         f"{_CANNOT_BE_TOLD}: {format_many(rising, 'collection')} came while connections were "
         f"opened, and {format_count(collections - rising)} at other times",
+        remedy,
+    )
+
+
+def _did_not_rise(collections: int, most_bytes: float, others: int) -> Words:
+    unknown = (
+        f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked for"
+    )
+    if others:
+        return Words(
+            f"{unknown}: other clients had up to {format_many(others, 'connection')} at the server "
+            "then, and what is alive is theirs too",
+            "stop the other clients of this server, and run again",
+        )
+    return Words(
+        f"{unknown}: what was alive after them did not rise with the connections (by at most "
+        f"{format_bytes(most_bytes)} for each)",
+        "see that --collect asks the process that holds the connections; where it does, hold "
+        "more of them",
+    )
+
+
+def _forced_too_few(collections: int, rising: int, plateaus: int) -> Words:
+    remedy = "let the ramp rest, so that more come between: --plateaus 5"
+    if plateaus >= _PLATEAUS_OF_A_LINE:
+        remedy = "let each rest be longer than a collection takes (--plateau-rest)"
+    return Words(
+        f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked for, "
+        f"{format_count(rising)} of them before all connections were open",
         remedy,
     )
 
@@ -140,14 +171,32 @@ def heap_of_a_part(
 
 
 @finding("collections_forced", "info")
-def collections_forced(collections: int, longest_s: float) -> str:
+def collections_forced(
+    collections: int,
+    longest_s: float,
+    alive_bytes: float | None = None,
+    added_bytes: float | None = None,
+) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
     heap's goal are to be measured in another run.
+
+    ``alive_bytes``: what was alive after the drain beyond what was before the first connect, if
+    that is more than a tenth of ``added_bytes``, the most that the run had added: a leak, a cache,
+    or what the first use of the program loads. null: it is less, or unknown.
     """
-    return (
+    evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
         f"longest took {format_duration(longest_s)}, and heartbeats waited for it"
+    )
+    if alive_bytes is None or added_bytes is None:
+        return Words(evidence)
+    return Words(
+        f"{evidence}; {format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run "
+        "added to what is alive in it were still alive after the drain: no connection held them, "
+        "and they are no garbage",
+        "run again on the same process: code and tables of the first use come once, a cache fills "
+        "up, and a leak comes again",
     )
 
 
@@ -156,8 +205,10 @@ def collections_forced(collections: int, longest_s: float) -> str:
     "warning",
     "make a collection possible, or leave --collect out",
 )
-def collection_failed(why: str) -> str:
+def collection_failed(why: str, before_run: bool = False) -> str:
     """The server's runtime could not be asked for a collection, or nothing showed that it made one.
-    The run goes on without them.
+    The run goes on without them. ``before_run``: a check found that it cannot be asked.
     """
+    if before_run:
+        return f"a soak could ask for no collection of the server's heap: {why}"
     return f"asyncli asked for no more collections of the server's heap: {why}"

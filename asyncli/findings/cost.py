@@ -10,6 +10,7 @@ from asyncli.findings.collected import collect_flags
 from asyncli.model.units import (
     format_bytes,
     format_count,
+    format_each,
     format_many,
     format_measured,
     format_share,
@@ -115,7 +116,7 @@ def processes_rise(bytes_per_connection: float, freed: bool) -> str:
     connection, or have nothing to do with it: the cost of the whole host, and the residual, reach
     from the host without that memory to the host with it. ``freed``: they freed it.
     """
-    memory = f"{bytes_per_connection:,.0f} B a connection"
+    memory = f"{format_each(bytes_per_connection)} a connection"
     if freed:
         return (
             f"other processes freed {memory}, and whether they work for the server is unknown: the "

@@ -62,12 +62,15 @@ def drift_grows(
     long_hold_s: float | None,
     heap_limit_bytes: float | None,
     kind: str,
+    alive_bytes: float | None = None,
 ) -> Words:
     """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of
     the slopes between any two points of the hold (Theil-Sen), with its 95 % interval.
     ``bytes_per_request``: the same per answered heartbeat. ``long_hold_s``: a hold that would tell
     a leak from memory that is freed later; None: this one does. ``heap_limit_bytes``: of the
-    collected heap (None: unknown, or the server takes more); ``kind``: its runtime. An info if all
+    collected heap (None: unknown, or the server takes more); ``kind``: its runtime;
+    ``alive_bytes``: what stayed alive after the drain, where that is as much as grew (None: it is
+    not, or unknown): then no garbage grew. An info if all
     of the server's memory is less than the limit of its collected heap.
     """
     if heap_limit_bytes is not None:
@@ -88,6 +91,12 @@ def drift_grows(
     if bytes_per_request is not None:
         digits = ",.0f" if bytes_per_request >= 10 else ".2g"
         evidence += f": {bytes_per_request:{digits}} B per heartbeat, if heartbeats are the cause"
+    if alive_bytes is not None:
+        return Words(
+            f"{evidence}; {format_bytes(alive_bytes)} were still alive after the drain, by a "
+            "collection that asyncli asked for: no garbage grows so",
+            _REMEDIES[metric],
+        )
     left_s = math.inf if available_bytes is None else available_bytes / bytes_per_hour * 3600
     if long_hold_s is not None and left_s > long_hold_s:
         return Words(

@@ -70,8 +70,11 @@ def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words
     who = (
         "other programs, or the server as a proxy (unknown)," if perhaps_proxy else "other programs"
     )
+    beside = f"while asyncli's connections took {ours:,}"
+    if not ours:
+        beside = "and none of asyncli's connections was left"
     return Words(
-        f"{who} {did} {abs(others):,} sockets on {host} while asyncli's connections took {ours:,}: "
+        f"{who} {did} {abs(others):,} sockets on {host} {beside}: "
         f"the memory of the kernel and of {host} in all, and the residual, {effect}",
         f"run again while no other program on {host} opens or closes connections",
     )

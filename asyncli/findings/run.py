@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.model.metrics import PAGE
 from asyncli.model.records import ABORTED, CUT, DECIDED, GAVE_UP, STOPPED, Severity
 from asyncli.model.units import format_duration, format_many
 
@@ -168,12 +169,22 @@ def watcher_failed(
     )
 
 
-@finding("sample_refused", "warning", "see what sent it: the agent, or the kernel's files")
-def sample_refused(metric: str, value: float) -> str:
-    """A metric had a value that no host can have, and was left out. Only the first of a run is
-    reported.
+# Metrics that the server itself says.
+_SAID_BY_SERVER = ("runtime.", PAGE, "status.")
+
+
+@finding("sample_refused", "warning")
+def sample_refused(metric: str, value: float, also: Sequence[str] = ()) -> Words:
+    """A metric had a value that no host can have, and was left out. Only the first sample of a run
+    with such values is reported: ``also``, the other metrics that it had them of.
     """
-    return f"{metric} was read as {value:.3g}, which is impossible; such values are left out"
+    evidence = f"{metric} was read as {value:.3g}, which is impossible"
+    if also:
+        evidence += f", and so were {', '.join(also)}"
+    remedy = "see what sent it: the agent, or the kernel's files"
+    if metric.startswith(_SAID_BY_SERVER):
+        remedy = "see the server's page of metrics, or its status page: it has that number"
+    return Words(f"{evidence}; such values are left out", remedy)
 
 
 @finding("incomplete", "warning", _SO_FAR)

@@ -286,6 +286,17 @@ def format_bytes(number: float) -> str:
     return f"{number / 1e12:.2f} TB"
 
 
+#: Bytes of one connection from here on are in kB.
+WHOLE_BYTES = 100_000
+
+
+def format_each(number: float) -> str:
+    """Bytes of one connection, exact up to 100 kB: ``"9,640 B"``, ``"3.8 MB"``."""
+    if abs(number) < WHOLE_BYTES:
+        return f"{format_count(number)} B"
+    return format_bytes(number)
+
+
 def format_many(count: float, noun: str) -> str:
     """Format a count with its noun: ``1 process``, ``1,200 processes``."""
     number = format_count(count) if count == round(count) else str(count)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from asyncli.analysis.slope import Cost
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
+from asyncli.model.units import format_each
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
     as_doubt,
@@ -22,7 +23,6 @@ from asyncli.report.answer import (
     with_remedy,
 )
 from asyncli.report.format import (
-    bytes_each,
     capitalised,
     is_unknown,
     with_error,
@@ -70,19 +70,29 @@ def heap_answer(summary: Summary) -> str:
     """
     cost = summary.cost
     server = server_name(summary)
+    stays = _of_what_stays(summary)
     unknown = heap_unknown(summary)
     if unknown is not None:
-        return as_doubt(unknown, with_remedy(summary, unknown))
+        return as_doubt(unknown, with_remedy(summary, unknown)) + stays
     if not cost.live:
         return ""
     in_stacks = ""
     if cost.stacks:
         in_stacks = f", and {with_error(cost.stacks)} in its stacks"
     alive = f"Alive in the heap of {server}: {with_error(cost.live)} a connection{in_stacks}."
+    alive += stays
     if not cost.at_goal or cost.server_user is None:
         return alive
     # With its goal the answer has begun.
     return f"{alive} Resident while the heap was filling: {with_error(cost.server_user)}."
+
+
+def _of_what_stays(summary: Summary) -> str:
+    """The sentence, after a space, of what is alive after the drain; "" if that is little."""
+    collected = summary.finding("collections_forced")
+    if collected is None or collected.fields.get("alive_bytes") is None:
+        return ""
+    return f" {with_remedy(summary, collected)}"
 
 
 def _of_untested(summary: Summary) -> str:
@@ -330,7 +340,7 @@ def _left_over(residual: Cost | None) -> str:
     """Memory is not left over below zero: then the parts exceed the total, within its error."""
     if residual is None or residual.bytes_per_connection >= 0:
         return "left over"
-    excess = bytes_each(-residual.bytes_per_connection)
+    excess = format_each(-residual.bytes_per_connection)
     return f"left over (the parts exceed the total by {excess}, which is within its error)"
 
 

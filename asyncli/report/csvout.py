@@ -8,9 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import in_ms
 from asyncli.model.metrics import METRICS, meaning
 from asyncli.model.quantities import COUNTS, PROTOCOL_COUNTS, TIMES, TimesEachSecond
@@ -255,9 +252,8 @@ def finding_rows(findings: Iterable[Finding]) -> Iterator[list[Cell]]:
 
 
 def _cost(analyses: Analyses) -> Iterator[list[Cell]]:
-    costs = msgspec.structs.asdict(analyses.costs)
     for name in COSTS:
-        cost: Cost | None = costs[name]
+        cost = analyses.costs.written(name)
         if cost is None:
             continue
         yield [

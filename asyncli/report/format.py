@@ -14,7 +14,14 @@ from asyncli.analysis.cost_parts import is_measured, known_of_heap
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_count, format_many, known_digits
+from asyncli.model.units import (
+    WHOLE_BYTES,
+    format_bytes,
+    format_count,
+    format_each,
+    format_many,
+    known_digits,
+)
 
 if TYPE_CHECKING:
     from asyncli.analysis.ceiling import Ceiling
@@ -260,29 +267,18 @@ def cores(share: float | None) -> str:
     return f"{share:.1f} cores"
 
 
-# Bytes per connection from here on are in kB.
-_WHOLE_BYTES = 100_000
-
-
-def bytes_each(value: float) -> str:
-    """Bytes per connection, exact up to 100 kB: ``"9,640 B"``."""
-    if abs(value) < _WHOLE_BYTES:
-        return f"{format_count(value)} B"
-    return format_bytes(value)
-
-
 def plus_minus(value: float, half: float) -> str:
     """Bytes per connection with half of their interval, to the digits that are known: ``"528 B ±
     1"``, ``"16,000 B ± 1,400"``, ``"2.0 MB ± 3,700 B"``.
     """
     known, known_half = known_digits(value, half)
-    if abs(known) >= _WHOLE_BYTES:
+    if abs(known) >= WHOLE_BYTES:
         # Of two digits none is a tenth from ten on.
         shown_half = re.sub(r"(?<=\d\d)\.0 ", " ", format_bytes(known_half))
-        return f"{bytes_each(known)} ± {shown_half}"
+        return f"{format_each(known)} ± {shown_half}"
     if half >= 1:
-        return f"{bytes_each(known)} ± {known_half:,.0f}"
-    return f"{bytes_each(value)} ± {_tenths(half)}"
+        return f"{format_each(known)} ± {known_half:,.0f}"
+    return f"{format_each(value)} ± {_tenths(half)}"
 
 
 def _tenths(half: float) -> str:
@@ -326,12 +322,12 @@ def with_error(cost: Cost, times: int = 0) -> str:
         return f"between {interval_bytes(cost, ' and ')}{share}"
     if is_unknown(cost):
         return f"unknown ({interval_bytes(cost)}){share}"
-    return f"at most {bytes_each(high)}{share}"
+    return f"at most {format_each(high)}{share}"
 
 
 def _share_of_total(cost: Cost, times: int) -> str:
     """What the cost adds to a total that has it so many ``times``; "" for none."""
-    share = bytes_each(cost.bytes_per_connection)
+    share = format_each(cost.bytes_per_connection)
     if times == 0:
         return ""
     if times == 1:
@@ -350,8 +346,8 @@ def is_unknown(cost: Cost) -> bool:
 def interval_bytes(cost: Cost, to: str = " to ") -> str:
     """``"-2,437 to 10,440 B"``, ``"-22.0 kB to 128 kB"``."""
     low, high = cost.ci95
-    if max(abs(low), abs(high)) >= _WHOLE_BYTES:
-        return f"{bytes_each(low)}{to}{bytes_each(high)}"
+    if max(abs(low), abs(high)) >= WHOLE_BYTES:
+        return f"{format_each(low)}{to}{format_each(high)}"
     return f"{interval(low, high).replace(' to ', to)} B"
 
 

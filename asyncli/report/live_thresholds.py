@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from asyncli.analysis.collected import HEAP_COSTS
 from asyncli.analysis.drift import least_hold_s
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
@@ -33,6 +34,7 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
             "--baseline-run: no limit compares with it; set one, such as --fail-if "
             "'cost.server_user worse by 3%'"
         )
+    _require_metrics_of_heap(plan, where)
     if plan.listens:
         for text in _limits_on(plan, "heartbeats."):
             raise PlanError(
@@ -49,6 +51,22 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
         raise PlanError(
             "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
         )
+
+
+def _require_metrics_of_heap(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` for a limit on a cost of the server's heap that nothing of this run
+    can say. An agent may read the server's page without being told so here.
+    """
+    if plan.server_metrics or plan.agent is not None:
+        return
+    for name in HEAP_COSTS:
+        if name == "live" and plan.collect is not None:
+            continue
+        for text in _limits_on(plan, f"cost.{name}."):
+            raise PlanError(
+                f"{where} {text!r}: only the server's own metrics say that; name its page with "
+                "--server-metrics"
+            )
 
 
 def relative_limits(plan: Plan) -> list[str]:

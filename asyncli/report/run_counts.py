@@ -11,10 +11,10 @@ from asyncli.analysis.reconcile import agreement, divergence_in_words
 from asyncli.findings.reconcile import counted_by_values, found_by_values
 from asyncli.findings.server import server_processes_changed
 from asyncli.model.protocol_table import requests_of
-from asyncli.model.units import format_bytes, format_count, format_duration
+from asyncli.model.units import format_bytes, format_count, format_duration, format_each
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name, with_remedy
-from asyncli.report.format import bytes_each, digits, or_bytes, or_dash, with_streams
+from asyncli.report.format import digits, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
 
 
@@ -178,7 +178,7 @@ def _generator_notes(summary: Summary, rise: str) -> Iterator[str]:
     # A cost of two levels is the same quantity, by other samples.
     is_told_as_cost = cost is not None and cost.of_levels
     if generator.user_bytes_per_connection is not None and not is_told_as_cost:
-        bytes_per_connection = bytes_each(generator.user_bytes_per_connection)
+        bytes_per_connection = format_each(generator.user_bytes_per_connection)
         connection = f"connection{with_streams(summary.cost.streams)}"
         yield f"{rise}, {bytes_per_connection} a {connection} (first use included)"
     if generator.cpu_us_per_heartbeat is not None:

@@ -164,18 +164,18 @@ class CostPart(msgspec.Struct):
     def of(cls, costs: Costs) -> CostPart:
         """The costs that stand in the JSON."""
         part = cls(
-            server_user=costs.server_user,
-            kernel=costs.kernel,
-            kernel_queued=costs.kernel_queued,
-            generator_user=costs.generator_user,
-            host_total=costs.host_total,
-            residual=costs.residual,
+            server_user=costs.written("server_user"),
+            kernel=costs.written("kernel"),
+            kernel_queued=costs.written("kernel_queued"),
+            generator_user=costs.written("generator_user"),
+            host_total=costs.written("host_total"),
+            residual=costs.written("residual"),
             streams=costs.streams,
             ends=costs.ends,
         )
         if costs.behind_programs:
             part.behind_programs = costs.behind_programs
-            part.behind = costs.behind
+            part.behind = costs.written("behind")
         part.live = costs.heap.live or msgspec.UNSET
         part.stacks = costs.heap.stacks or msgspec.UNSET
         part.at_goal = costs.heap.at_goal or msgspec.UNSET

@@ -20,6 +20,8 @@ from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_pages import parse_page
+from asyncli.findings.run import sample_refused
+from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 
@@ -114,7 +116,14 @@ def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> No
         # Limits may be none.
         recorder.sample(Sample(t_s, odd | {"status.active": 1.0, "server.descriptors_limit": 2.0**63}))
     assert seen == [Sample(t_s, {"status.active": 1.0, "server.descriptors_limit": 2.0**63}) for t_s in (1.0, 2.0)]
-    assert [one.code for one in recorder._early] == ["sample_refused"]
+    [refused] = recorder._early
+    assert (refused.code, refused.fields["metric"]) == ("sample_refused", "server.rss_bytes")
+    assert refused.fields["also"] == ["tcp.ListenDrops", "status.accepts", "kernel.tcp_alloc", "status.requests"]
+    assert "agent" in refused.remedy
+
+
+def test_an_impossible_number_of_the_servers_page_is_the_pages() -> None:
+    assert "page" in sample_refused(metrics.RUNTIME_COLLECTED_AT_S, 1e300).remedy
 
 
 def test_an_impossible_agent_clock_is_refused() -> None:

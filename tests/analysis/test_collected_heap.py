@@ -19,8 +19,10 @@ from asyncli.model.records import Sample
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.report.analyses import analyse
+from asyncli.report.csvout import tables
 from asyncli.report.size_report import doubts
 from asyncli.report.summary import summarise
+from asyncli.report.summary_parts import CostPart
 
 GO = Runtime("go", "1.26.8", collected=True, gogc=100)
 PYTHON = Runtime("python", "3.11")
@@ -158,3 +160,16 @@ def test_a_size_by_a_heap_of_go_names_the_rule_that_bounds_it(runtime: Runtime, 
     assert all(word in text for word in says)
     [unknown] = [finding for finding in results.summary.findings if finding.code == "live_unknown"]
     assert unknown.evidence in text
+
+
+def test_no_document_has_memory_below_zero_without_connections() -> None:
+    """Where noise hides a cost, the middle of its interval puts the line anywhere."""
+    run = a_run(20_000, hold_s=20.0)
+    analyses = analyse(run)
+    hidden = msgspec.structs.replace(analyses.costs.server_user, ci95=(0.0, 71_338.0), fixed_bytes=-16.6e6)
+    analyses = msgspec.structs.replace(analyses, costs=msgspec.structs.replace(analyses.costs, server_user=hidden))
+    assert CostPart.of(analyses.costs).server_user.fixed_bytes == 0
+    assert CostPart.of(analyses.costs).kernel == analyses.costs.kernel
+    table = tables(run, summarise(run, analyses), analyses)["cost"]
+    [row] = [dict(zip(table.columns, row, strict=True)) for row in table.rows if "server_user" in row]
+    assert row["fixed_bytes"] == 0

@@ -549,6 +549,15 @@ def test_where_collections_are_asked_for_is_no_other_plan(port: int, path: str, 
     assert ("compare_plan" in codes(compared(*runs))) == differs
 
 
+@pytest.mark.parametrize(("first", "differs"), [("auto", False), (None, True)])
+def test_each_program_is_asked_for_collections_in_its_own_way(first: str | None, differs: bool) -> None:
+    """Node by its inspector, Go by a page: neither can be repeated with the plan of the other."""
+    runs = [a_run(5000, hold_s=30.0, label="node/20"), a_run(5000, hold_s=30.0, seed=2, label="go-http")]
+    for run, collect in zip(runs, (first, "http://127.0.0.1:23701/debug?gc=1"), strict=True):
+        run.plan = msgspec.structs.replace(run.plan, collect=collect)
+    assert ("compare_plan" in codes(compared(*runs))) == differs
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "same"),
     [

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, raised, without
 
-from asyncli.analysis.ceiling import Ceiling
+from asyncli.analysis.ceiling import Ceiling, Space
 from asyncli.analysis.cost import costs
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.forecast import RESERVE, Forecast, forecast
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import processes_rise
+from asyncli.findings.host import host_shared
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, Phase, Sample
 from asyncli.model.run import Run
@@ -340,3 +342,23 @@ def test_a_proxys_workers_have_two_descriptors_for_each_connection() -> None:
         sample.values["server.descriptors_open"] = 8.0 + 2 * (sample.values.get("status.active", 1.0) - 1.0)
     found, _ = forecast_of(run, [descriptors(20_000, 1_032)])
     assert by_name(found)["descriptors"].connections == (20_000 - 32) // 2
+
+
+def test_no_limit_is_divided_by_a_cost_below_zero() -> None:
+    run = a_run(100_000, hold_s=10.0)
+    known = costs(run)
+    hidden = msgspec.structs.replace(known.host_total, bytes_per_connection=-309_984.0, ci95=(-801_154.0, 181_185.0))
+    limit = by_name(forecast(run, msgspec.structs.replace(known, host_total=hidden))[0])["memory"]
+    assert limit.connections is None
+    assert "-309,984" not in limit.how
+    assert "-801,154" in limit.how
+
+
+def test_numbers_are_told_in_the_digits_that_they_have() -> None:
+    """A fraction of a map is not 0, bytes are in MB from some size on, and connections that are gone take no sockets."""
+    maps = Space(65_530, "65,530 memory maps", "maps").ceiling("mappings", 0.0862, (0.012, 0.16), "by maps")
+    assert "0.012" in maps.how
+    assert "0.16" in maps.how
+    assert "3.8 MB" in processes_rise(3_849_398.0, freed=False).evidence
+    assert "took" in host_shared("this host", 900, 2_600, False).evidence
+    assert "took" not in host_shared("this host", 0, 2_600, False).evidence

@@ -304,6 +304,17 @@ def test_a_collection_of_another_process(tmp_path: Path, nginx: Any) -> None:
     require_as_written("test_a_collection_of_another_process", summary)
 
 
+def test_a_check_says_who_cannot_be_asked(tmp_path: Path, nginx: Any) -> None:
+    """A soak would say so only when it asks."""
+    with serving([sys.executable, "-c", _SIDECAR]) as other:
+        for collect, says in ((f"{other}heap", "pid"), ("auto", "unknown")):
+            done = here(tmp_path, "check", nginx.url, "--server-pid", str(nginx.pid), "--plateaus", "4", "--collect", collect)
+            assert (done.status, "could ask" in " ".join(done.out.split())) == (0, True)
+            assert says in done.out
+        counted = here(tmp_path, "check", nginx.url, "--plateaus", "4", "--collect", f"{other}heap", "--server-metrics", f"{other}metrics")
+        assert "could ask" not in counted.out
+
+
 def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
     """Any page with status 200, which the server's own count of collections disproves."""
     with serving([sys.executable, "-c", _SIDECAR]) as other:
@@ -407,6 +418,9 @@ async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) ->
         (["--collect", "", "--plateaus", "4"], "--collect: names nothing"),
         (["--collect", "/no/such/program {pid}", "--plateaus", "4"], "'/no/such/program' is no program"),
         (["--collect", "true {pdi}", "--plateaus", "4"], "did you mean {pid}?"),
+        (["--fail-if", "cost.at_goal > 40kB"], "--server-metrics"),
+        (["--fail-if", "cost.live > 4kB"], "--server-metrics"),
+        (["--fail-if", "cost.stacks > 9kB", "--plateaus", "4", "--collect", "auto"], "--server-metrics"),
         (["--collect", "true 'x", "--plateaus", "4"], "open quote"),
         (["--server-metrics", "http://127.0.0.1:9/", "--metrics-map", "active=a{"], "open brace"),
         (["--collect", "kill {pid}", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "{pid} is a process of the agent's host"),
