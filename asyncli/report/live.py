@@ -17,7 +17,7 @@ from asyncli.model.records import RunEvent
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 from asyncli.report.answer import is_hidden, one_line
-from asyncli.report.format import cores, milliseconds, with_error, with_streams
+from asyncli.report.format import cores, milliseconds, or_dash, with_error, with_streams
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
@@ -276,7 +276,7 @@ def plain_line(state: LiveState) -> str:
 def _progress(state: LiveState) -> Iterator[str]:
     yield f"held {format_count(state.held)} of {format_count(state.asked)}"
     if state.phase == "ramp" and state.achieved_per_s is not None:
-        yield f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)"
+        yield f"{state.achieved_per_s:,.0f}/s (asked {or_dash(state.asked_per_s, ',.0f')}/s)"
     left_s = round(state.eta_s or 0)
     if left_s and state.until and state.phase == "hold":
         yield f"{format_duration(left_s)} left (until {state.until})"
