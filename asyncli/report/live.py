@@ -92,6 +92,8 @@ class PlainView(_Log):
     """
 
     _has_told_cost = False
+    #: When the hold was first seen (s on the run's clock).
+    _hold_s: float | None = None
 
     def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
@@ -105,8 +107,12 @@ class PlainView(_Log):
         self._write_unknown_cost(state)
 
     def _write_unknown_cost(self, state: LiveState) -> None:
-        """Once in the hold: why the cost of a connection is unknown."""
-        if self._has_told_cost or state.phase != "hold" or not state.cost_unknown:
+        """Once in the hold: why the cost of a connection is unknown, by records of the hold too."""
+        if self._has_told_cost or state.phase != "hold":
+            return
+        if self._hold_s is None:
+            self._hold_s = state.elapsed_s
+        if not state.cost_unknown or state.cost_at_s is None or state.cost_at_s <= self._hold_s:
             return
         self._has_told_cost = True
         time = format_clock(state.elapsed_s)

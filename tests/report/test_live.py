@@ -307,7 +307,7 @@ def test_a_limit_that_is_crossed_and_an_unknown_cost_are_lines_of_the_logs() -> 
             feed(fold, t_s, kind, what)
             if kind == "tick" and what.held and int(t_s) % 5 == 0:
                 so_far = cost_so_far(cut_off(run, t_s))
-                fold.cost(msgspec.structs.replace(so_far, why_unknown="" if t_s < hold_s + 10 else REUSED))
+                fold.cost(msgspec.structs.replace(so_far, why_unknown="too few samples" if t_s < hold_s else REUSED))
             for view in (first, second):
                 view.update(fold.state())
     lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]
