@@ -48,8 +48,8 @@ finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 def stopped_by_user(
     phase: str | None, after_s: float, of_s: float | None, resume: str, by: str = BY_SIGNAL
 ) -> Words:
-    """The user stopped the run with Ctrl-C, a signal, or the page (``by``). ``resume``: the command
-    that continues it; "" if it was drained.
+    """The user stopped the run with Ctrl-C or a signal, or on the page. ``by``: in which way;
+    ``resume``: the command that continues it, "" if it was drained.
     """
     return Words(
         f"stopped by the user ({by}) {where(phase, after_s, of_s)}",
