@@ -34,6 +34,7 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import clock_at, read_environment
 from asyncli.findings.run import (
+    BY_SIGNAL,
     aborted_by_limit,
     baseline_runs_left_out,
     cut_off,
@@ -276,27 +277,27 @@ class Soak:
 
     # -- what others may ask of a running soak
 
-    def stop(self, because: str = "") -> None:
+    def stop(self, because: str = "", *, by: str = BY_SIGNAL) -> None:
         """Start the drain; safe to repeat, callable from a signal handler of the loop.
 
-        ``because``: the crossed limit; "": the user stops it.
+        ``because``: the crossed limit; "": the user stops it, in the way ``by``.
         """
         progress = self._progress
         is_stoppable = progress.phase is None or progress.is_in(*STOPPABLE)
         if is_stoppable and not progress.stopped.is_set():
-            self._record_stop(because)
+            self._record_stop(because, by)
         progress.stopped.set()
 
-    def _record_stop(self, because: str) -> None:
+    def _record_stop(self, because: str, by: str) -> None:
         progress = self._progress
         where = progress.where()
         if because:
             self._recorder.finding(aborted_by_limit(*where, because))
         elif progress.reopening:
-            self._recorder.finding(stopped_by_user(*where, self._command))
+            self._recorder.finding(stopped_by_user(*where, self._command, by))
         elif not progress.is_in("hold") or progress.plan.hold_s is not None:
             # Stopping a hold without end is no finding.
-            self._recorder.finding(stopped_by_user(*where, ""))
+            self._recorder.finding(stopped_by_user(*where, "", by))
 
     def observer_failed(self, error: BaseException) -> None:
         """Record that the observer failed; the run continues without it."""

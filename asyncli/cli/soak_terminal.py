@@ -21,6 +21,7 @@ from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
 from asyncli.cli.screen import Screen, message_console, report_console, speaker
 from asyncli.cli.signals import until_stopped
+from asyncli.findings.run import BY_PAGE
 from asyncli.lab.base import LabServer
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import Plan
@@ -178,6 +179,13 @@ async def _soak(
     options: dict[str, Any],
 ) -> tuple[int, Results | None]:
     soak: Soak | None = None
+
+    def end_hold() -> None:
+        if soak is not None:
+            soak.stop(by=BY_PAGE)
+
+    if page is not None:
+        page.end_hold = end_hold
 
     async def work() -> None:
         nonlocal plan, soak

@@ -113,7 +113,15 @@ class Entry(Generic[P]):
         types are wrong.
         """
         hints = get_type_hints(self._words)
-        types = [(name, hints[name]) for name in self._names]
+        # A run of an earlier version has not the fields that came later.
+        defaults = self._words.__defaults__ or ()
+        first_default = len(self._names) - len(defaults)
+        types: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for place, name in enumerate(self._names):
+            if place < first_default:
+                types.append((name, hints[name]))
+            else:
+                types.append((name, hints[name], defaults[place - first_default]))
         struct = msgspec.defstruct("Fields", types, forbid_unknown_fields=True)
         converted = msgspec.structs.asdict(msgspec.convert(fields, struct, str_keys=True))
         make: Callable[..., Finding] = self

@@ -9,6 +9,9 @@ from asyncli.model.metrics import PAGE
 from asyncli.model.records import ABORTED, CUT, DECIDED, GAVE_UP, STOPPED, Severity
 from asyncli.model.units import format_duration, format_many
 
+#: How the user can stop a run.
+BY_SIGNAL = "Ctrl-C or a signal"
+BY_PAGE = "on the page"
 _SO_FAR = "the numbers so far are right; run again for the rest"
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
 
@@ -43,12 +46,14 @@ finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 
 
 @finding(STOPPED, "warning")
-def stopped_by_user(phase: str | None, after_s: float, of_s: float | None, resume: str) -> Words:
-    """The user stopped the run with Ctrl-C or a signal. ``resume``: the command that continues it;
-    "" if it was drained.
+def stopped_by_user(
+    phase: str | None, after_s: float, of_s: float | None, resume: str, by: str = BY_SIGNAL
+) -> Words:
+    """The user stopped the run with Ctrl-C or a signal, or on the page. ``by``: in which way;
+    ``resume``: the command that continues it, "" if it was drained.
     """
     return Words(
-        f"stopped by the user (Ctrl-C or a signal) {where(phase, after_s, of_s)}",
+        f"stopped by the user ({by}) {where(phase, after_s, of_s)}",
         resume_with(resume) if resume else "let the run finish, or plan a shorter one",
     )
 

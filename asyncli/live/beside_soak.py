@@ -8,11 +8,20 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from asyncli.live.serve import LAST_LOOK_S, LAST_VALUES_S, ListensAt, SentTo, ServedAt, Settings
+from asyncli.live.serve import (
+    LAST_LOOK_S,
+    LAST_VALUES_S,
+    EndsHold,
+    ListensAt,
+    SentTo,
+    ServedAt,
+    Settings,
+)
 from asyncli.model.errors import HostError
 from asyncli.model.own_process import LinesFrom, command_of, environment_of
 
@@ -37,6 +46,8 @@ class PageBeside:
         self._otlp = otlp
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: LinesFrom | None = None
+        #: Called when who looks at the page ends the hold.
+        self.end_hold: Callable[[], None] = lambda: None
         #: Where it listens, once it does; 0: it serves nothing.
         self.port = 0
 
@@ -55,7 +66,7 @@ class PageBeside:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._lines = LinesFrom(self._process.stdout)
-        settings = Settings(str(self._path), self._place, os.getpid(), self._otlp)
+        settings = Settings(str(self._path), self._place, self._otlp)
         with contextlib.suppress(OSError):
             self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
             self._process.stdin.flush()
@@ -100,7 +111,11 @@ class PageBeside:
                 return notices
             # It ends after a line of another kind, which says why.
             with contextlib.suppress(msgspec.MsgspecError):
-                notices.append(msgspec.json.decode(line, type=str))
+                said = msgspec.json.decode(line, type=str | EndsHold)
+                if isinstance(said, EndsHold):
+                    self.end_hold()
+                else:
+                    notices.append(said)
         return notices
 
     @property

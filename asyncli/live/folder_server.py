@@ -86,6 +86,7 @@ class FolderServer:
             web.post("/run/{name}/mark", self._of_run(RunPage.mark)),
             web.post("/run/{name}/stop", self._of_run(RunPage.end)),
         ]
+        self._access = access
         #: What listens.
         self.server = GuardedServer(
             routes,
@@ -193,7 +194,7 @@ class FolderServer:
                 reference = await self._references.read(path)
             except StoreError as error:
                 why_not = printable(str(error))
-        return page.history_with(reference, why_not)
+        return page.history(reference, why_not, is_owner=self._access.is_owner(request))
 
     async def _asked(self) -> None:
         """Note that the list is read; look at the folder if nobody did lately."""

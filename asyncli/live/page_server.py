@@ -43,19 +43,21 @@ class PageServer:
         with_page: bool = True,
         reference: dict[str, Any] | None = None,
     ) -> None:
-        self._run = RunPage(path, stop, reference=reference)
+        self._run = RunPage(path, stop)
+        self._reference = reference
         access = Access(token, host, log, must_have_token=must_have_token)
         routes = [get("/-/healthy", healthy), get("/metrics", self._run.metrics)]
         if with_page:
             routes += [
                 web.get("/", _page),
                 web.get("/assets/{name}", asset),
-                get("/history", self._run.history),
+                get("/history", self._history),
                 get("/events", self._run.events),
                 get("/download/{file}", self._run.download),
                 web.post("/mark", self._run.mark),
                 web.post("/stop", self._run.end),
             ]
+        self._access = access
         #: What listens.
         self.server = GuardedServer(
             routes,
@@ -67,6 +69,9 @@ class PageServer:
             tls=tls,
             longest_body=LONGEST_BODY,
         )
+
+    async def _history(self, request: web.Request) -> web.Response:
+        return self._run.history(self._reference, is_owner=self._access.is_owner(request))
 
     @property
     def feed(self) -> RunFeed:

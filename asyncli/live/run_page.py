@@ -35,8 +35,7 @@ _NOT_YET = 503
 
 class RunPage:
     """The run in ``path``. ``stop``: ends the run as Ctrl-C does; None where that cannot be done.
-    ``in_folder``: there is a list of runs beside it. ``reference``: see
-    :func:`~asyncli.live.reference.read_reference`.
+    ``in_folder``: there is a list of runs beside it.
 
     Use: :meth:`read`, then :meth:`run` until cancelled, then :meth:`close`.
     """
@@ -47,10 +46,8 @@ class RunPage:
         stop: Callable[[], None] | None = None,
         *,
         in_folder: bool = False,
-        reference: dict[str, Any] | None = None,
     ) -> None:
         self.path = path
-        self._reference = reference
         self._in_folder = in_folder
         self.feed = RunFeed(path)
         #: How many streams of it are read.
@@ -113,17 +110,20 @@ class RunPage:
         body, content_type = exposition(self.feed, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    async def history(self, _: web.Request) -> web.Response:
-        """The whole run so far."""
-        return self.history_with(self._reference)
-
-    def history_with(
-        self, reference: dict[str, Any] | None, why_no_reference: str = ""
+    def history(
+        self,
+        reference: dict[str, Any] | None = None,
+        why_no_reference: str = "",
+        *,
+        is_owner: bool,
     ) -> web.Response:
-        """The whole run so far, with another one to be laid under it, or why that cannot be."""
+        """The whole run so far, with another one to be laid under it, or why that cannot be.
+        ``is_owner``: the client may change the run.
+        """
         self._require_read()
         document = page_state.whole(self.feed)
         document["can_stop"] = self._stop is not None
+        document["is_owner"] = is_owner
         document["in_folder"] = self._in_folder
         document["reference"] = reference
         document["why_no_reference"] = why_no_reference

@@ -3,7 +3,8 @@ watch --web``, and as a process of its own beside a soak, which it must not dist
 also sends the metrics to an OpenTelemetry collector.
 
 The process beside a soak gets its settings as a line of JSON on standard input, answers with a line
-when it listens, and ends when its standard input does. Each further line is a notice for the user.
+when it listens, and ends when its standard input does. Each further line is a notice for the user,
+or that the page ends the hold.
 """
 
 from __future__ import annotations
@@ -76,14 +77,17 @@ class SentTo(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Of the process beside a soak; ``stops``: the process that Ctrl-C would end. ``place``: None:
-    nothing is served. ``otlp``: None: nothing is sent.
+    """Of the process beside a soak. ``place``: None: nothing is served. ``otlp``: None: nothing is
+    sent.
     """
 
     path: str
     place: ServedAt | None
-    stops: int
     otlp: SentTo | None = None
+
+
+class EndsHold(msgspec.Struct, frozen=True, tag=True):
+    """A line of the process: who looks at the page ends the hold."""
 
 
 class ListensAt(msgspec.Struct, frozen=True):
@@ -212,11 +216,7 @@ async def _look_last(
 
 
 async def _listening(settings: Settings, place: ServedAt) -> PageServer:
-    def stop() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(settings.stops, signal.SIGINT)
-
-    server = server_of(Path(settings.path), place, _log, stop)
+    server = server_of(Path(settings.path), place, _log, stop=lambda: _say(EndsHold()))
     await server.listen()
     _answer(ListensAt(server.port))
     return server
@@ -262,6 +262,10 @@ def _answer(ready: ListensAt) -> None:
 
 
 def _notify(line: str) -> None:
+    _say(line)
+
+
+def _say(line: str | EndsHold) -> None:
     # The soak may be gone.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")

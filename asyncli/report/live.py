@@ -17,7 +17,7 @@ from asyncli.model.records import RunEvent
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 from asyncli.report.answer import is_hidden, one_line
-from asyncli.report.format import cores, milliseconds, with_error, with_streams
+from asyncli.report.format import cores, milliseconds, or_dash, with_error, with_streams
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
@@ -92,6 +92,8 @@ class PlainView(_Log):
     """
 
     _has_told_cost = False
+    #: When the hold was first seen (s on the run's clock).
+    _hold_s: float | None = None
 
     def write_news(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
@@ -105,8 +107,12 @@ class PlainView(_Log):
         self._write_unknown_cost(state)
 
     def _write_unknown_cost(self, state: LiveState) -> None:
-        """Once in the hold: why the cost of a connection is unknown."""
-        if self._has_told_cost or state.phase != "hold" or not state.cost_unknown:
+        """Once in the hold: why the cost of a connection is unknown, by records of the hold too."""
+        if self._has_told_cost or state.phase != "hold":
+            return
+        if self._hold_s is None:
+            self._hold_s = state.elapsed_s
+        if not state.cost_unknown or state.cost_at_s is None or state.cost_at_s <= self._hold_s:
             return
         self._has_told_cost = True
         time = format_clock(state.elapsed_s)
@@ -279,7 +285,7 @@ def plain_line(state: LiveState) -> str:
 def _progress(state: LiveState) -> Iterator[str]:
     yield f"held {format_count(state.held)} of {format_count(state.asked)}"
     if state.phase == "ramp" and state.achieved_per_s is not None:
-        yield f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)"
+        yield f"{state.achieved_per_s:,.0f}/s (asked {or_dash(state.asked_per_s, ',.0f')}/s)"
     left_s = round(state.eta_s or 0)
     if left_s and state.until and state.phase == "hold":
         yield f"{format_duration(left_s)} left (until {state.until})"

@@ -263,9 +263,10 @@ def _connections(state: LiveState) -> Iterator[Fact]:
     held = f"{format_count(state.held)} of {format_count(state.asked)}"
     holds_all = state.held >= state.asked
     yield "held", held, "bold green" if holds_all else "bold"
-    if state.phase == "ramp" or state.achieved_per_s:
+    if state.phase == "ramp":
         achieved = or_dash(state.achieved_per_s, ",.0f")
-        yield "rate", f"{achieved}/s of {state.asked_per_s:,.0f}/s", ""
+        asked = or_dash(state.asked_per_s, ",.0f")
+        yield "rate", f"{achieved}/s of {asked}/s", ""
     else:
         yield "reopened", format_count(state.reopened), ""
     yield "connecting", format_count(state.connecting), ""

@@ -67,7 +67,8 @@ class LiveState(msgspec.Struct):
     #: than a second.
     unanswered: int = 0
     longest_wait_s: float = 0.0
-    asked_per_s: float = 0.0
+    #: Connections opened in a second, as planned and as it was; None after the ramp.
+    asked_per_s: float | None = None
     achieved_per_s: float | None = None
     heartbeats_per_s: float | None = None
     #: Unsolicited messages; None for HTTP.
@@ -115,6 +116,7 @@ class LiveState(msgspec.Struct):
 
 def _forget_ticks(state: LiveState) -> None:
     """What ticks tell is meaningless in the residue: there are no connections."""
+    state.asked_per_s = None
     state.achieved_per_s = None
     state.heartbeats_per_s = None
     state.messages_per_s = None
@@ -401,8 +403,11 @@ class LiveFold:
             lateness.merge(tick.lateness_us)
         # A tick covers one second, or several if a worker was busy.
         span = max(1.0, recent[-1][0] - recent[0][0] + 1.0)
-        state.achieved_per_s = sum(tick.opened - tick.reopened for _, tick in recent) / span
+        state.asked_per_s = None
+        state.achieved_per_s = None
         if self._phase is not None and self._phase.name == "ramp":
+            opened = sum(tick.opened - tick.reopened for _, tick in recent)
+            state.achieved_per_s = opened / span
             # Over the same seconds: on a plateau nothing is due.
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (

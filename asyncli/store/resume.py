@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.findings.run import where
+from asyncli.findings.run import BY_SIGNAL, where
 from asyncli.model.errors import StoreError
 from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.model.records import (
@@ -131,6 +131,7 @@ class _Ended(msgspec.Struct):
     after_s: float
     of_s: float | None
     because: str = ""
+    by: str = BY_SIGNAL
 
 
 def _last_finding(codes: Collection[str], connection: sqlite3.Connection) -> Finding | None:
@@ -153,7 +154,7 @@ def _end_reason(finding: Finding | None) -> str:
         # Written by an older asyncli.
         return f"it ended before that ({finding.evidence})"
     ended = msgspec.convert(finding.fields, _Ended)
-    by = "" if ended.because else " by the user (Ctrl-C or a signal)"
+    by = "" if ended.because else f" by the user ({ended.by})"
     because = f", because {ended.because}" if ended.because else ""
     return (
         f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)} and drained{because}"

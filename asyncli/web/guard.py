@@ -120,8 +120,8 @@ class Guard:
         if self._token is None and named is not None and not is_own_name(named, self._listens_at):
             raise RefusedError(
                 403,
-                "without a token it must name an address or localhost, and its Host is "
-                f"{shown(named)}",
+                "without the right token (Authorization: Bearer TOKEN) it must name an address or "
+                f"localhost, and its Host is {shown(named)}",
             )
 
     async def check_token(self, request: web.Request) -> None:

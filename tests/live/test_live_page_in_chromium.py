@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ import msgspec
 import pytest
 from devtools import Browser, Tab
 from programs import DEADLINE_S
-from recording import write_run
+from recording import new_run, write_run
 from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
 from asyncli.analysis.slope import Cost
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
-from asyncli.model.records import Deaths, Sample
+from asyncli.model.records import Deaths, Phase, Sample, Tick
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.report.format import with_error
 from asyncli.store.reader import read_run
@@ -236,6 +237,48 @@ def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_b
             shown = await tab.evaluate("[...document.querySelectorAll('#chart-cost .key b')].map((b) => b.textContent)")
             assert shown == last
             require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_who_has_no_token_is_shown_how_to_get_it_and_no_button_that_refuses(go: Go, browser: Browser, tmp_path: Path) -> None:
+    writer = new_run(tmp_path / "run.db", started_s=time.time())
+    writer.phase(Phase("hold", 0.0))
+    for second in range(1, 9):
+        writer.tick(float(second), Tick(second=second, held=10, opened=10 * (second == 1), sent=5, answered=5))
+    shown = "['mark', 'stop', 'not-owner', 'wrong-token'].filter((id) => !document.getElementById(id).hidden)"
+
+    async def enter(tab: Tab, token: str) -> None:
+        await tab.evaluate(f"document.getElementById('give-token').click(); document.getElementById('token').value = '{token}'; true")
+        await tab.evaluate("document.querySelector('#ask-token button').click(); true")
+
+    async def look() -> None:
+        while not (tmp_path / "run.db").stat().st_size:
+            await asyncio.sleep(0.05)
+        async with a_page(tmp_path / "run.db", stop=lambda: None) as (server, _):
+            tab = await browser.tab()
+            await tab.show(f"http://127.0.0.1:{server.port}/", width=800)
+            await until(tab, f"({shown}).includes('not-owner')")
+            assert await tab.evaluate(shown) == ["not-owner"]
+            await enter(tab, "a-wrong-token-of-the-tests")
+            await until(tab, f"({shown}).includes('wrong-token')")
+            await enter(tab, TOKEN)
+            await until(tab, f"({shown}).includes('stop')")
+            assert await tab.evaluate(shown) == ["mark", "stop"]
+            assert tab.complaints == []
+
+    go(look())
+    writer.close(False)
+
+
+def test_the_page_of_a_run_that_has_ended_says_that_asyncli_has_gone(go: Go, browser: Browser, ended: Path) -> None:
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port)
+            await until(tab, "document.getElementById('phase').className === 'failed'")
+        said = await until(tab, "!document.getElementById('problem').hidden && document.getElementById('problem').innerText")
+        assert "tries again" not in said
+        assert await tab.evaluate("document.getElementById('phase').className") == "failed"
 
     go(look())
 

@@ -87,7 +87,12 @@ async def test_everybody_on_this_host_may_look_and_only_the_owner_changes_the_ru
 
 async def test_another_sites_name_and_a_strange_path_are_refused(ended: Path) -> None:
     async with a_page(ended) as (_, client):
-        assert await status(client, "GET", "/history", headers={"Host": "evil.example"}) == 403
+        strange = {"Host": "evil.example"}
+        assert await status(client, "GET", "/history", headers=strange) == 403
+        assert await status(client, "GET", "/history", headers=strange | {"Authorization": "Bearer wrong"}) == 403
+        # Such as a proxy or a Prometheus that knows this host by a name of its own.
+        assert await status(client, "GET", "/history", headers=strange | AS_OWNER) == 200
+        assert await status(client, "GET", "/metrics", headers=strange | AS_OWNER) == 200
         for path in ("/assets/../feed.py", "/assets/%2e%2e%2ffeed.py", "/assets/no.js", "/download/../run.db", "/run.db"):
             assert await status(client, "GET", path) == 404
         async with client.get("/") as answer:

@@ -18,8 +18,10 @@ from recording import write_run
 from synthetic_run import a_run
 
 from asyncli.cli import web_options
+from asyncli.findings.run import BY_PAGE
 from asyncli.live.beside_soak import PageBeside
 from asyncli.live.serve import ServedAt
+from asyncli.model.records import STOPPED
 
 HELD = 200
 PACE = ["-c", str(HELD), "--ramp", "100/s", "-k", "4", "--hold", "forever", "--baseline", "0.5", "--residue", "0.2"]
@@ -83,6 +85,18 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
     summary = json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)
     assert "other_programs" not in {finding["code"] for finding in summary["findings"]}
     until(lambda: not state(page), "the page's end")
+
+
+def test_a_hold_that_was_ended_on_the_page_says_so(tmp_path: Path) -> None:
+    options = [*PACE, "--hold", "1h", "--web", "127.0.0.1:0", "--out", "run.db"]
+    with an_nginx() as server, Program(tmp_path, "soak", server.url, *options) as program:
+        match = until(lambda: re.search(r"(http://\S+/)#token=(\S+)", program.out + program.err), "the page's address")
+        until(lambda: state(match[1]).get("phase") == "hold", "the hold")
+        assert ask(f"{match[1]}stop", token=match[2], body=b"") == {"stopping": True}
+        program.wait()
+    run = recorded(tmp_path / "run.db")
+    assert run is not None
+    assert [finding.fields["by"] for finding in run.findings if finding.code == STOPPED] == [BY_PAGE]
 
 
 def test_metrics_stay_for_a_while_after_the_run(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ def test_residue_has_no_heartbeat_numbers() -> None:
         assert (state.phase, state.held, state.heartbeats_per_s, state.latency_p50_ms) == ("residue", 0, None, None)
 
 
+def test_after_the_ramp_no_rate_of_opening_is_asked_for_or_achieved() -> None:
+    run = a_run(20_000, hold_s=30.0)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    ramp = fed(run, hold_s - 2.0).state()
+    assert (ramp.asked_per_s, ramp.achieved_per_s) == (pytest.approx(1000.0), pytest.approx(1000.0, rel=0.1))
+    for at_s in (hold_s + 3.0, hold_s + 20.0):
+        hold = fed(run, at_s).state()
+        assert (hold.asked_per_s, hold.achieved_per_s) == (None, None)
+
+
 def test_fold_at_several_instants() -> None:
     run = a_run(100_000)
     at_start = state_at(run, 3.0)
@@ -297,7 +307,7 @@ def test_a_limit_that_is_crossed_and_an_unknown_cost_are_lines_of_the_logs() -> 
             feed(fold, t_s, kind, what)
             if kind == "tick" and what.held and int(t_s) % 5 == 0:
                 so_far = cost_so_far(cut_off(run, t_s))
-                fold.cost(msgspec.structs.replace(so_far, why_unknown="" if t_s < hold_s + 10 else REUSED))
+                fold.cost(msgspec.structs.replace(so_far, why_unknown="too few samples" if t_s < hold_s else REUSED))
             for view in (first, second):
                 view.update(fold.state())
     lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]

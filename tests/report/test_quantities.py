@@ -56,7 +56,7 @@ def with_losses() -> dict[str, Any]:
     return {"document": json.loads(msgspec.json.encode(summarise(run))), "total": added_up(Tick(), *(tick for _, tick in run.ticks))}
 
 
-def test_what_grows_is_the_same_during_a_run_and_in_its_report() -> None:
+def test_what_is_counted_is_the_same_during_a_run_and_in_its_report() -> None:
     ended = with_losses()
     compared = 0
     for key, value in _flat(so_far(ended["total"])):

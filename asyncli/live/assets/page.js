@@ -3,7 +3,7 @@
 import { Charts } from './charts.js';
 import { bytes, clock, cores, count, duration, milliseconds } from './format.js';
 import { askForToken, stay, tell } from './stay.js';
-import { Refused, ask } from './stream.js';
+import { Refused, ask, hasToken } from './stream.js';
 
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
@@ -207,11 +207,17 @@ function show(state) {
   if (notes !== known) showNotes(state);
   known = notes;
   showGenerator(state);
-  at('stop').hidden = !canStop || state.over || !['baseline', 'ramp', 'hold'].includes(state.phase);
-  at('mark').hidden = state.over;
+  const canEnd = canStop && !state.over && ['baseline', 'ramp', 'hold'].includes(state.phase);
+  at('stop').hidden = !canEnd || !isOwner;
+  at('mark').hidden = state.over || !isOwner;
+  at('not-owner').hidden = state.over || isOwner;
+  at('wrong-token').hidden = isOwner || !hasToken();
+  isOver = state.over;
 }
 
 let canStop = false;
+let isOwner = false;
+let isOver = false;
 
 function showReference({ reference, why_no_reference: why }) {
   at('reference').hidden = !reference && !why;
@@ -227,6 +233,7 @@ async function load() {
   const document_ = await (await ask(`history${location.search}`)).json();
   edition = document_.edition;
   canStop = document_.can_stop;
+  isOwner = document_.is_owner;
   const { run } = document_;
   at('target').textContent = run.targets.join(', ');
   const began = new Date(run.began_s * 1000);
@@ -250,8 +257,9 @@ async function act(work, said) {
     at('done').textContent = said;
     at('ask-token').hidden = true;
   } catch (error) {
-    at('done').textContent = error.message;
-    if (error instanceof Refused && error.status === 401) askForToken();
+    const isStranger = error instanceof Refused && error.status === 401;
+    at('done').textContent = isStranger ? 'This needs the token of the page: enter it above.' : error.message;
+    if (isStranger) askForToken();
   }
 }
 
@@ -287,8 +295,14 @@ at('stop').addEventListener('click', () => at('sure').showModal());
 at('sure').addEventListener('close', () => {
   if (at('sure').returnValue === 'yes') act(() => ask('stop', { method: 'POST' }), 'The hold ends.');
 });
+at('give-token').addEventListener('click', () => {
+  askForToken();
+  at('token').focus();
+});
 stay({
   load,
+  // A page goes with its soak, whose end it has shown.
+  hasEnded: () => isOver,
   events: () => `events?edition=${edition}`,
   on: {
     news(news) {

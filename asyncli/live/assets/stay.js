@@ -28,11 +28,12 @@ async function followOn(page) {
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
         askForToken();
-        if (hasToken()) tell(error.message);
+        if (hasToken()) tell('The token of this tab is wrong: enter the one that the terminal printed, or open its link.');
         isFollowing = false;
         return;
       }
       if (error instanceof Refused) tell(error.message);
+      else if (page.hasEnded && page.hasEnded()) tell('The run has ended, and asyncli has stopped to serve its page: what is shown stays as it is.');
       else tell(`asyncli does not answer (${error.message}); the page tries again`);
     }
     await new Promise((resolve) => { setTimeout(resolve, AGAIN_S * 1000); });
@@ -40,13 +41,15 @@ async function followOn(page) {
 }
 
 // `page.load()` gets what the page needs first, if anything; `page.events()` names the stream, and
-// `page.on` has what is called for each of its events.
+// `page.on` has what is called for each of its events. `page.hasEnded()`: nothing new can come.
 export function stay(page) {
   at('ask-token').addEventListener('submit', (event) => {
     event.preventDefault();
     keepToken(at('token').value.trim());
     at('ask-token').hidden = true;
     tell('');
+    // Who may look without a token is following already.
+    if (isFollowing && page.load) page.load();
     followOn(page);
   });
   // A new soak at the same address has a new token, whose link the browser opens without a reload.
