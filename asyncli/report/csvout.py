@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from asyncli.analysis.totals import in_ms
 from asyncli.model.metrics import METRICS, meaning
 from asyncli.model.quantities import COUNTS, PROTOCOL_COUNTS, TIMES, TimesEachSecond
