@@ -136,8 +136,8 @@ def truth_at_one_age(runs: Sequence[Run], with_half: Sequence[Run], more: int) -
     """What ``more`` connections keep alive, by what is alive at the hold's end with all and with
     half of them: in servers of one age, so that what grows by the clock is in both.
     """
-    all_alive = [alive_at_hold_end(run) for run in runs]
-    half_alive = [alive_at_hold_end(run) for run in with_half]
+    all_alive = alive_at_hold_end(runs)
+    half_alive = alive_at_hold_end(with_half)
     difference = statistics.mean(all_alive) - statistics.mean(half_alive)
     variance = 0.0
     for alive in (all_alive, half_alive):
@@ -145,30 +145,15 @@ def truth_at_one_age(runs: Sequence[Run], with_half: Sequence[Run], more: int) -
     return Truth(difference / more, 2 * variance**0.5 / more)
 
 
-def alive_at_hold_end(run: Run) -> float:
-    """What was alive (bytes) at the last collection of the hold."""
-    alive = run.series(metrics.RUNTIME_FORCED_BYTES).last(until_s=run.stop_s)
-    assert alive is not None
+def alive_at_hold_end(runs: Sequence[Run]) -> list[float]:
+    """What was alive (bytes) at the last collection of the hold, of each run that has one."""
+    alive = []
+    for run in runs:
+        hold = run.phase("hold")
+        assert hold is not None
+        in_hold = run.series(metrics.RUNTIME_FORCED_BYTES).between(hold.start_s, run.stop_s)
+        alive += in_hold.values[-1:]
     return alive
-
-
-async def truth_of(
-    name: str, connections: int, options: argparse.Namespace, folder: Path
-) -> Truth | None:
-    """The mean of several runs with eight plateaus; None if one of them tells no cost."""
-    setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
-    values = []
-    half_width = 0.0
-    for number in range(options.truths):
-        run = await run_of(name, setup, folder / f"{name}-forced-{connections}-{number}.db")
-        live = costs(run).heap.live
-        if live is None:
-            return None
-        half_width = live.half_width
-        values.append(live.bytes_per_connection)
-    if len(values) > 1:
-        half_width = 2 * statistics.stdev(values) / len(values) ** 0.5
-    return Truth(statistics.mean(values), half_width)
 
 
 def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
