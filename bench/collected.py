@@ -156,6 +156,25 @@ def alive_at_hold_end(runs: Sequence[Run]) -> list[float]:
     return alive
 
 
+async def truth_of(
+    name: str, connections: int, options: argparse.Namespace, folder: Path
+) -> Truth | None:
+    """The mean of several runs with eight plateaus; None if one of them tells no cost."""
+    setup = Setup(connections, options.ramp, hold=10, plateaus=8, plateau_rest=6)
+    values = []
+    half_width = 0.0
+    for number in range(options.truths):
+        run = await run_of(name, setup, folder / f"{name}-forced-{connections}-{number}.db")
+        live = costs(run).heap.live
+        if live is None:
+            return None
+        half_width = live.half_width
+        values.append(live.bytes_per_connection)
+    if len(values) > 1:
+        half_width = 2 * statistics.stdev(values) / len(values) ** 0.5
+    return Truth(statistics.mean(values), half_width)
+
+
 def report(label: str, known: Sequence[Cost | None], truth: Truth) -> None:
     told = [cost for cost in known if cost is not None]
     if not told:
