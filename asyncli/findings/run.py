@@ -181,7 +181,7 @@ _SAID_BY_SERVER = ("runtime.", PAGE, "status.")
 @finding("sample_refused", "warning")
 def sample_refused(metric: str, value: float, also: Sequence[str] = ()) -> Words:
     """A metric had a value that no host can have, and was left out. Only the first sample of a run
-    with such values is reported: ``also``, the other metrics that it had them of.
+    with such values is reported: also says which other metrics had them.
     """
     evidence = f"{metric} was read as {value:.3g}, which is impossible"
     if also:

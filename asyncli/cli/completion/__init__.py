@@ -8,6 +8,7 @@ list. A flag's metavar says what it takes.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,8 +55,8 @@ def offers(root: click.Group, words: list[str]) -> Iterator[str]:
     # Without a command, it is a soak.
     if not before or before[0] not in names:
         before.insert(0, "soak")
-    _take_metavars(root.get_command(context, before[0]))
-    yield from _of_command(root, before, current)
+    with _metavars_as_types(root.get_command(context, before[0])):
+        yield from _of_command(root, before, current)
 
 
 def _of_command(root: click.Group, before: list[str], current: str) -> Iterator[str]:
@@ -73,13 +74,19 @@ def _of_command(root: click.Group, before: list[str], current: str) -> Iterator[
             yield f"word\t{prefix}{item.value}\t{help_text}"
 
 
-def _take_metavars(command: click.Command | None) -> None:
-    """Complete the command's parameters by their metavars."""
-    if command is None:
-        return
-    for parameter in command.params:
+@contextlib.contextmanager
+def _metavars_as_types(command: click.Command | None) -> Iterator[None]:
+    """Complete the command's parameters by their metavars, in place of their types."""
+    taken = []
+    for parameter in command.params if command is not None else ():
         if parameter.metavar and not getattr(parameter, "is_flag", False):
+            taken.append((parameter, parameter.type))
             parameter.type = _Values()
+    try:
+        yield
+    finally:
+        for parameter, its_type in taken:
+            parameter.type = its_type
 
 
 class _Values(click.ParamType):  # type: ignore[type-arg]
