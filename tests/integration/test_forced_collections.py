@@ -167,7 +167,10 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     live = summary["cost"]["live"]
     assert (live["forced"], live["collections"]) == (True, 7)
     assert 15_000 < live["bytes_per_connection"] < 40_000
-    assert live["ci95"][1] - live["ci95"][0] < 0.4 * live["bytes_per_connection"]
+    low, high = live["ci95"]
+    # What the drain did not free is in it. Nobody can tell what is kept of closed connections from a leak by the clock.
+    assert high - low - live["not_freed"] < 0.4 * live["bytes_per_connection"]
+    assert (live["not_freed"] > 0.8 * live["bytes_per_connection"]) == leaks
     told = findings(summary)
     assert told["collections_forced"]["fields"]["collections"] == 9
     assert "heap_collected" not in told

@@ -159,7 +159,7 @@ def test_cost_bar_adds_up_to_the_total(rest: float) -> None:
     costs = Costs(server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=a_cost(130.0), residual=a_cost(rest), host_total=a_cost(total))
     assert math.isclose(sum(size for *_, size in cost_shares(costs, server="nginx")), total)
     said = [one.get_text() for one in texts(cost_parts(costs, server="nginx"))]
-    assert f"{total:,.0f} B in all, ± 10" in said
+    assert f"{total:,.0f} B ± 10 in all" in said
     assert "kernel, 2 ends 8,000 B" in said
 
 
