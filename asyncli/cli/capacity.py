@@ -32,6 +32,8 @@ _LEFT_OUT = (
     "plateaus",
     "plateau_rest",
     "collect",
+    "events",
+    "churn",
     "fail_if",
     "baseline_run",
     "abort",
