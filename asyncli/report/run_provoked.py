@@ -116,6 +116,9 @@ def _comeback(event: EventPart) -> str:
         parts[0] += " from then on"
     if event.closed:
         parts.append(f"the server had ended {format_count(_known(event.closed))} meanwhile")
+    if event.ended_again:
+        again = format_count(_known(event.ended_again))
+        parts.append(f"{again} were ended by another event before they were back")
     if event.not_back:
         parts.append(f"{format_count(_known(event.not_back))} were not back")
     parts.append(_attempts(event))
