@@ -95,3 +95,9 @@ def test_a_hold_that_ends_by_the_clock_takes_shares() -> None:
 )
 def test_only_quotes_around_all_of_a_command_are_taken_off(words: str, note: str) -> None:
     assert planned_event(f"30s {words}").note == note
+
+
+def test_a_variable_s_events_are_told_by_its_name() -> None:
+    layer = Layer("$ASYNCLI_SOAK_{key}", {"events": [("30s", "drop")]})
+    with pytest.raises(PlanError, match=r"^\$ASYNCLI_SOAK_AT: "):
+        build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"]}), layer])

@@ -93,6 +93,15 @@ def test_what_a_command_leaves_running_goes_on(tmp_path: Path, nginx: Any) -> No
     assert left.exists()
 
 
+def test_what_a_command_prints_hides_the_plan_s_secrets(tmp_path: Path, nginx: Any) -> None:
+    page = tmp_path / "page.txt"
+    page.write_text("Bearer s3cr3tTOKEN was used", encoding="utf-8")
+    sent = ("-H", "Authorization: Bearer s3cr3tTOKEN", "--hold", "3s", "--at", "0.2s", f"run cat {page}")
+    [command] = stormed(tmp_path, nginx, *sent, connections=20)["events"]
+    assert "was used" in command["output"]
+    assert "s3cr3t" not in command["output"]
+
+
 def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path, nginx: Any) -> None:
     """The nginx of these tests never does; the others' heartbeats go on."""
     words = ("--at", "2s", "vanish 20% for 2s then return", "--at", "8s", "vanish 10% for 1s", "--at", "13s", "vanish 5%")
