@@ -11,7 +11,12 @@ from asyncli.core.events import Reconnect
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document, shown_plan
 from asyncli.model.plan_file import read_plan_file
-from asyncli.model.planned_events import PlannedEvent, parse_events, parse_reconnect
+from asyncli.model.planned_events import (
+    PlannedEvent,
+    parse_events,
+    parse_reconnect,
+    planned_event,
+)
 
 
 def plan_of(**values: Any) -> Plan:
@@ -75,3 +80,24 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], says: str
 
 def test_a_hold_that_ends_by_the_clock_takes_shares() -> None:
     assert plan_of(events=[("50%", "storm")], hold="until 23:59").planned_events[0].at_share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("run 'nginx -s reload'", "nginx -s reload"),
+        ('mark "deployed 1.4.2"', "deployed 1.4.2"),
+        ("run /opt/my\\ app/reload", "/opt/my\\ app/reload"),
+        ('run echo"a;b"', 'echo"a;b"'),
+        ("mark it's foo\\bar", "it's foo\\bar"),
+        ("run 'a' 'b'", "'a' 'b'"),
+    ],
+)
+def test_only_quotes_around_all_of_a_command_are_taken_off(words: str, note: str) -> None:
+    assert planned_event(f"30s {words}").note == note
+
+
+def test_a_variable_s_events_are_told_by_its_name() -> None:
+    layer = Layer("$ASYNCLI_SOAK_{key}", {"events": [("30s", "drop")]})
+    with pytest.raises(PlanError, match=r"^\$ASYNCLI_SOAK_AT: "):
+        build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"]}), layer])

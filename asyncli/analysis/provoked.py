@@ -95,8 +95,9 @@ class Provoked(msgspec.Struct, frozen=True):
 
     @property
     def not_back(self) -> int:
-        """Those whom it ended, and who had no answer since."""
-        return self.counts.ended - self.counts.back_ms.count
+        """Those whom it ended, and who had no answer since, nor were ended by another event."""
+        counts = self.counts
+        return counts.ended - counts.ended_again - counts.back_ms.count
 
 
 def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
@@ -151,11 +152,14 @@ def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
 
 
 def _back(counts: EventCounts) -> Back:
-    """By the rank among all who were ended: those who are not back count as later than all."""
+    """By the rank among all who were ended, and not by another event before they were back: those
+    who are not back count as later than all.
+    """
     came = counts.back_ms.count
+    awaited = counts.ended - counts.ended_again
     values: list[float | None] = []
     for share in (0.5, 0.9, 0.99, 1.0):
-        rank = math.ceil(share * counts.ended)
+        rank = math.ceil(share * awaited)
         value_ms = counts.back_ms.quantile(rank / came) if 0 < rank <= came else None
         values.append(None if value_ms is None else value_ms / 1e3)
     return Back(*values)

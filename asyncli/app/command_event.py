@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,7 +17,6 @@ from asyncli.model.text import oneline
 
 # Of what a command prints the end is kept, which says how it ended.
 _LONGEST_OUTPUT = 2_000
-_READ_BYTES = 65_536
 # How long the output of a command that has ended may take to end too (s): what it leaves running
 # may keep it open.
 _PRINTS_AFTER_END_S = 0.5
@@ -32,13 +32,15 @@ class CommandResult(msgspec.Struct, frozen=True):
     output: str
 
 
-async def run_command(command: str) -> CommandResult:
-    """Run a shell command until it ends; cancelled, its processes are killed and the result says
-    so.
+async def run_command(command: str, ended: Callable[[CommandResult], None]) -> None:
+    """Run a shell command, and call ``ended`` once when it ends; cancelled before, its processes
+    are killed, and the result says so. What it leaves running goes on, and what that prints is read
+    until this is cancelled: a pipe that is full or closed would stop it.
     """
     begun_s = time.monotonic()
     try:
-        process = await asyncio.create_subprocess_exec(
+        shell, printed = await asyncio.get_running_loop().subprocess_exec(
+            _Printed,
             *("/bin/sh", "-c", command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -46,25 +48,47 @@ async def run_command(command: str) -> CommandResult:
             start_new_session=True,
         )
     except OSError as error:
-        return CommandResult(None, 0.0, f"cannot be run ({error.strerror})")
-    printed = bytearray()
-    reading = asyncio.create_task(_keep_end(process, printed))
-    status: int | None = None
+        ended(CommandResult(None, 0.0, f"cannot be run ({error.strerror})"))
+        return
     try:
-        status = await process.wait()
-        await asyncio.wait([reading], timeout=_PRINTS_AFTER_END_S)
+        status = await _end_of_shell(shell, printed)
+        took_s = time.monotonic() - begun_s
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(printed.closed.wait(), _PRINTS_AFTER_END_S)
+        ended(CommandResult(status, took_s, oneline(printed.end.decode("utf-8", "replace"))))
+        await printed.closed.wait()
+    finally:
+        shell.close()
+
+
+async def _end_of_shell(shell: asyncio.SubprocessTransport, printed: _Printed) -> int | None:
+    """The exit status; None if its processes were killed because this was cancelled."""
+    try:
+        await printed.exited.wait()
     except asyncio.CancelledError:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    finally:
-        reading.cancel()
-    took_s = time.monotonic() - begun_s
-    return CommandResult(status, took_s, oneline(printed.decode("utf-8", "replace")))
+            os.killpg(shell.get_pid(), signal.SIGKILL)
+        await printed.exited.wait()
+        return None
+    return shell.get_returncode()
 
 
-async def _keep_end(process: asyncio.subprocess.Process, printed: bytearray) -> None:
-    assert process.stdout is not None
-    while part := await process.stdout.read(_READ_BYTES):
-        printed += part
-        del printed[:-_LONGEST_OUTPUT]
+class _Printed(asyncio.SubprocessProtocol):
+    """The end of what a command prints; when its shell has ended, and when no process can print any
+    more: asyncio's own ``wait()`` waits for both.
+    """
+
+    def __init__(self) -> None:
+        self.end = bytearray()
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.end += data
+        del self.end[:-_LONGEST_OUTPUT]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()

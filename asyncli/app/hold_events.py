@@ -75,10 +75,15 @@ class HoldEvents:
         if event.do != "run":
             self._recorder.event(RunEvent(event.do, at_s, None, event.words, fields))
             return
+
+        def ended(result: CommandResult) -> None:
+            asdict = msgspec.structs.asdict(result)
+            self._recorder.event(
+                RunEvent("run", at_s, at_s + result.took_s, event.note, fields | asdict)
+            )
+
         if self._is_resumed:
             # Its file may be a stranger's.
-            result = CommandResult(None, 0.0, "not run: a resumed run runs no commands")
-        else:
-            result = await run_command(event.note)
-        fields |= msgspec.structs.asdict(result)
-        self._recorder.event(RunEvent("run", at_s, at_s + result.took_s, event.note, fields))
+            ended(CommandResult(None, 0.0, "not run: a resumed run runs no commands"))
+            return
+        await run_command(event.note, ended)

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
 from asyncli.model.metrics import greatest
@@ -158,6 +160,10 @@ class Recorder:
 
     def event(self, event: RunEvent) -> None:
         """Record an event of the plan; it is shown once it is written, as those of others are."""
+        if "output" in event.fields:
+            # A command may print what was sent, such as a page's login.
+            fields = {**event.fields, "output": self._quotation(str(event.fields["output"]))}
+            event = msgspec.structs.replace(event, fields=fields)
         if self.writer is not None:
             self.writer.event(event)
 

@@ -67,6 +67,16 @@ class Comebacks:
             counts = self._counts[event] = EventCounts()
         return counts
 
+    def leave(self, row: int, event: int) -> None:
+        """An event ends a row, which belongs to it from now on: an earlier one that it has had no
+        answer since waits for it no more.
+        """
+        earlier = self.event_of.get(row)
+        if earlier is not None:
+            self.counts_of(earlier).ended_again += 1
+            self.left_at.pop(row, None)
+        self.event_of[row] = event
+
     # -- the queue
 
     def wait_s(self, row: int, failed: int) -> float:

@@ -124,6 +124,8 @@ class HeldConnections:
         self.comebacks = Comebacks(shard.reconnect or Reconnect(), shard.seed, self.number)
         # Descriptors of connections that fell silent, and whose rows have others or none.
         self._ghosts: list[int] = []
+        # Rows that fell silent while they awaited an answer, which may come once they hear again.
+        self._owes_answer: set[int] = set()
         self._has_policy = shard.reconnect is not None
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -259,7 +261,7 @@ class HeldConnections:
         again (on the net's clock): by ``return`` on the same connection, by ``reconnect`` on a new
         one, while the server may still hold the old one.
         """
-        if not self._leave_by_event(row, event):
+        if not self._leave_by_event(row, event, keeps_connection=then == "return"):
             return
         self.comebacks.counts_of(event).silenced += 1
         self._net.deafen(self._handle[row])
@@ -277,8 +279,10 @@ class HeldConnections:
         del self.comebacks.event_of[row]
         self.comebacks.counts_of(event).gone += 1
 
-    def _leave_by_event(self, row: int, event: int) -> bool:
-        """An event concerns a row. False if it has no connection; else it is away from now on."""
+    def _leave_by_event(self, row: int, event: int, *, keeps_connection: bool = False) -> bool:
+        """An event concerns a row. False if it has no connection; else it is away from now on.
+        ``keeps_connection``: an answer that it awaits may still come.
+        """
         counts = self.comebacks.counts_of(event)
         counts.chosen += 1
         state = self.state[row]
@@ -286,16 +290,19 @@ class HeldConnections:
             counts.absent += 1
             return False
         counts.ended += 1
-        if state == AWAITING:
-            counts.asked += 1
-            del self.awaiting[row]
-            self._beats[row] += 1
-        else:
+        if state == IDLE:
             self.wheel.remove(row)
+        else:
+            del self.awaiting[row]
+            if keeps_connection:
+                self._owes_answer.add(row)
+            else:
+                counts.asked += 1
+                self._beats[row] += 1
         self._retries[row] = 0
         self.held -= 1
         self.state[row] = AWAY
-        self.comebacks.event_of[row] = event
+        self.comebacks.leave(row, event)
         return True
 
     def _forget_connection(self, row: int) -> None:
@@ -317,6 +324,14 @@ class HeldConnections:
         self.wheel.due[row] = now
         if self._silence_s is not None:
             self.wheel.add(row, now + self._silence_s)
+            return
+        if row in self._owes_answer:
+            # A second heartbeat would take the first one's answer for its own.
+            self._owes_answer.remove(row)
+            self.state[row] = AWAITING
+            self.awaiting[row] = now
+            if row in self._unsent:
+                self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
             return
         self.send_heartbeat(row, now)
 
@@ -451,8 +466,11 @@ class HeldConnections:
             if state[row] == IDLE:
                 add_idle_ms((now - heard[row]) * 1e3)
             elif state[row] in (BACKOFF, AWAY):
+                if row in self._owes_answer:
+                    self.comebacks.counts_of(self.comebacks.event_of[row]).asked += 1
                 state[row] = DEAD
                 self._free_row(row, abort=True)
+        self._owes_answer.clear()
         # Their servers may hold them still.
         self.to_close += [(handle, True) for handle in self._ghosts]
         self._ghosts.clear()

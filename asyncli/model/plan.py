@@ -409,6 +409,8 @@ class Layer(msgspec.Struct, frozen=True):
         """The name of ``key`` in errors: flags have dashes, URLs are arguments, and environment
         variables are in capitals.
         """
+        if self.where.startswith("$") and key == "events":
+            return self.where.format(key="AT")
         if self.where.startswith("$"):
             return self.where.format(key=key.upper())
         if not self.where.startswith("--"):

@@ -166,10 +166,11 @@ def _of_words(time: object, text: str) -> PlannedEvent:
 def _note(text: str) -> str:
     """The command of a run, or the text of a mark, without quotes around all of it."""
     note = text.strip()
-    with contextlib.suppress(ValueError):
-        words = shlex.split(note)
-        if len(words) == 1:
-            [note] = words
+    if note[:1] in ("'", '"'):
+        with contextlib.suppress(ValueError):
+            words = shlex.split(note)
+            if len(words) == 1 and len(words[0]) == len(note) - 2:
+                [note] = words
     if not note.strip():
         raise ValueError("what is missing; write 'run nginx -s reload' or 'mark deployed 1.4.2'")
     if not note.isprintable() or len(note) > _LONGEST_NOTE:

@@ -330,6 +330,8 @@ class EventCounts(msgspec.Struct):
     gone: Count = 0
     returned: Count = 0
     closed: Count = 0
+    #: Of those whom it ended, those whom another event ended before their first answer.
+    ended_again: Count = 0
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0

@@ -40,8 +40,10 @@ def _headed(title: str, text: str) -> doc.Paragraph:
 def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
     text = f"run '{oneline(event.text)}' at {event.at_s:,.1f} s: {_ending(event)}"
-    if event.output:
+    if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
+    if event.ended is msgspec.UNSET and not event.took_s:
+        return text
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
     ended = format_many(event.ended, "connection")
@@ -50,6 +52,9 @@ def _command(event: EventPart) -> str:
 
 def _ending(event: EventPart) -> str:
     status = event.status
+    if not event.took_s:
+        # asyncli's own words, such as that a resumed run runs no commands.
+        return oneline(str(event.output))
     if not isinstance(status, int):
         return "it did not end by itself"
     took = format_duration(event.took_s if isinstance(event.took_s, float) else 0.0)
@@ -115,11 +120,20 @@ def _comeback(event: EventPart) -> str:
     assert back is not msgspec.UNSET
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    parts = [f"back after {', '.join(times)}" if times else "none was back"]
+    came = _known(event.ended) - _known(event.ended_again) - _known(event.not_back)
+    if times:
+        parts = [f"back after {', '.join(times)}"]
+    elif came:
+        parts = [f"{format_count(came)} were back"]
+    else:
+        parts = ["none was back"]
     if event.then is not msgspec.UNSET and times:
         parts[0] += " from then on"
     if event.closed:
         parts.append(f"the server had ended {format_count(_known(event.closed))} meanwhile")
+    if event.ended_again:
+        again = format_count(_known(event.ended_again))
+        parts.append(f"{again} were ended by another event before they were back")
     if event.not_back:
         parts.append(f"{format_count(_known(event.not_back))} were not back")
     parts.append(_attempts(event))

@@ -262,6 +262,7 @@ class EventPart(msgspec.Struct):
     absent: int | msgspec.UnsetType = msgspec.UNSET
     ended: int | msgspec.UnsetType = msgspec.UNSET
     back: Back | msgspec.UnsetType = msgspec.UNSET
+    ended_again: int | msgspec.UnsetType = msgspec.UNSET
     not_back: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -311,6 +312,7 @@ class EventPart(msgspec.Struct):
         part.absent = done.counts.absent
         part.ended = done.counts.ended
         part.back = done.back
+        part.ended_again = done.counts.ended_again
         part.not_back = done.not_back
         part.attempts = done.counts.attempts
         part.failures = done.counts.failures

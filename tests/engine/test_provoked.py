@@ -132,6 +132,17 @@ def test_those_who_are_not_connected_are_absent() -> None:
     assert second.ended + second.absent == second.chosen
 
 
+def test_who_is_ended_twice_is_waited_for_by_the_second_event() -> None:
+    """Half of them still await their first answer when the second comes."""
+    orders = shard(events=[("10s", "storm"), ("11s", "drop 50%")], reconnect="now", keepalive=10)
+    whole = whole_of(orders, SimServer(latency_s=1.5))
+    first, second = (whole.events[number] for number in (1, 2))
+    assert whole.lost == 0
+    assert (first.ended, first.ended_again, first.back_ms.count) == (2_003, 1_002, 1_001)
+    assert (second.ended, second.absent, second.ended_again, second.back_ms.count) == (1_002, 0, 0, 1_002)
+    assert second.back_ms.greatest < 1_700
+
+
 def test_a_replacement_does_nothing_that_lies_behind() -> None:
     orders = shard(events=TWO, reconnect="now")
     net = SimNet(SimServer(), start=30.0)
@@ -153,6 +164,24 @@ def test_who_returns_in_time_is_heard_on_the_same_connection() -> None:
     assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (601, 601, 0, 0, 601)
     # From the end of the outage.
     assert event.back_ms.greatest < 200
+
+
+def test_who_returns_gets_the_answer_that_it_awaited() -> None:
+    """And sends no second heartbeat, whose answer would be one too many."""
+    server = SimServer(stalls_s=(11.0, 15.0))
+    whole = whole_of(shard(events=[("11s", "vanish 100% for 3s then return")], keepalive=4), server)
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.opened, whole.protocol) == (0, 0, 2_003, None)
+    assert (event.silenced, event.returned, event.phantoms, event.closed, event.back_ms.count) == (2_003, 2_003, 0, 0, 2_003)
+    assert (event.asked, whole.sent) == (0, whole.answered)
+
+
+def test_an_answer_that_is_awaited_in_the_drain_is_accounted_for() -> None:
+    server = SimServer(stalls_s=(11.0, 15.0))
+    whole = whole_of(shard(events=[("11s", "vanish 100% for 300s then return")], keepalive=4, hold=400), server)
+    event = whole.events[1]
+    assert event.asked > 1_000
+    assert whole.sent == whole.answered + event.asked
 
 
 def test_who_returns_too_late_connects_anew_and_is_no_loss() -> None:

@@ -82,6 +82,26 @@ def test_a_command_that_hangs_ends_with_the_hold(tmp_path: Path, nginx: Any) -> 
     assert len(endless["output"]) <= 2_000
 
 
+def test_what_a_command_leaves_running_goes_on(tmp_path: Path, nginx: Any) -> None:
+    """Its output is read on, and neither the event nor the run waits for it."""
+    left = tmp_path / "left.txt"
+    behind = f"run (sleep 2; yes | head -c 500000; echo alive > {left}; sleep 20) & echo begun"
+    summary = stormed(tmp_path, nginx, "--hold", "5s", "--at", "0.2s", behind, connections=20)
+    [command] = summary["events"]
+    assert (command["status"], command["output"]) == (0, "begun")
+    assert command["took_s"] < 1.0
+    assert left.exists()
+
+
+def test_what_a_command_prints_hides_the_plan_s_secrets(tmp_path: Path, nginx: Any) -> None:
+    page = tmp_path / "page.txt"
+    page.write_text("Bearer s3cr3tTOKEN was used", encoding="utf-8")
+    sent = ("-H", "Authorization: Bearer s3cr3tTOKEN", "--hold", "3s", "--at", "0.2s", f"run cat {page}")
+    [command] = stormed(tmp_path, nginx, *sent, connections=20)["events"]
+    assert "was used" in command["output"]
+    assert "s3cr3t" not in command["output"]
+
+
 def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path, nginx: Any) -> None:
     """The nginx of these tests never does; the others' heartbeats go on."""
     words = ("--at", "2s", "vanish 20% for 2s then return", "--at", "8s", "vanish 10% for 1s", "--at", "13s", "vanish 5%")

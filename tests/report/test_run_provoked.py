@@ -1,0 +1,46 @@
+"""The words of an event where little or nothing came of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli.analysis.provoked import Back
+from asyncli.report.run_provoked import _comeback, _command
+from asyncli.report.summary_parts import EventPart
+
+
+def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
+    part = EventPart(1, "storm", 5.0, None, "storm")
+    part.back = Back(None, None, None, None)
+    part.ended = 300
+    part.ended_again = ended_again
+    part.not_back = not_back
+    part.attempts = 300 - not_back
+    part.failures = {}
+    part.phantoms = 0
+    return part
+
+
+def test_fewer_than_half_that_are_back_are_told() -> None:
+    """Ctrl-C within a storm."""
+    some = _comeback(storm(not_back=256))
+    assert some.startswith("44 were")
+    assert "256" in some
+    assert _comeback(storm(not_back=300)).startswith("none was")
+
+
+def test_who_is_ended_again_is_told() -> None:
+    said = _comeback(storm(not_back=0, ended_again=150))
+    assert said.count("150 were") == 2
+    assert "not back" not in said
+
+
+def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> None:
+    part = EventPart(4, "run", 5.0, 5.0, "reload")
+    part.status = None
+    part.took_s = 0.0
+    part.output = "not run: a resumed run runs no commands"
+    assert "not run" in _command(part)
+    assert "printed" not in _command(part)
+    ran = msgspec.structs.replace(part, status=3, took_s=0.5, output="x")
+    assert 'printed "x"' in _command(ran)
