@@ -1,5 +1,5 @@
 """Adds to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout, the manual
-pages, and the configurations of asyncli-light.
+pages, and the modules and configurations of asyncli-light.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
         path.write_text(f"{self.metadata.version}\n", encoding="ascii")
         build_data["force_include"][str(path)] = "asyncli/VERSION"
         if self.metadata.name == "asyncli-light":
+            package = Path(self.root, "../../asyncli")
+            for module in sorted(package.rglob("*")):
+                place = module.relative_to(package)
+                if module.is_file() and "__pycache__" not in place.parts and _is_of_light(place):
+                    build_data["force_include"][str(module)] = f"asyncli/{place}"
             # Without the folders, which are for other programs (Grafana).
             for config in sorted(Path(self.root, "../../configs").iterdir()):
                 if config.is_file():
@@ -35,3 +40,10 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
             subprocess.run(command, check=True)
             for page in sorted(pages.glob("*.1")):
                 build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
+
+
+def _is_of_light(place: Path) -> bool:
+    """Whether a file of the package is a part of asyncli-light: all but the experiments, which need
+    what it leaves out.
+    """
+    return place.parts[0] != "experiments" or place.name == "__init__.py"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
 
-from asyncli.model.errors import PlanError
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.installed import how_to_install
 from asyncli.model.units import parse_duration
 
 # Clients that are modules of this package are light processes: importing types must load nothing.
@@ -99,14 +100,17 @@ NAMES = tuple(ABOUT)
 
 def load(name: str) -> Experiment:
     """The experiment called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an
-    unknown one.
+    unknown one, and HostError where asyncli-light is installed, which has none.
     """
     if name not in NAMES:
         raise PlanError(f"unknown experiment {name!r}; write one of {', '.join(NAMES)}")
-    return cast(
-        Experiment,
-        importlib.import_module(f"asyncli.experiments.{name.replace('-', '_')}").EXPERIMENT,
-    )
+    module = f"asyncli.experiments.{name.replace('-', '_')}"
+    try:
+        return cast(Experiment, importlib.import_module(module).EXPERIMENT)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise HostError(f"asyncli-light has no experiments; {how_to_install()}") from None
 
 
 def plan_of(

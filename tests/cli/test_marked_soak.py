@@ -88,7 +88,9 @@ def test_a_run_without_events_says_nothing_of_them() -> None:
     summary = summarise(run, analyses)
     assert "events" not in msgspec.to_builtins(summary)
     assert "Events" not in text_of(lambda console: print_report(summary, console, "run.db", verbose=True), 100)
-    assert to_csv(tables(run, summary, analyses)["events"]) == "run_id,number,kind,at_s,end_s,phase,text\n"
+    header, *rows = to_csv(tables(run, summary, analyses)["events"]).splitlines()
+    assert header.split(",")[:7] == ["run_id", "number", "kind", "at_s", "end_s", "phase", "text"]
+    assert not rows
     assert len(Frames(run, summary.findings).events) == 0
 
 
@@ -104,9 +106,10 @@ def test_a_short_report_has_the_first_of_many_and_the_whole_one_has_all() -> Non
 
 def test_frames_have_the_marks() -> None:
     pytest.importorskip("pandas")
-    events = Frames(with_marks(3), []).events
-    assert list(events.columns) == ["kind", "at_s", "end_s", "phase", "text"]
-    assert list(events.loc[2]) == ["mark", 21.0, 21.0, "ramp" if with_marks(3).phases[2].start_s > 21.0 else "hold", "deploy 1"]
+    run = with_marks(3)
+    events = Frames(run, [], summarise(run).events or ()).events
+    assert list(events.columns)[:5] == ["kind", "at_s", "end_s", "phase", "text"]
+    assert list(events.loc[2])[:5] == ["mark", 21.0, 21.0, "ramp" if with_marks(3).phases[2].start_s > 21.0 else "hold", "deploy 1"]
 
 
 def folded(run: Run) -> LiveFold:

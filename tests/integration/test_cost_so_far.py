@@ -83,7 +83,12 @@ def test_a_soak_and_a_watcher_show_the_reports_cost(tmp_path: Path) -> None:
         assert shown, log
         last = shown[-1]
         assert 0 <= last["t_s"] - last["cost_at_s"] <= 3 * EVERY_S
-        for name in ("server_user", "kernel", "generator_user"):
+        # Where other programs open sockets, the kernel's is not known.
+        known = [name for name in ("server_user", "kernel", "generator_user") if last["cost"][name] is not None]
+        assert "server_user" in known, last
+        for name in known:
+            if reported[name] is None:
+                continue
             low, high = last["cost"][name]["ci95"]
             assert low <= reported[name]["ci95"][1], name
             assert high >= reported[name]["ci95"][0], name
