@@ -95,9 +95,12 @@ class Provoked(msgspec.Struct, frozen=True):
 
     @property
     def not_back(self) -> int:
-        """Those whom it ended, and who had no answer since, nor were ended by another event."""
+        """Those whom it ended, and who had no answer since, though it was their turn; without those
+        whom another event ended.
+        """
         counts = self.counts
-        return counts.ended - counts.ended_again - counts.back_ms.count
+        came = counts.ended_again + counts.back_ms.count
+        return counts.ended - came - counts.gone - counts.waiting
 
 
 def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
@@ -152,11 +155,11 @@ def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
 
 
 def _back(counts: EventCounts) -> Back:
-    """By the rank among all who were ended, and not by another event before they were back: those
-    who are not back count as later than all.
+    """By the rank among all who were ended and whose turn it was, and not by another event before
+    they were back: those who are not back count as later than all.
     """
     came = counts.back_ms.count
-    awaited = counts.ended - counts.ended_again
+    awaited = counts.ended - counts.ended_again - counts.waiting
     values: list[float | None] = []
     for share in (0.5, 0.9, 0.99, 1.0):
         rank = math.ceil(share * awaited)
@@ -189,8 +192,13 @@ def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
     start_s = window.start_s
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     end_s = min([run.stop_s, *later_s])
-    # Between two ticks the count of what is held is interpolated, across an event too.
-    others = _beside_held(run, count).last(until_s=start_s - TICK_S)
+    # Between two ticks the count of what is held is interpolated, across an event too; and who is
+    # silent by an earlier event is known only after its window.
+    earlier_s = [
+        other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
+    ]
+    since_s = max(earlier_s, default=-math.inf)
+    others = _beside_held(run, count).last(until_s=start_s - TICK_S, since_s=since_s)
     if others is None:
         return None
     silent = [

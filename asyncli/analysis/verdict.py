@@ -72,9 +72,10 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> int:
-        """How many the plan has at the hold's end: an event may have some fall silent for good."""
-        gone = sum(event.gone for event in self.whole.events.values())
-        return self.plan.connections - gone
+        """How many the plan has at the hold's end: an event may have some fall silent for good, or
+        come back later.
+        """
+        return self.plan.connections - self.whole.away_by_plan
 
     @property
     def lost_by_asyncli(self) -> int:

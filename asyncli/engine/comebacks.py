@@ -148,6 +148,12 @@ class Comebacks:
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 
+    def is_waiting(self, row: int) -> None:
+        """The drain begins before the first wait of an event's row is over."""
+        event = self.event_of.get(row)
+        if event is not None:
+            self.counts_of(event).waiting += 1
+
     def take_counts(self) -> dict[int, EventCounts]:
         """The counts since the last call."""
         counts = self._counts

@@ -468,6 +468,8 @@ class HeldConnections:
             elif state[row] in (BACKOFF, AWAY):
                 if row in self._owes_answer:
                     self.comebacks.counts_of(self.comebacks.event_of[row]).asked += 1
+                if state[row] == AWAY and not self._retries[row]:
+                    self.comebacks.is_waiting(row)
                 state[row] = DEAD
                 self._free_row(row, abort=True)
         self._owes_answer.clear()

@@ -338,6 +338,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
     Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),
     Quantity("events.*.noticed.left", "count", "of the silent ones, held by it to the end"),
+    Quantity("events.*.waiting", "count", "not to be back yet at the hold's end"),
     Quantity("events.*.gone", "count", "of the silent ones, gone for good"),
     Quantity("events.*.returned", "count", "of the silent ones, heard again"),
     Quantity("events.*.closed", "count", "of these, ended by the server meanwhile"),

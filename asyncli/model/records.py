@@ -332,6 +332,8 @@ class EventCounts(msgspec.Struct):
     closed: Count = 0
     #: Of those whom it ended, those whom another event ended before their first answer.
     ended_again: Count = 0
+    #: Those who were not to be back yet when the drain began.
+    waiting: Count = 0
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0
@@ -443,6 +445,11 @@ class Tick(msgspec.Struct):
         for event in self.events.values():
             total += event.ended + event.phantoms + event.closed - event.returned
         return total
+
+    @property
+    def away_by_plan(self) -> int:
+        """Connections that by the plan's events are not open at the hold's end."""
+        return sum(event.gone + event.waiting for event in self.events.values())
 
     @property
     def silenced_by_events(self) -> int:

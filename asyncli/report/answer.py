@@ -344,9 +344,17 @@ def _shows_lower_limit(summary: Summary, first: Ceiling | None) -> bool:
         return False
     if summary.generator.saturated or "generator_lost" in connections.deaths:
         return False
-    if connections.held >= connections.requested:
+    if connections.held >= connections.requested - _away_by_plan(summary):
         return False
     return first is None or (first.connections or 0) > connections.requested
+
+
+def _away_by_plan(summary: Summary) -> int:
+    """How many connections by the plan's events are not open at the hold's end."""
+    away = 0
+    for event in summary.events or ():
+        away += (event.gone or 0) + (event.waiting or 0)
+    return away
 
 
 def _seen_limit(summary: Summary, first: Ceiling | None) -> str:

@@ -121,6 +121,7 @@ def _comeback(event: EventPart) -> str:
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     came = _known(event.ended) - _known(event.ended_again) - _known(event.not_back)
+    came -= _known(event.waiting)
     if times:
         parts = [f"back after {', '.join(times)}"]
     elif came:
@@ -134,6 +135,9 @@ def _comeback(event: EventPart) -> str:
     if event.ended_again:
         again = format_count(_known(event.ended_again))
         parts.append(f"{again} were ended by another event before they were back")
+    if event.waiting:
+        waiting = format_count(_known(event.waiting))
+        parts.append(f"{waiting} were not to be back before the drain")
     if event.not_back:
         parts.append(f"{format_count(_known(event.not_back))} were not back")
     parts.append(_attempts(event))

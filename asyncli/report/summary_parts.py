@@ -274,6 +274,8 @@ class EventPart(msgspec.Struct):
     #: Of those that fell silent: null where the server's connections are not counted.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
     gone: int | msgspec.UnsetType = msgspec.UNSET
+    #: Those who were not to be back yet at the hold's end.
+    waiting: int | msgspec.UnsetType = msgspec.UNSET
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -314,6 +316,7 @@ class EventPart(msgspec.Struct):
         part.back = done.back
         part.ended_again = done.counts.ended_again
         part.not_back = done.not_back
+        part.waiting = done.counts.waiting
         part.attempts = done.counts.attempts
         part.failures = done.counts.failures
         part.phantoms = done.counts.phantoms

@@ -238,3 +238,9 @@ def test_churn_is_the_same_for_any_number_of_workers(workers: int) -> None:
     of_each = [run_of_worker(shard(workers, churn="1%/s"), worker)[0] for worker in range(workers)]
     # One may be due at the very end.
     assert sum(churned.ended for churned in of_each) == pytest.approx(alone.ended, abs=1)
+
+
+def test_who_is_to_come_back_after_the_hold_is_waited_for() -> None:
+    ticks = list(simulate(shard(events=[("58s", "drop 30%")], reconnect="fixed:5s"), SimServer(), 60.0))
+    event = added_up(*ticks).events[1]
+    assert (event.ended, event.waiting, event.back_ms.count) == (601, 601, 0)
