@@ -127,6 +127,7 @@ class HeldConnections:
         # Rows that fell silent while they awaited an answer, which may come once they hear again.
         self._owes_answer: set[int] = set()
         self._has_policy = shard.reconnect is not None
+        self._coming_back = self.comebacks.event_of
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
         self.closing: dict[int, float] = {}
@@ -238,7 +239,7 @@ class HeldConnections:
         """Whether a row that comes back from an event sends a heartbeat at once, whatever the plan
         says of first ones.
         """
-        return row in self.comebacks.event_of and self._silence_s is None
+        return row in self._coming_back and self._silence_s is None
 
     def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
         """End the connection of a row, which comes back; ``abort``: by RST."""
@@ -276,7 +277,7 @@ class HeldConnections:
         if then == "reconnect":
             self.comebacks.at(row, until + self.comebacks.wait_s(row, failed=0))
             return
-        del self.comebacks.event_of[row]
+        del self._coming_back[row]
         self.comebacks.counts_of(event).gone += 1
 
     def _leave_by_event(self, row: int, event: int, *, keeps_connection: bool = False) -> bool:
@@ -317,7 +318,7 @@ class HeldConnections:
             self.open(range(row, row + 1))
             return
         self._net.hear(self._handle[row])
-        self.comebacks.counts_of(self.comebacks.event_of[row]).returned += 1
+        self.comebacks.counts_of(self._coming_back[row]).returned += 1
         self.held += 1
         self.state[row] = IDLE
         now = self._net.clock()
@@ -467,7 +468,7 @@ class HeldConnections:
                 add_idle_ms((now - heard[row]) * 1e3)
             elif state[row] in (BACKOFF, AWAY):
                 if row in self._owes_answer:
-                    self.comebacks.counts_of(self.comebacks.event_of[row]).asked += 1
+                    self.comebacks.counts_of(self._coming_back[row]).asked += 1
                 if state[row] == AWAY and not self._retries[row]:
                     self.comebacks.is_waiting(row)
                 state[row] = DEAD
@@ -615,7 +616,7 @@ class HeldConnections:
             self.addresses.failed_at,
             self._silence_s,
         )
-        event_of = self.comebacks.event_of
+        event_of = self._coming_back
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
             if row in event_of:
@@ -683,7 +684,13 @@ class HeldConnections:
         tick.answered += 1
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
-        self._count_latency(row, handle, now)
+        latency_s = now - self.wheel.due[row]
+        if row in self._coming_back:
+            self.comebacks.back(row, now, answer_s=latency_s)
+        else:
+            tick.latency_us.add(latency_s * 1e6)
+        if latency_s > SENT_AGAIN_S:
+            self._count_sent_again(row, handle)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
@@ -696,16 +703,6 @@ class HeldConnections:
                 row,
                 now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
-
-    def _count_latency(self, row: int, handle: int, now: float) -> None:
-        """Count how long an answer took: the first one of who comes back is its event's."""
-        latency_s = now - self.wheel.due[row]
-        if row in self.comebacks.event_of:
-            self.comebacks.back(row, now, answer_s=latency_s)
-        else:
-            self.tick.latency_us.add(latency_s * 1e6)
-        if latency_s > SENT_AGAIN_S:
-            self._count_sent_again(row, handle)
 
     def _sent_again(self, row: int, handle: int) -> int:
         """How many segments the row's socket has sent again since the last call, which are counted
@@ -816,7 +813,7 @@ class HeldConnections:
         """The peer sent something that is no answer."""
         now = self._net.clock()
         self._heard_at[row] = now
-        if row in self.comebacks.event_of and self._silence_s is not None:
+        if row in self._coming_back and self._silence_s is not None:
             self.comebacks.back(row, now)
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
@@ -875,7 +872,7 @@ class HeldConnections:
         if handle >= 0:
             self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
-        is_of_event = row in self.comebacks.event_of
+        is_of_event = row in self._coming_back
         if not is_of_event and event in BY_SERVER and self._is_of_command(row, now):
             self._end_by_command(row, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
@@ -954,7 +951,7 @@ class HeldConnections:
         elif in_wheel:
             self.wheel.remove(row)
         self._retries[row] = 0
-        self.comebacks.event_of[row] = number
+        self._coming_back[row] = number
 
     def _end_phantom(self, row: int, in_wheel: bool) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one
@@ -989,7 +986,7 @@ class HeldConnections:
         """Whether a row that ended comes back by the plan's policy. One that was never established
         belongs to the ramp.
         """
-        if row in self.comebacks.event_of:
+        if row in self._coming_back:
             return True
         return self._has_policy and self._lives[row] > 0
 

@@ -13,7 +13,7 @@ at its end is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from asyncli.core import life
@@ -55,6 +55,8 @@ class ConnectionTable:
             tuple[float, int]
         ] = []  # a heap of rows by the instant to reopen their streams
         self._beats = BeatPacer()
+        # Most runs provoke nothing, and a turn is a few microseconds.
+        self._provokes = bool(shard.events or shard.churn_per_s or shard.reconnect)
         self._events = EventSchedule(shard, self._connections)
         self._churn = Churn(shard, self._connections)
         self._next_sweep = 0.0
@@ -120,9 +122,9 @@ class ConnectionTable:
         if connections.draining:
             busy = self._close_some()
         else:
-            busy = self._provoke(begun)
-            busy = self._beat_due(begun) or busy
-            busy = self._come_back(begun) or busy
+            busy = self._beat_due(begun)
+            if self._provokes:
+                busy = self._provoke(begun) or busy
             if self._ramp.next_instant <= begun:
                 busy = self._open_due(begun) or busy
         events = connections.take_events(_MOST_EVENTS)
@@ -174,12 +176,8 @@ class ConnectionTable:
                 due.append(self._beats.instant(beat))
             if self._missing:
                 due.append(self._missing[0][0])
-            instants = (
-                connections.comebacks.next_due, self._events.next_instant, self._churn.next_instant,
-            )  # fmt: skip
-            for instant in instants:
-                if instant is not None:
-                    due.append(instant)
+            if self._provokes:
+                due += self._next_provoked()
             if not self._ramp.finished:
                 # With too many pending, wait for an event or a timeout before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
@@ -205,10 +203,22 @@ class ConnectionTable:
         return False
 
     def _provoke(self, now: float) -> bool:
-        """Do what is due by events and by churn. True if more could be done at once."""
+        """Do what is due by events and by churn, and connect those who come back. True if more
+        could be done at once.
+        """
         more_events = self._events.provoke(now, _MOST_PROVOKED)
         more_churn = self._churn.provoke(now, _MOST_PROVOKED)
-        return more_events or more_churn
+        return self._come_back(now) or more_events or more_churn
+
+    def _next_provoked(self) -> Iterator[float]:
+        """When something is due by events, by churn, or to come back."""
+        for instant in (
+            self._events.next_instant,
+            self._churn.next_instant,
+            self._connections.comebacks.next_due,
+        ):
+            if instant is not None:
+                yield instant
 
     def _come_back(self, now: float) -> bool:
         """Connect those who are due to come back. True if more could at once."""

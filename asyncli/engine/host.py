@@ -333,13 +333,7 @@ class WorkerHost:
         """Send the gathered second if every worker has reported it, or it is overdue."""
         if self._t0 is None:
             return
-        turn_s, self._last_turn = now - self._last_turn, now
-        for link in self._links.values():
-            if turn_s > _STALL_S:
-                # The host stalled, and read nothing meanwhile.
-                link.heard_at += turn_s
-            if not link.silent and now - link.heard_at > SILENCE_S:
-                self._report_silence(link, now)
+        self._watch_silence(now)
         gathered = self._gathered
         if gathered is None and self._links and all(link.silent for link in self._links.values()):
             # All workers are silent: still send a tick a second, without their connections.
@@ -350,6 +344,16 @@ class WorkerHost:
         all_reported = all(link.number in self._closed for link in self._links.values())
         if all_reported or now >= self._t0 + gathered.second + PATIENCE_S:
             self._send(gathered)
+
+    def _watch_silence(self, now: float) -> None:
+        """Report each worker that has sent no tick for long."""
+        turn_s, self._last_turn = now - self._last_turn, now
+        for link in self._links.values():
+            if turn_s > _STALL_S:
+                # The host stalled, and read nothing meanwhile.
+                link.heard_at += turn_s
+            if not link.silent and now - link.heard_at > SILENCE_S:
+                self._report_silence(link, now)
 
     def _report_silence(self, link: _Link, now: float) -> None:
         link.silent = True
