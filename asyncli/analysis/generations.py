@@ -54,8 +54,10 @@ def generations(run: Run) -> list[Generation]:
         new = after - before
         if new <= 0 or after_s <= run.first_connect_s:
             continue
-        # One that was killed may be replaced after the next reading: it was a worker all the same.
-        lately = processes.between(before_s - MISSED_S, before_s).values
+        # Those that were killed may be replaced after the next reading: they were workers all the
+        # same, and what takes their place is beside nobody.
+        lately_s = before_s - MISSED_S
+        lately = processes.between(lately_s, before_s).values
         # The root is no worker, but of a server with one process.
         workers = max(1.0, max(lately, default=1.0) - 1.0)
         if new < workers:
@@ -64,7 +66,7 @@ def generations(run: Run) -> list[Generation]:
             continue
         settled_s = after_s + MISSED_S
         joined = _rise(started, before_s, settled_s)
-        left = _rise(ended, before_s, settled_s)
+        left = _rise(ended, lately_s, settled_s)
         if joined - left >= workers:
             followers.append(Generation(before_s, after_s, round(new), round(workers)))
     return followers

@@ -135,6 +135,15 @@ def test_two_workers_that_are_killed_a_second_apart_are_no_generation() -> None:
     assert generations(run) == []
 
 
+def test_two_workers_that_are_replaced_a_second_after_they_were_killed_are_no_generation() -> None:
+    run = a_small_run(
+        server__processes=lambda _, t_s: 3.0 - 2.0 * (44.5 < t_s <= 45.5),
+        server__joined=lambda _, t_s: 2.0 * (t_s > 45.5),
+        server__ended=lambda _, t_s: 2.0 * (t_s > 44.5),
+    )
+    assert generations(run) == []
+
+
 def test_a_helper_takes_no_workers_place_and_is_told() -> None:
     helper: Level = lambda _, t_s: 1.0 * (t_s > 45.0)  # noqa: E731
     of_one = {"server__processes": lambda held, t_s: 1.0 + helper(held, t_s), "server__started": helper, "server__ended": each(0)}

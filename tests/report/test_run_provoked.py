@@ -15,6 +15,7 @@ def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
     part.ended = 300
     part.ended_again = ended_again
     part.not_back = not_back
+    part.waiting = 0
     part.attempts = 300 - not_back
     part.failures = {}
     part.phantoms = 0
