@@ -105,37 +105,43 @@ class Provoked(msgspec.Struct, frozen=True):
 
 def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
     """What each event of the plan did, by its number. ``memory``: the server's (bytes)."""
-    outside = _latencies(run.undisturbed.ticks).quantile(0.99)
     windows = dict(run.event_windows)
     if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
         # It lasts as long as the hold, and is no disturbance of it.
         windows[CHURN] = Gap(run.hold.start_s, run.hold.end_s)
+    if not windows:
+        # The latencies of a night take seconds to add.
+        return {}
+    [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
     return {
-        number: _provoked(run, number, window, memory, outside)
+        number: _provoked(run, number, window, memory, outside_ms)
         for number, window in windows.items()
     }
 
 
 def _provoked(
-    run: Run, number: int, window: Gap, memory: Series, outside_us: float | None
+    run: Run, number: int, window: Gap, memory: Series, outside_ms: float | None
 ) -> Provoked:
     assert window.end_s is not None
     ticks = run.ticks_between(window.start_s, window.end_s)
     seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
     counts = added_up(EventCounts(), *seconds)
     overflows = run.series(f"{metrics.TCP}ListenOverflows")
+    connect_p50, connect_p99 = in_ms(counts.connect_us, 0.5, 0.99)
+    answer_p50, answer_p99 = in_ms(counts.answer_us, 0.5, 0.99)
+    [others_p99] = in_ms(_latencies(ticks), 0.99)
     return Provoked(
         number=number,
         window=window,
         counts=counts,
         back=_back(counts),
         latency_ms=EventLatency(
-            connect_p50=_in_ms(counts.connect_us.quantile(0.5)),
-            connect_p99=_in_ms(counts.connect_us.quantile(0.99)),
-            answer_p50=_in_ms(counts.answer_us.quantile(0.5)),
-            answer_p99=_in_ms(counts.answer_us.quantile(0.99)),
-            others_p99=_in_ms(_latencies(ticks).quantile(0.99)),
-            outside_p99=_in_ms(outside_us),
+            connect_p50=connect_p50,
+            connect_p99=connect_p99,
+            answer_p50=answer_p50,
+            answer_p99=answer_p99,
+            others_p99=others_p99,
+            outside_p99=outside_ms,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, window, memory, counts),
@@ -144,10 +150,6 @@ def _provoked(
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
-
-
-def _in_ms(value_us: float | None) -> float | None:
-    return None if value_us is None else value_us / 1e3
 
 
 def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
@@ -198,12 +200,13 @@ def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
         other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
     ]
     since_s = max(earlier_s, default=-math.inf)
-    others = _beside_held(run, count).last(until_s=start_s - TICK_S, since_s=since_s)
+    beside = _beside_held(run, count)
+    others = beside.last(until_s=start_s - TICK_S, since_s=since_s)
     if others is None:
         return None
     silent = [
         (t_s - start_s, value - others)
-        for t_s, value in _beside_held(run, count.between(start_s, end_s - TICK_S)).rows()
+        for t_s, value in beside.between(start_s, end_s - TICK_S).rows()
     ]
     still = max(0, round(silent[-1][1])) if silent else counts.silenced
     return Noticed(

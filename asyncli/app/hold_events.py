@@ -31,7 +31,6 @@ class HoldEvents:
         self._progress = progress
         self._recorder = recorder
         self._generator = generator
-        self._is_resumed = False
 
     @contextlib.asynccontextmanager
     async def while_held(self, held_s: float = 0.0) -> AsyncIterator[None]:
@@ -43,7 +42,7 @@ class HoldEvents:
             yield
             return
         begun_s = time.monotonic() - held_s
-        self._is_resumed = held_s > 0
+        is_resumed = held_s > 0
         events = plan.planned_events
         after_s = tuple(event.after_s(plan.hold_s) for event in events)
         self._generator.hold(HoldBegun(begun_s, after_s))
@@ -52,11 +51,14 @@ class HoldEvents:
             if due_s >= held_s:
                 coming.append((begun_s + due_s, number, event))
         coming.sort()
-        if plan.churn is not None and not self._is_resumed:
+        if plan.churn is not None and not is_resumed:
             at_s = begun_s - self._progress.zero_s
             fields = {"number": CHURN}
             self._recorder.event(RunEvent("churn", at_s, None, f"churn {plan.churn}", fields))
-        tasks = [asyncio.create_task(self._take_place(*event)) for event in coming]
+        tasks = []
+        for due_s, number, event in coming:
+            taking_place = self._take_place(due_s, number, event, may_run=not is_resumed)
+            tasks.append(asyncio.create_task(taking_place))
         try:
             yield
         finally:
@@ -64,8 +66,10 @@ class HoldEvents:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take_place(self, due_s: float, number: int, event: PlannedEvent) -> None:
-        """Record an event when it is due, and run its command if it has one."""
+    async def _take_place(
+        self, due_s: float, number: int, event: PlannedEvent, *, may_run: bool
+    ) -> None:
+        """Record an event when it is due, and run its command if it has one and ``may_run``."""
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         at_s = due_s - self._progress.zero_s
         fields: dict[str, Any] = {"number": number}
@@ -82,7 +86,7 @@ class HoldEvents:
                 RunEvent("run", at_s, at_s + result.took_s, event.note, fields | asdict)
             )
 
-        if self._is_resumed:
+        if not may_run:
             # Its file may be a stranger's.
             ended(CommandResult(None, 0.0, "not run: a resumed run runs no commands"))
             return

@@ -248,11 +248,11 @@ class HeldConnections:
         self._forget_connection(row)
         self._free_row(row, abort)
         now = self._net.clock()
+        wait_s = self.comebacks.wait_s(row, failed=0)
         if event == CHURN:
             self.comebacks.left_at[row] = now
-        wait_s = self.comebacks.wait_s(row, failed=0)
-        if event == CHURN and not self._has_policy:
-            wait_s = 0.0
+            if not self._has_policy:
+                wait_s = 0.0
         self.comebacks.at(row, now + wait_s)
 
     def silence_by_event(
@@ -291,20 +291,28 @@ class HeldConnections:
             counts.absent += 1
             return False
         counts.ended += 1
-        if state == IDLE:
-            self.wheel.remove(row)
-        else:
-            del self.awaiting[row]
-            if keeps_connection:
-                self._owes_answer.add(row)
-            else:
-                counts.asked += 1
-                self._beats[row] += 1
+        asked = self._take_off_schedule(row)
+        if asked and keeps_connection:
+            self._owes_answer.add(row)
+        elif asked:
+            counts.asked += 1
+            self._beats[row] += 1
         self._retries[row] = 0
-        self.held -= 1
         self.state[row] = AWAY
         self.comebacks.leave(row, event)
         return True
+
+    def _take_off_schedule(self, row: int, in_wheel: bool = True) -> bool:
+        """A row is held no more by an event. ``in_wheel``: as of :meth:`_end`. True if it awaited
+        the answer to a heartbeat.
+        """
+        self.held -= 1
+        if row in self.awaiting:
+            del self.awaiting[row]
+            return True
+        if in_wheel and not self.draining:
+            self.wheel.remove(row)
+        return False
 
     def _forget_connection(self, row: int) -> None:
         """Drop what is known of a row's connection, which has ended for its client."""
@@ -873,11 +881,14 @@ class HeldConnections:
             self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
         is_of_event = row in self._coming_back
-        if not is_of_event and event in BY_SERVER and self._is_of_command(row, now):
-            self._end_by_command(row, in_wheel)
+        command = None
+        if not is_of_event and event in BY_SERVER:
+            command = self._command_at(row, now)
+        if command is not None:
+            self._end_by_command(row, command, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
-                self._retry_at(row, now)
+                self._connect_at(row, now)
                 return
             if why == "handshake_refused" and not is_of_event:
                 silent = f"{'closed' if event == EOF else 'reset'} without an answer"
@@ -931,39 +942,29 @@ class HeldConnections:
             deaths.in_message += in_message
             deaths.requests.add(self._requests[row])
 
-    def _is_of_command(self, row: int, now: float) -> bool:
-        """Whether a connection that the server ends now is ended by a command of the plan."""
-        is_established = self.state[row] in (IDLE, AWAITING)
-        return is_established and not self.draining and self.comebacks.command_at(now) is not None
+    def _command_at(self, row: int, now: float) -> int | None:
+        """The event whose command may have the server end a row's established connection now."""
+        if self.draining or self.state[row] not in (IDLE, AWAITING):
+            return None
+        return self.comebacks.command_at(now)
 
-    def _end_by_command(self, row: int, in_wheel: bool) -> None:
+    def _end_by_command(self, row: int, event: int, in_wheel: bool) -> None:
         """The server has ended a connection in the time of a command."""
-        number = self.comebacks.command_at(self._net.clock())
-        assert number is not None
-        counts = self.comebacks.counts_of(number)
+        counts = self.comebacks.counts_of(event)
         counts.chosen += 1
         counts.ended += 1
-        self.held -= 1
-        if row in self.awaiting:
-            counts.asked += 1
-            del self.awaiting[row]
-            self._beats[row] += 1
-        elif in_wheel:
-            self.wheel.remove(row)
+        asked = self._take_off_schedule(row, in_wheel)
+        counts.asked += asked
+        self._beats[row] += asked
         self._retries[row] = 0
-        self._coming_back[row] = number
+        self.comebacks.leave(row, event)
 
     def _end_phantom(self, row: int, in_wheel: bool) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one
         that it had before, which the server had ended meanwhile.
         """
-        self.held -= 1
-        asked = row in self.awaiting
-        if asked:
-            del self.awaiting[row]
-            self._beats[row] += 1
-        elif in_wheel and not self.draining:
-            self.wheel.remove(row)
+        asked = self._take_off_schedule(row, in_wheel)
+        self._beats[row] += asked
         self._retries[row] = min(255, self._retries[row] + 1)
         self.comebacks.unanswered(row, asked=asked, established_at=self._established_at[row])
 
@@ -972,15 +973,13 @@ class HeldConnections:
         most as fast as the ramp.
         """
         at_least_s = self._protocol.reopen_delay_s(row)
+        retries = self._retries[row]
         if self._comes_by_policy(row):
-            self.state[row] = AWAY
-            wait_s = self.comebacks.wait_s(row, self._retries[row])
-            self.comebacks.at(row, now + max(wait_s, at_least_s))
-            return
-        self.state[row] = BACKOFF
-        attempt = (self._lives[row] << 8) | self._retries[row]
-        wait_s = backoff_s(self._seed, self.number(row), attempt, self._retries[row])
-        self.wheel.add(row, now + at_least_s + wait_s)
+            wait_s = max(at_least_s, self.comebacks.wait_s(row, retries))
+        else:
+            attempt = (self._lives[row] << 8) | retries
+            wait_s = at_least_s + backoff_s(self._seed, self.number(row), attempt, retries)
+        self._connect_at(row, now + wait_s)
 
     def _comes_by_policy(self, row: int) -> bool:
         """Whether a row that ended comes back by the plan's policy. One that was never established
@@ -990,14 +989,14 @@ class HeldConnections:
             return True
         return self._has_policy and self._lives[row] > 0
 
-    def _retry_at(self, row: int, now: float) -> None:
-        """Have a row connect at once, at another address."""
+    def _connect_at(self, row: int, instant: float) -> None:
+        """Have a row connect at an instant, in the queue that it belongs to."""
         if self._comes_by_policy(row):
             self.state[row] = AWAY
-            self.comebacks.at(row, now)
+            self.comebacks.at(row, instant)
             return
         self.state[row] = BACKOFF
-        self.wheel.add(row, now)
+        self.wheel.add(row, instant)
 
     def _end_sent_again(self, row: int, handle: int, event: str) -> None:
         """Count what a connection that ends has sent again, and whether its first request was in

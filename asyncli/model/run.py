@@ -256,7 +256,7 @@ class Run(msgspec.Struct, dict=True):
         last_s: dict[int, float] = {}
         for t_s, tick in self.ticks:
             for number in tick.events.keys() - {CHURN}:
-                began_s.setdefault(number, t_s - 1.0)
+                began_s.setdefault(number, t_s - TICK_S)
                 last_s[number] = t_s
         windows = {}
         for number in sorted(last_s, key=lambda number: began_s[number]):

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,9 +20,8 @@ from asyncli.model.text import printable
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
-from asyncli.report.summary_parts import EventPart
+from asyncli.report.summary_parts import EventPart, known
 
-T = TypeVar("T")
 Cell = str | int | float | None
 
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
@@ -234,18 +233,13 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
             yield [*row, *[None] * len(_OF_DONE_EVENT)]
             continue
         counts = [event.chosen, event.absent, event.ended, event.not_back, event.attempts]
-        failed = sum(_known(event.failures).values())
+        failed = sum(known(event.failures).values())
         times = [back.p50_s, back.p90_s, back.p99_s, back.all_s]
         memory = [server.memory_before, server.peak, server.after]
         yield [
-            *(row + [_known(count) for count in counts]),
-            *(failed, _known(event.phantoms), *times, *memory, server.cpu_s),
+            *(row + [known(count) for count in counts]),
+            *(failed, known(event.phantoms), *times, *memory, server.cpu_s),
         ]
-
-
-def _known(value: T | msgspec.UnsetType) -> T:
-    assert not isinstance(value, msgspec.UnsetType)
-    return value
 
 
 def finding_rows(findings: Iterable[Finding]) -> Iterator[list[Cell]]:

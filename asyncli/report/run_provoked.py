@@ -9,7 +9,7 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
-from asyncli.report.summary_parts import EventPart
+from asyncli.report.summary_parts import EventPart, known
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
@@ -65,11 +65,11 @@ def _ending(event: EventPart) -> str:
 
 def _done(event: EventPart) -> str:
     """What was done, and to how many."""
-    ended = format_many(_known(event.ended), "connection")
+    ended = format_many(known(event.ended), "connection")
     text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
     if event.absent:
-        absent = format_count(_known(event.absent))
-        text += f"; {absent} of the {format_count(_known(event.chosen))} chosen were not connected"
+        absent = format_count(known(event.absent))
+        text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
     return text
 
 
@@ -120,8 +120,8 @@ def _comeback(event: EventPart) -> str:
     assert back is not msgspec.UNSET
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    came = _known(event.ended) - _known(event.ended_again) - _known(event.not_back)
-    came -= _known(event.waiting)
+    came = known(event.ended) - known(event.ended_again) - known(event.not_back)
+    came -= known(event.waiting)
     if times:
         parts = [f"back after {', '.join(times)}"]
     elif came:
@@ -131,21 +131,21 @@ def _comeback(event: EventPart) -> str:
     if event.then is not msgspec.UNSET and times:
         parts[0] += " from then on"
     if event.closed:
-        parts.append(f"the server had ended {format_count(_known(event.closed))} meanwhile")
+        parts.append(f"the server had ended {format_count(known(event.closed))} meanwhile")
     if event.ended_again:
-        again = format_count(_known(event.ended_again))
+        again = format_count(known(event.ended_again))
         parts.append(f"{again} were ended by another event before they were back")
     if event.waiting:
-        waiting = format_count(_known(event.waiting))
+        waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")
     if event.not_back:
-        parts.append(f"{format_count(_known(event.not_back))} were not back")
+        parts.append(f"{format_count(known(event.not_back))} were not back")
     parts.append(_attempts(event))
     return "; ".join(parts)
 
 
 def _attempts(event: EventPart) -> str:
-    connects = _known(event.attempts)
+    connects = known(event.attempts)
     if isinstance(event.returned, int):
         # Those that are heard again need no connect.
         connects -= event.returned
@@ -154,7 +154,7 @@ def _attempts(event: EventPart) -> str:
     attempts = format_many(connects, "connect")
     failures = event.failures
     assert failures is not msgspec.UNSET
-    phantoms = _known(event.phantoms)
+    phantoms = known(event.phantoms)
     if not failures and not phantoms:
         return f"{attempts}, none failed"
     parts = [f"{format_count(count)} {cause}" for cause, count in failures.items()]
@@ -178,7 +178,7 @@ def _price(event: EventPart) -> str:
     if kept is None:
         parts.append("what it kept is not known: it had no time to settle")
     else:
-        of_each = kept / max(1, _known(event.ended))
+        of_each = kept / max(1, known(event.ended))
         parts.append(
             f"{format_bytes(kept)} not given back ({format_bytes(of_each)} for each connection)"
         )
@@ -201,21 +201,11 @@ def _others(event: EventPart) -> str:
         f"{milliseconds(latency.outside_p99)}",
         f"asyncli connected {milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} "
         "at most",
-        f"at least {format_count(_known(event.least_held))} held as a second ended",
+        f"at least {format_count(known(event.least_held))} held as a second ended",
     ]
     if event.listen_overflows:
-        overflows = format_many(round(_known_float(event.listen_overflows)), "listen overflow")
+        overflows = format_many(round(event.listen_overflows), "listen overflow")
         parts.append(f"{overflows} on this host")
     if event.segments_sent_again:
-        parts.append(f"{format_many(_known(event.segments_sent_again), 'segment')} sent again")
+        parts.append(f"{format_many(known(event.segments_sent_again), 'segment')} sent again")
     return "; ".join(parts)
-
-
-def _known(count: int | msgspec.UnsetType) -> int:
-    assert count is not msgspec.UNSET
-    return count
-
-
-def _known_float(value: float | msgspec.UnsetType | None) -> float:
-    assert isinstance(value, float)
-    return value

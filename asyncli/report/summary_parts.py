@@ -4,7 +4,7 @@ otherwise; null is unknown.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -232,6 +232,15 @@ class Limit(msgspec.Struct, omit_defaults=True):
     value: float | None
     kept: bool | None
     against: Against | None = None
+
+
+T = TypeVar("T")
+
+
+def known(value: T | msgspec.UnsetType) -> T:
+    """A part of an event that was done."""
+    assert not isinstance(value, msgspec.UnsetType)
+    return value
 
 
 class EventPart(msgspec.Struct):
