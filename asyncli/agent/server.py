@@ -74,10 +74,10 @@ _BURST = 40.0
 # Immediate samples, which ignore the budget: a soak has six phase borders.
 _IMMEDIATE_PER_S = 0.5
 _IMMEDIATE_BURST = 12.0
-# Collections, each of which stops the server: a soak has two before its first connect, one at the
-# end of each plateau, and two at its end.
+# Collections, each of which stops the server: a soak has two before its first connect, three in
+# each plateau's rest, and six at its end.
 _COLLECTIONS_PER_S = 0.5
-_COLLECTIONS_BURST = 12.0
+_COLLECTIONS_BURST = 20.0
 
 _encode = msgspec.json.Encoder().encode
 

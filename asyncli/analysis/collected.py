@@ -23,7 +23,7 @@ import msgspec
 
 from asyncli.analysis.bends import Sampled
 from asyncli.analysis.constants import FEWEST, HALF, PART, WORTH_TELLING
-from asyncli.analysis.regression import FEWEST_POINTS, Point, regress
+from asyncli.analysis.regression import CONFIDENCE, FEWEST_POINTS, Point, regress
 from asyncli.analysis.slope import (
     OTHERS_INTO_HOLD_S,
     PAGES,
@@ -36,7 +36,7 @@ from asyncli.analysis.slope import (
 from asyncli.findings import collected as findings
 from asyncli.model import metrics
 from asyncli.model.records import Finding, Sample
-from asyncli.model.run import Run
+from asyncli.model.run import TICK_S, Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes
 
@@ -75,6 +75,14 @@ class HeapCost(Cost):
     #: So much (bytes a connection) of the least by the line was still alive after the drain: it may
     #: have come by the clock.
     not_freed: float = 0.0
+    #: So much of the line (bytes a connection) came by the clock at most, by what the heap rose
+    #: while no connection came. The cost is without it; its interval has how far that is known.
+    by_clock: float = 0.0
+
+    @property
+    def perhaps_by_clock(self) -> float:
+        """How much of a line over the same ramp may have come by the clock (bytes a connection)."""
+        return max(self.not_freed, self.by_clock)
 
 
 class HeapCosts(msgspec.Struct, frozen=True):
@@ -266,14 +274,16 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         # The collection at the hold's end takes a while.
         if t_s <= hold_end_s:
             readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
-    live_cost = _line_at_rests(run, readings)
-    after_drain = _alive_after_drain(run, forced)
-    if live_cost is not None and after_drain is not None:
-        live_cost = _down_to_freed(live_cost, readings, after_drain)
+    rests = _rests(run, fitter.held, readings)
+    knows_growth = len(rests) >= FEWEST_POINTS
+    if knows_growth:
+        line = _line_through_rests(readings, rests)
+    else:
+        line = _line_at_rests(run, readings)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     # Another process than the server answers so, and so does one whose noise hides what it keeps.
-    if live_cost is None or live_cost.ci95[0] + live_cost.not_freed <= 0:
-        upper = None if live_cost is None else live_cost.ci95[1]
+    if line is None or line.ci95[0] <= 0:
+        upper = None if line is None else line.ci95[1]
         all_held = max((reading.n for reading in readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in readings)
         kind = run.place.server_runtime.kind
@@ -287,7 +297,12 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             others=_others_at(run, readings),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
-    return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
+    after_drain = _alive_after_drain(run, forced)
+    if knows_growth:
+        line = _without_growth(line, readings, rests)
+    elif after_drain is not None:
+        line = _down_to_freed(line, readings, after_drain)
+    return HeapCosts(live=line, stacks=_by_fit(stacks), findings=(asked_for,))
 
 
 def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
@@ -356,6 +371,112 @@ def _alive_after_drain(run: Run, forced: Series) -> float | None:
         return None
     after = forced.between(residue.start_s, math.inf)
     return after.values[-1] if len(after) > 1 else None
+
+
+class _Rest(NamedTuple):
+    """The readings of a rest of the ramp, without the first: that has what connecting left to the
+    runtime, and what goes at the second collection.
+    """
+
+    readings: Sequence[_Reading]
+
+    def growth_per_s(self, cost: HeapCost) -> float:
+        """How fast the heap rose (bytes/s) beyond what late connections cost."""
+        first = self.readings[0]
+        last = self.readings[-1]
+        late = cost.bytes_per_connection * (last.n - first.n)
+        return (last.value - first.value - late) / (last.t_s - first.t_s)
+
+
+class _Growth(NamedTuple):
+    """How fast a heap rises while no connection comes, and half of the 95 % interval (bytes/s)."""
+
+    per_s: float
+    half: float
+
+
+def _rests(run: Run, held: Series, readings: Sequence[_Reading]) -> list[_Rest]:
+    """The rests of the ramp with two readings or more after their first.
+
+    In a ramp, time and connections rise together, so that growth by the clock, or by answers, looks
+    like a cost of connections. In its rests time goes on alone. How many are held is known each
+    second, and between two of them it is interpolated: at a rest's beginning, too low.
+    """
+    ramp = run.phase("ramp")
+    if ramp is None:
+        return []
+    rests = []
+    for begin, end in run.plan.schedule.rests():
+        within = []
+        for reading in readings:
+            if begin <= reading.t_s - ramp.start_s <= end:
+                within.append(reading)
+        if len(within) > 2:
+            last_s = within[-1].t_s
+            settled = []
+            for reading in within[1:]:
+                connections = held.at(min(reading.t_s + TICK_S, last_s)) or 0.0
+                settled.append(reading._replace(n=connections))
+            rests.append(_Rest(settled))
+    return rests
+
+
+def _growth_of(cost: HeapCost, rests: Sequence[_Rest]) -> _Growth:
+    """The mean over the rests, by Student's t: rests differ by more than their readings' errors."""
+    from asyncli.analysis.special import stdtrit
+
+    rates = [rest.growth_per_s(cost) for rest in rests]
+    error = statistics.stdev(rates) / math.sqrt(len(rates))
+    quantile = float(stdtrit(len(rates) - 1, (1 + CONFIDENCE) / 2))
+    return _Growth(statistics.mean(rates), quantile * error)
+
+
+def _without_growth(
+    line: HeapCost, readings: Sequence[_Reading], rests: Sequence[_Rest]
+) -> HeapCost:
+    """The cost by the line through the rests, less what the heap rose by the clock."""
+    growth = _growth_of(line, rests)
+    cost = _line_through_rests(readings, rests, growth.per_s)
+    if cost is None:
+        return line
+    method = (
+        f"{cost.method}, less what came while no connection did: {format_bytes(growth.per_s)} a "
+        f"second ± {format_bytes(growth.half)}"
+    )
+    first = rests[0].readings[0]
+    last = rests[-1].readings[-1]
+    seconds_a_connection = (last.t_s - first.t_s) / (last.n - first.n)
+    half = math.hypot(cost.half_width, growth.half * seconds_a_connection)
+    value = cost.bytes_per_connection
+    return msgspec.structs.replace(
+        cost,
+        method=method,
+        ci95=(max(0.0, value - half), value + half),
+        by_clock=max(0.0, growth.per_s + growth.half) * seconds_a_connection,
+    )
+
+
+def _line_through_rests(
+    readings: Sequence[_Reading], rests: Sequence[_Rest], growth_per_s: float = 0.0
+) -> HeapCost | None:
+    """The line through the medians of the rests, and of the readings before the first connect, all
+    brought to one age. A reading of the hold's end is of another one, and is left out.
+    """
+    first = rests[0].readings[0]
+    groups = [rest.readings for rest in rests]
+    before = [reading for reading in readings if reading.t_s < first.t_s and reading.n == 0]
+    if before:
+        groups.insert(0, before)
+    # Of many plateaus the baseline may be off the line: the first connections load code.
+    may_be_apart = len(rests) >= FEWEST
+    points = []
+    for group in groups:
+        of_one_age = []
+        for t_s, n, value in group:
+            of_one_age.append((t_s, n, value - growth_per_s * (t_s - first.t_s)))
+        points.append(median_point(of_one_age, baseline=may_be_apart and group is before))
+    how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
+    return _by_points(points, how, len(readings), forced=True)
 
 
 def _down_to_freed(cost: HeapCost, readings: Sequence[_Reading], after_drain: float) -> HeapCost:

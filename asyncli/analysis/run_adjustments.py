@@ -194,21 +194,20 @@ def growth_by_the_clock(seen: WholeRun, known: Costs) -> Costs:
     )
 
 
-def not_freed_by_the_drain(_: WholeRun, known: Costs) -> Costs:
-    """Widen the costs with the server's memory in them down by what was still alive in its heap
-    after the drain: that may have come by the clock. The values stay: growth lowers no cost of a
-    collected heap.
+def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
+    """Widen the costs with the server's memory in them down by what may have come to its heap by
+    the clock. The values stay: growth lowers no cost of a collected heap.
     """
     live = known.heap.live
-    if live is None or live.not_freed == 0:
+    if live is None or live.perhaps_by_clock == 0:
         return known
     for name in _WITH_THE_HEAP:
         cost = known.cost_of(name)
         if cost is None or cost.of_levels:
             continue
         low, high = cost.ci95
-        low = min(low, max(0.0, low - live.not_freed))
-        method = f"{cost.method}; the interval includes what was alive after the drain"
+        low = min(low, max(0.0, low - live.perhaps_by_clock))
+        method = f"{cost.method}; the interval includes what may have come to the heap by the clock"
         known = known.revised(name, ci95=(low, high), method=method)
     return known
 
@@ -463,7 +462,7 @@ def _came_with_the_first(cost: Cost, before: float, held: float) -> float:
 ADJUSTMENTS: tuple[Adjustment, ...] = (
     growth,
     growth_by_the_clock,
-    not_freed_by_the_drain,
+    heap_by_the_clock,
     memory_used_again,
     memory_in_no_part,
     holders,

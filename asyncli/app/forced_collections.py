@@ -1,10 +1,12 @@
 """Asks the server's runtime for collections at the instants of a soak that show what is alive:
-before the first connect, at the end of each plateau, at the hold's end and after the drain.
+before the first connect, at the beginning and at the end of each plateau's rest, at the hold's end
+and after the drain.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -32,9 +34,21 @@ _LEAD_S = 1.0
 _TIMES_LONGEST = 3.0
 # The first may free what the server's start left, and loads code.
 _BEFORE_CONNECTS = 2
+# What connecting left to runtimes goes at the second collection (Node: 25 B a connection). So at a
+# rest's beginning there are two, and what rises from the second one to that of the rest's end rises
+# by the clock.
+_AT_REST_BEGIN = 2
+_AT_HOLD_END = 2
+# The first two of a rest are at these shares of the time before the last one: a different one in
+# each rest, so that they do not all meet what a server does once a second at one of its instants.
+_EARLIEST = 0.1
+_VARIED_BY = 0.3
+_GOLDEN = (math.sqrt(5) - 1) / 2
 # What Go's pools keep of closed connections (sync.Pool, two buffers of 4 kB of each in net/http)
-# goes at the second collection, and so do objects with finalizers.
-_AFTER_DRAIN = 2
+# goes at the second collection, and so do objects with finalizers. The JVM's serial collector
+# compacts at each fourth alone, and else counts dead objects as alive, up to 5 % of the old
+# generation (MarkSweepAlwaysCompactCount, MarkSweepDeadRatio): 3.8 MB of 400 ended threads.
+_AFTER_DRAIN = 4
 # A runtime's own library may count a collection some ms after its end: Node and the JVM tell it by
 # events.
 _COUNTED_WITHIN_S = 0.5
@@ -88,17 +102,31 @@ class ForcedCollections:
         for _ in range(_AFTER_DRAIN):
             await self.take()
 
+    async def at_hold_end(self) -> None:
+        for _ in range(_AT_HOLD_END):
+            await self.take()
+
     async def at_plateaus(self, t0_s: float) -> None:
-        """Collect just before the end of each rest of the ramp, which began at ``t0_s`` (of
-        time.monotonic); ends with the last one.
+        """Collect in each rest of the ramp, which began at ``t0_s`` (of time.monotonic): soon after
+        its beginning, if there is time, and just before its end. Ends with the last one.
         """
-        for begin, end in self._plan.schedule.rests():
+        for number, (begin, end) in enumerate(self._plan.schedule.rests()):
             if not self._is_asked:
                 return
-            lead_s = max(_LEAD_S, _TIMES_LONGEST * self._longest_s)
-            due_s = t0_s + max(begin, end - lead_s)
-            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            await self.take(before_s=t0_s + end - self._progress.zero_s)
+            last_due_s = max(begin, end - self._lead_s())
+            end_s = t0_s + end - self._progress.zero_s
+            room_s = last_due_s - begin
+            if room_s >= self._lead_s():
+                share = _EARLIEST + _VARIED_BY * (number * _GOLDEN % 1.0)
+                await _until(t0_s + begin + share * room_s)
+                for _ in range(_AT_REST_BEGIN):
+                    await self.take(before_s=end_s)
+            await _until(t0_s + max(begin, end - self._lead_s()))
+            await self.take(before_s=end_s)
+
+    def _lead_s(self) -> float:
+        """How long before a rest's end its last collection begins."""
+        return max(_LEAD_S, _TIMES_LONGEST * self._longest_s)
 
     async def take(self, before_s: float | None = None) -> None:
         """Ask for a collection, and record what is alive after it. ``before_s`` (on the run's
@@ -230,6 +258,11 @@ class ForcedCollections:
             await asyncio.sleep(_COUNTED_WITHIN_S)
             page = (await self._read_all()).values
         return page
+
+
+async def _until(due_s: float) -> None:
+    """Wait until then (of time.monotonic)."""
+    await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
 
 def cannot_collect(plan: Plan, server: ServerFacts) -> Finding | None:

@@ -92,7 +92,7 @@ class Phases:
             await self._hold()
         await self._sample()
         if progress.is_in("hold"):
-            await self._collections.take()
+            await self._collections.at_hold_end()
         if progress.failed:
             # A run without a drain can be resumed.
             return

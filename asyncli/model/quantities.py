@@ -282,6 +282,9 @@ def _cost_of_heap(part: str, whose: str) -> Iterator[Quantity]:
     yield from _cost(part, whose)
     yield Quantity(f"{part}.collections", "count", "collections after which that was read")
     yield Quantity(f"{part}.not_freed", "bytes", "of its interval, what the drain did not free")
+    yield Quantity(
+        f"{part}.by_clock", "bytes", "of the ramp's line, what came by the clock at most"
+    )
     yield Quantity(f"{part}.forced", "yes_or_no", "asyncli asked for these collections")
     yield Quantity(
         f"{part}.is_whole", "yes_or_no", "its levels have all memory of the server's processes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from collected_runs import FIXED, LIVE, STACKS, of_go, soak
@@ -116,14 +117,9 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert unknown.remedy.endswith("--plateaus 5")
 
 
-@pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
-def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s: float) -> None:
-    """In a ladder, time and connections rise together, and a short hold does not exclude growth: what the drain frees does."""
-    per_connection = 3_000.0
-    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=3.0, noise=0.01)
-    stop_s = run.stop_s
-    rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
-    for number, place in enumerate([run.first_connect_s - 1.5, *rests, stop_s - 1.0, stop_s + 4.0, stop_s + 5.0]):
+def ask_for_collections(run: Run, at_s: Sequence[float], per_connection: float, leak_per_s: float) -> None:
+    """What is alive at these instants, in a heap that a leak fills by the clock from the first connect on."""
+    for number, place in enumerate(at_s):
         sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
         leaked = leak_per_s * max(0.0, sample.t_s - run.first_connect_s)
         alive = 4e6 + 5_000 * (number % 2) + per_connection * (run.held.at(sample.t_s) or 0.0) + leaked
@@ -131,6 +127,17 @@ def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s:
     for sample in run.samples:
         sample.values[metrics.SERVER_PROCESSES] = 1.0
         sample.values[metrics.SERVER_PSS_BYTES] += 50e3 * (run.held.at(sample.t_s) or 0.0)
+
+
+@pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
+def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s: float) -> None:
+    """In a ladder, time and connections rise together, and a short hold does not exclude growth: what the drain frees does."""
+    per_connection = 3_000.0
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=3.0, noise=0.01)
+    stop_s = run.stop_s
+    rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
+    at_s = [run.first_connect_s - 1.5, *rests, stop_s - 1.0, stop_s + 4.0, stop_s + 5.0]
+    ask_for_collections(run, at_s, per_connection, leak_per_s)
     known = analyse(run).costs
     low, high = known.heap.live.ci95
     assert low <= per_connection <= high
@@ -143,6 +150,30 @@ def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s:
     else:
         assert high - low < 0.2 * per_connection
         assert known.heap.live.not_freed < 0.02 * per_connection
+
+
+@pytest.mark.parametrize("plateaus", [3, 5])
+@pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
+def test_what_rises_while_no_connection_comes_is_no_cost(leak_per_s: float, plateaus: int) -> None:
+    """Three collections in each rest: the first has what connecting left, and from the second to the last time goes on alone."""
+    per_connection = 3_000.0
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=plateaus, plateau_s=12.0, hold_s=600.0, noise=0.01)
+    at_s = [run.first_connect_s - 1.5]
+    for begin, end in run.plan.schedule.rests():
+        at_s += [run.first_connect_s + place for place in (begin + 0.6, begin + 1.6, end - 1.4)]
+    ask_for_collections(run, [*at_s, run.stop_s - 1.0], per_connection, leak_per_s)
+    for place in at_s[1::3]:
+        # What connecting leaves is in the first of a rest alone.
+        first = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        first.values[metrics.RUNTIME_FORCED_BYTES] += 400e3
+    known = analyse(run).costs
+    live = known.heap.live
+    low, high = live.ci95
+    assert low <= per_connection <= high
+    assert high - low < (0.1 if plateaus == 5 else 0.9) * per_connection
+    rising_s = at_s[-1] - at_s[2]
+    seconds_a_connection = rising_s / (450 * (plateaus - 1) / plateaus)
+    assert live.by_clock == pytest.approx(leak_per_s * seconds_a_connection, abs=0.25 * per_connection)
 
 
 @pytest.mark.parametrize("others", [0, 2_000])
