@@ -91,11 +91,19 @@ async def main() -> None:
 
 
 async def compare_with_truth(name: str, options: argparse.Namespace, folder: Path) -> None:
+    print(f"\n{name}", flush=True)
+    if options.repeats:
+        await compare_by_page(name, options, folder)
+    if options.collected:
+        await compare_collected(name, options, folder)
+
+
+async def compare_by_page(name: str, options: argparse.Namespace, folder: Path) -> None:
     for_long = Setup(options.connections, options.ramp, hold=options.rest)
     with_half = Setup(options.connections // 2, options.ramp, hold=options.rest)
     by_page = Setup(options.connections, options.ramp, hold=options.hold)
     truth = await truth_of(name, options.connections, options, folder)
-    print(f"\n{name}: live {truth}", flush=True)
+    print(f"live {truth}", flush=True)
     at_rest = await run_of(name, for_long, folder / f"{name}-rest.db")
     half_at_rest = await run_of(name, with_half, folder / f"{name}-rest-half.db")
     repeats = [
@@ -106,8 +114,6 @@ async def compare_with_truth(name: str, options: argparse.Namespace, folder: Pat
     if truth is not None:
         report("live", [cost.heap.live for cost in known], truth)
     report_at_rest(known, [half_at_rest, at_rest])
-    if options.collected:
-        await compare_collected(name, options, folder)
 
 
 async def compare_collected(name: str, options: argparse.Namespace, folder: Path) -> None:

@@ -52,6 +52,7 @@ Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"
 REPEAT: dict[str, Repeat] = {
     "fixed.server_user": Repeat(absolute=0.23e6),
     "memory.server_hold_end": Repeat(absolute=0.23e6),
+    "residue.live": Repeat(0.011, absolute=7e3),
     "cpu.per_request": Repeat(0.142),
     "cpu.per_connection": Repeat(0.082),
     "latency.p50": Repeat(0.035),
@@ -110,6 +111,13 @@ ROWS: tuple[Number, ...] = (
         "at the hold's end",
         "memory",
         "the server's memory at the hold's end",
+    ),
+    Number(
+        "residue.live",
+        "bytes",
+        "alive after the drain",
+        "memory",
+        "memory that stayed alive in the heap after the drain",
     ),
     Number("cpu.per_request", "us", "a request", "cpu", "the server's CPU per request in the hold"),
     Number(
@@ -315,8 +323,8 @@ _SHARED = "PSS depends on which other processes share its pages"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
-    before = first.numbers.get(row.key, "unknown")
-    after = second.numbers.get(row.key, "unknown")
+    before = first.number(row.key)
+    after = second.number(row.key)
     if row.group == "drift" and row.key in first.hidden & second.hidden:
         before = HOLD_TOO_SHORT
         after = HOLD_TOO_SHORT

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from asyncli.analysis.collected import HEAP_COSTS, why_no_heap
+from asyncli.analysis.collected import HEAP_COSTS, stays_alive, why_no_heap
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.cost_parts import Costs, is_measured, known_of_heap
@@ -62,8 +62,11 @@ _LIMITS = (
     "superuser",
 )
 
+ALIVE_AFTER_DRAIN = "residue.live"
 #: Rows of runs on a server whose runtime says them.
-OF_HEAP = frozenset(f"cost.{name}" for name in HEAP_COSTS)
+OF_HEAP = frozenset({ALIVE_AFTER_DRAIN, *(f"cost.{name}" for name in HEAP_COSTS)})
+# To this (bytes) Node says what is alive; Go and Java say it to the byte.
+_EXACT_TO = 10e3
 
 #: A number, or the reason for none.
 Measured = Estimate | Rate | str
@@ -104,6 +107,8 @@ class MeasuredRun(msgspec.Struct):
 
     def number(self, key: str) -> Measured:
         """The number under ``key`` (of a row), or the reason for none."""
+        if key == ALIVE_AFTER_DRAIN:
+            return self.numbers.get(key, "no collection after the drain (--collect asks for them)")
         if key in OF_HEAP:
             return self.numbers.get(key, self.why_no_heap or "unknown")
         return self.numbers.get(key, "unknown")
@@ -149,6 +154,7 @@ def measure(
         known = known_costs(run, totals, grown)
     levels = _costs(numbers, known)
     _memory(numbers, run, known.holders)
+    _alive_after_drain(numbers, run)
     _cpu(numbers, run)
     latency = by_stretch(hold, lambda tick: tick.latency_us, "answered")
     numbers |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
@@ -285,6 +291,13 @@ def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
         numbers[key] = f"{len(last)} of {FEWEST} readings of the server's memory in the hold"
     else:
         numbers[key] = at_least(last_of(last), PAGES / 2)
+
+
+def _alive_after_drain(numbers: dict[str, Measured], run: Run) -> None:
+    """Add what is alive after the drain beyond what was before, where collections told it."""
+    stays = stays_alive(run)
+    if stays is not None:
+        numbers[ALIVE_AFTER_DRAIN] = Estimate(stays, stays - _EXACT_TO, stays + _EXACT_TO)
 
 
 #: What CPU time is spent on: events of a tick.

@@ -10,9 +10,11 @@ from collected_runs import FIXED, LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.collected import HeapCosts
+from asyncli.analysis.compare import compare
 from asyncli.analysis.cost import costs, known_costs
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.forecast import forecast
+from asyncli.analysis.measured import measure
 from asyncli.analysis.sizing import size
 from asyncli.analysis.totals import fold
 from asyncli.findings.collected import live_unknown
@@ -174,6 +176,23 @@ def test_what_rises_while_no_connection_comes_is_no_cost(leak_per_s: float, plat
     rising_s = at_s[-1] - at_s[2]
     seconds_a_connection = rising_s / (450 * (plateaus - 1) / plateaus)
     assert live.by_clock == pytest.approx(leak_per_s * seconds_a_connection, abs=0.25 * per_connection)
+
+
+def test_a_build_that_leaks_keeps_more_after_the_drain() -> None:
+    measured = []
+    for number, leak_per_s in enumerate((0.0, 0.0, 1e3)):
+        run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=60.0, noise=0.01)
+        rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
+        at_s = [run.first_connect_s - 1.5, *rests, run.stop_s - 1.0, run.stop_s + 4.0, run.stop_s + 5.0]
+        ask_for_collections(run, at_s, 3_000.0, leak_per_s)
+        measured.append(measure("ABC"[number], "a.db", run))
+    without_collections = measure("D", "d.db", a_run(450, batch=1, interval_s=0.02, plateaus=5))
+    verdicts = []
+    for other in (*measured[1:], without_collections):
+        compared = compare([measured[0], other]).differences
+        [alive] = [difference for difference in compared if difference.key == "residue.live"]
+        verdicts.append((alive.verdict, "--collect" in alive.why))
+    assert verdicts == [("no_difference", False), ("higher", False), ("cannot_say", True)]
 
 
 @pytest.mark.parametrize("others", [0, 2_000])
