@@ -60,6 +60,7 @@ def test_a_policy_is_shown_as_it_is_written(text: str) -> None:
         ({"events": [("10s", "storm 30%")]}, "'30%' is not understood"),
         ({"events": [("10s", "storm how=kill")]}, "how=rst or how=fin"),
         ({"events": [("10s", "explode")]}, "is no event"),
+        ({"events": [("10s drop 30%", "--at")]}, "--at 10s 'drop 30%'"),
         ({"events": [("soon", "storm")]}, "a share of the hold: 50%"),
         ({"events": [{"at": "1s"}]}, "an event lacks do"),
         ({"events": [{"at": "1s", "do": "storm", "when": 1}]}, "when: unknown key"),

@@ -65,8 +65,6 @@ _LIMITS = (
 ALIVE_AFTER_DRAIN = "residue.live"
 #: Rows of runs on a server whose runtime says them.
 OF_HEAP = frozenset({ALIVE_AFTER_DRAIN, *(f"cost.{name}" for name in HEAP_COSTS)})
-# To this (bytes) Node says what is alive; Go and Java say it to the byte.
-_EXACT_TO = 10e3
 
 #: A number, or the reason for none.
 Measured = Estimate | Rate | str
@@ -294,10 +292,12 @@ def _memory(numbers: dict[str, Measured], run: Run, holders: Holders) -> None:
 
 
 def _alive_after_drain(numbers: dict[str, Measured], run: Run) -> None:
-    """Add what is alive after the drain beyond what was before, where collections told it."""
+    """Add what is alive after the drain beyond what was before, where collections told it. Repeats
+    scatter by more than it is known to.
+    """
     stays = stays_alive(run)
     if stays is not None:
-        numbers[ALIVE_AFTER_DRAIN] = Estimate(stays, stays - _EXACT_TO, stays + _EXACT_TO)
+        numbers[ALIVE_AFTER_DRAIN] = Estimate(stays, stays, stays)
 
 
 #: What CPU time is spent on: events of a tick.

@@ -203,7 +203,7 @@ def collections_forced(
 @finding(
     "collection_failed",
     "warning",
-    "make a collection possible, or leave --collect out",
+    "mend that, or leave --collect out",
 )
 def collection_failed(why: str, before_run: bool = False) -> str:
     """The server's runtime could not be asked for a collection, or nothing showed that it made one.

@@ -119,6 +119,12 @@ def _parse_event(value: object) -> PlannedEvent:
         return _of_table(value)
     if isinstance(value, Sequence) and len(value) == 2:
         time, words = value
+        at, _, event = str(time).strip().partition(" ")
+        if event:
+            raise ValueError(
+                f"{shown(time)} is no time; a time and an event are two words of the command line: "
+                f"--at {at} {shlex.quote(event)}"
+            )
         return _of_words(time, str(words))
     raise ValueError(f"{shown(value)} is no event; write a time and {_WORDS}")
 

@@ -9,7 +9,7 @@ import msgspec
 from synthetic_run import a_run, cut
 
 from asyncli.core.histogram import Histogram
-from asyncli.model.records import Check, Deaths, Finding
+from asyncli.model.records import Check, Deaths, EventCounts, Finding, RunEvent
 from asyncli.model.run import Run
 
 HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http://evil.example/ var(--ink) #0068a5 0.123456"
@@ -41,6 +41,37 @@ def with_deaths() -> Run:
             tick.failures["refused"] = place
         if place == 15:
             tick.failures["connect_timeout"] = 3
+    return run
+
+
+def provoked() -> Run:
+    """A storm of whose 20,000 half are back within a second and the others within two; and a third of them fall silent for 4 s."""
+    run = a_run(20_000, hold_s=60.0, events=("10s storm", "30s vanish 30% for 4s then return"))
+    hold = run.phase("hold")
+    assert hold is not None
+    storm_s, vanish_s = hold.start_s + 10.0, hold.start_s + 30.0
+    run.events += [
+        RunEvent("storm", storm_s, None, "storm", {"number": 1}),
+        RunEvent("vanish", vanish_s, None, "vanish 30% for 4s then return", {"number": 2}),
+    ]
+    for t_s, tick in run.ticks:
+        second = int(t_s - storm_s)
+        if t_s > storm_s and second < 2:
+            counts = tick.events[1] = EventCounts(attempts=10_000, opened=10_000)
+            if second == 0:
+                counts.chosen = counts.ended = 20_000
+                tick.held = 10_000
+            for number in range(10_000):
+                counts.back_ms.add(1000 * second + 100 + number / 20)
+        if vanish_s < t_s < vanish_s + 5.0:
+            counts = tick.events[2] = EventCounts()
+            tick.held = 14_000
+            if t_s < vanish_s + 1.0:
+                counts.chosen = counts.ended = counts.silenced = 6_000
+            if t_s > vanish_s + 4.0:
+                counts.returned = counts.attempts = 6_000
+                for number in range(6_000):
+                    counts.back_ms.add(5 + number / 1000)
     return run
 
 
@@ -133,5 +164,5 @@ KINDS: dict[str, Callable[[], Run]] = {
     "without samples": lambda: msgspec.structs.replace(a_run(20_000), samples=[]),
     "interrupted in the ramp": interrupted_in_the_ramp, "untested": untested, "invalid": invalid, "one tick": one_tick,
     "nothing": nothing, "gaps": with_gaps, "hostile": hostile, "short": lambda: a_run(100, hold_s=1.0),
-    "listed": listed, "unsteady": unsteady,
+    "listed": listed, "unsteady": unsteady, "provoked": provoked,
 }  # fmt: skip

@@ -26,6 +26,7 @@ from asyncli.report.document import Picture
 from asyncli.report.figures import drawing as draw
 from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, shares_left_out, slopes
 from asyncli.report.figures.pictures import pictures
+from asyncli.report.figures.recoveries import recoveries
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
 
@@ -71,7 +72,7 @@ def require_laid_out(figure: Figure, name: str) -> None:
 # An invalid run has the figures of a good one; tests/report/test_page.py draws those of the hostile run.
 @pytest.mark.parametrize("kind", [one for one in KINDS if one not in ("invalid", "hostile")])
 def test_every_figure_is_drawn_legibly_or_says_why_not(kind: str) -> None:
-    laid_out = kind in ("deaths", "elsewhere", "listed")
+    laid_out = kind in ("deaths", "elsewhere", "listed", "provoked")
     drawn = set()
     for picture in pictures_of(KINDS[kind]()):
         for style in (draw.WIDE, draw.NARROW) if laid_out else (draw.WIDE,):
@@ -94,9 +95,29 @@ def test_every_figure_is_drawn_legibly_or_says_why_not(kind: str) -> None:
             assert "nan" not in alt.lower().split()
     expected = {
         "good": {"parts", "cost", "drift", "timeline"}, "deaths": {"parts", "cost", "drift", "timeline", "deaths"},
-        "without samples": {"timeline"}, "nothing": set(),
+        "without samples": {"timeline"}, "nothing": set(), "provoked": {"parts", "cost", "drift", "timeline", "recoveries"},
     }  # fmt: skip
     assert drawn == expected.get(kind, drawn)
+
+
+def test_an_event_is_drawn_from_its_instant_on() -> None:
+    run = KINDS["provoked"]()
+    storm, vanish = recoveries(run, summarise(run).events, "nginx")
+    held, _, answered = storm.connections
+    assert [line.label for line in storm.connections] == ["held", "nginx counts", "answered again"]
+    assert storm.before_s < 0 < storm.after_s
+    # Who is held dips where the event is, and who answered again rises from nobody to all.
+    assert min(held.values[held.t_s <= 0]) == 20_000
+    assert min(held.values[held.t_s > 0]) == 10_000
+    assert (answered.t_s[0], answered.values[0], answered.values[-1]) == (0, 0, 20_000)
+    half = answered.t_s[answered.values >= 10_000][0]
+    assert half == pytest.approx(0.6, abs=0.01)
+    # Those that fell silent are awaited from when they are heard again.
+    silent = vanish.connections[-1]
+    assert silent.t_s[0] == 4.0
+    assert silent.t_s[silent.values == 6_000][0] == pytest.approx(4.011, abs=0.001)
+    assert vanish.memory is not None
+    assert len(vanish.memory.t_s) > 10
 
 
 def test_svg_is_deterministic_with_prefixed_ids() -> None:

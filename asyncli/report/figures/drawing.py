@@ -155,9 +155,10 @@ def sheet(
     gap: float = 0.0,
     columns: int = 1,
     common_x: bool = False,
+    between: float = 0.12,
 ) -> tuple[Figure, Any]:
     """A figure and its axes: rows of these heights with ``gap`` between, within ``margins`` (left,
-    right, top, bottom).
+    right, top, bottom), and columns with ``between`` (a share of a column's width).
     """
     from matplotlib.figure import Figure
 
@@ -172,7 +173,7 @@ def sheet(
         "bottom": bottom / height,
         "hspace": gap / statistics.fmean(heights),
         "height_ratios": heights,
-        "wspace": 0.12,
+        "wspace": between,
     }
     if style.title:
         figure.text(2 / style.width, 1 - 20 / height, style.title, size=14, weight="bold")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.counts import asked_over_time
 from asyncli.analysis.drift import MetricName, in_words, medians
@@ -24,6 +26,7 @@ from asyncli.report.figures.costs import (
     slopes,
 )
 from asyncli.report.figures.drawing import each, each_with_error
+from asyncli.report.figures.recoveries import MOST_EVENTS, Recovery, recoveries, recovery_rows
 from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
 from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import count_or_unknown, memory_labels, with_streams
@@ -60,6 +63,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     labels = memory_labels(server, host)
     points = medians(run, analyses.drifts)
     streams = with_streams(costs.streams)
+    events = [] if summary.events is msgspec.UNSET else summary.events
+    recovered = recoveries(run, events, server)
     return [
         Picture(
             "parts",
@@ -99,6 +104,15 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             first=True,
         ),
         Picture(
+            "recoveries",
+            "Each event, from its instant on",
+            _recoveries_caption(recovered, run),
+            lambda style: recovery_rows(recovered, style=style),
+            lambda: _recoveries_alt(recovered),
+            optional=True,
+            section="timeline",
+        ),
+        Picture(
             "deaths",
             "Age, idle time and number of requests of the lost connections",
             "One row per cause; each panel has its own axes.",
@@ -131,6 +145,23 @@ def _lines_alt(drawn: Sequence[Slope]) -> str:
 def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
     drifts = analyses.drifts.items()
     return "; ".join(f"{labels[name]}: {in_words(drift)}" for name, drift in drifts)
+
+
+def _recoveries_caption(drawn: Sequence[Recovery], run: Run) -> str:
+    caption = (
+        "A violet line is the event's instant. Those held have connected by this host's kernel; "
+        "those answered again had an answer of the server. Memory is above its last reading "
+        "before."
+    )
+    left_out = len(run.event_windows) - len(drawn)
+    if drawn and left_out:
+        return f"{caption} The first {MOST_EVENTS} events; the table has {left_out} more."
+    return caption
+
+
+def _recoveries_alt(drawn: Sequence[Recovery]) -> str:
+    titles = "; ".join(recovery.title for recovery in drawn)
+    return f"Connections and the server's memory from the instant of each event: {titles}."
 
 
 def _timeline_caption(over_time: Timeline) -> str:
