@@ -70,7 +70,7 @@ def test_a_policy_is_shown_as_it_is_written(text: str) -> None:
         ({"reconnect": "backoff:5s..1s"}, "the longest wait is shorter than the first"),
         ({"reconnect": "fixed:2h"}, "up to an hour"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError) as caught:
