@@ -29,7 +29,7 @@ from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_blocks import NginxConfig
 from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
-from asyncli.preflight.rate_checks import HANDSHAKE_RATE, handshake_rate
+from asyncli.preflight.rate_checks import OF_ONE_HANDSHAKE, handshake_rates
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -105,7 +105,7 @@ async def examine(
         tls, steps, of_probe = await asyncio.to_thread(probe, plan, spread, data, beats=beats)
     # Without its certificate verified, a handshake is a single one.
     if tls is not None and cluster is None and tls.verified is not plan.insecure:
-        checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
+        checks += handshake_rates(plan, spread, limits, tls.handshake_s, tls.cpu_s)
     server = sampler.server
     if of_server.configured.nginx is not None:
         directives = _directives(of_server.configured.nginx, plan, spread)
@@ -120,7 +120,7 @@ async def examine_again(
     that one showed stays.
     """
     after = await examine(plan, before.spread, sampler, cluster, None, connects=False)
-    of_connection = [check for check in before.checks if check.code == HANDSHAKE_RATE]
+    of_connection = [check for check in before.checks if check.code in OF_ONE_HANDSHAKE]
     return after._replace(
         checks=[*after.checks, *of_connection], tls=before.tls, steps=before.steps
     )

@@ -74,6 +74,15 @@ class Reconnect(msgspec.Struct, frozen=True):
     first_s: float = 0.5
     longest_s: float = 30.0
 
+    @property
+    def spread_s(self) -> float:
+        """Within how long clients that were ended at one instant connect for the first time (s)."""
+        if self.how == "jitter":
+            return self.longest_s
+        if self.how == "backoff":
+            return 2 * _BACKOFF_SPREAD * self.first_s
+        return 0.0
+
     def wait_s(self, seed: int, event: int, connection: int, failed: int) -> float:
         """How long a client waits before it connects after ``failed`` failed attempts."""
         wait_s = self._middle_s(failed)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from asyncli.core.events import Reconnect
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import policy_words
 from asyncli.model.records import Check
+from asyncli.model.units import format_many
 from asyncli.preflight.demand import beats_per_s, ends
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.limit import limit, round_up
@@ -22,13 +25,60 @@ _LATE_S = 0.05
 # CPUs do 870 a second where one handshake took 1.3 ms (bench/README.md).
 _BUSY = 1.7
 _SOURCE = "the number of usable CPUs"
-#: The code of the check for which one handshake was timed.
-HANDSHAKE_RATE = "handshake_rate"
+_HANDSHAKE_RATE = "handshake_rate"
+_COMEBACK_HANDSHAKES = "comeback_handshakes"
+#: The codes of the checks for which one handshake was timed.
+OF_ONE_HANDSHAKE = (_HANDSHAKE_RATE, _COMEBACK_HANDSHAKES)
+# Who is back within the second has come at once: a report counts by seconds.
+_AT_ONCE_S = 1.0
 
 
 def rates(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield _heartbeat_rate(plan, spread, limits)
     yield _connect_rate(plan, spread, limits)
+    have = _affordable(CONNECTS_PER_CPU_S, spread, limits)
+    yield from _comeback_rate("comeback_rate", "connects", plan, limits, have)
+
+
+def _comeback_rate(
+    code: str, what: str, plan: Plan, limits: Limits, have: float | None
+) -> Iterator[Check]:
+    """Check that asyncli can connect as fast as the greatest event of the plan has its clients come
+    back: else the pace of the comeback is asyncli's own.
+    """
+    share = 0.0
+    for event in plan.planned_events:
+        if event.do in ("drop", "storm") or event.then == "reconnect":
+            share = max(share, event.share)
+    if not share:
+        return
+    policy = plan.policy or Reconnect()
+    coming = math.ceil(share * plan.connections)
+    within_s = max(_AT_ONCE_S, policy.spread_s)
+    need = math.ceil(coming / within_s)
+    detail = ""
+    remedy = ""
+    if have is not None:
+        clients = format_many(coming, "client")
+        detail = f"{clients} come back by {policy_words(policy)}, within {within_s:g} s"
+        takes_s = coming / max(1.0, have)
+        if need > have:
+            detail += (
+                f"; asyncli takes {takes_s:.2g} s for that, so the pace will be its own, and the "
+                "report says how late it connected"
+            )
+        remedy = f"--reconnect jitter:{math.ceil(takes_s)}s or more, or more CPUs"
+    yield limit(
+        code,
+        f"{what} of the plan's events (CPU)",
+        "a second",
+        have,
+        need,
+        short="warn",
+        source=_SOURCE,
+        detail=detail,
+        remedy=remedy,
+    )
 
 
 def _heartbeat_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
@@ -92,11 +142,11 @@ def _cpus(spread: Spread, cpu_time: float, cost: str) -> str:
     return f"{cpu_time:g} CPUs, {cost}"
 
 
-def handshake_rate(
+def handshake_rates(
     plan: Plan, spread: Spread, limits: Limits, handshake_s: float, cpu_s: float
-) -> Check:
-    """Check the ramp against one measured TLS handshake, which took ``handshake_s`` and ``cpu_s``
-    of our CPU time.
+) -> Iterator[Check]:
+    """Check the ramp, and the events of the plan, against one measured TLS handshake, which took
+    ``handshake_s`` and ``cpu_s`` of our CPU time.
 
     Its ends take turns: with both on an idle host, ``handshake_s`` is the CPU time of both. At the
     ramp's end heartbeats need CPU time as well.
@@ -123,8 +173,8 @@ def handshake_rate(
         if need > have:
             detail += "; a faster ramp is late, and the lateness is recorded"
         remedy = f"--ramp {max(1, int(0.7 * have))}/s or less, or more CPUs"
-    return limit(
-        HANDSHAKE_RATE,
+    yield limit(
+        _HANDSHAKE_RATE,
         "TLS handshake rate (CPU)",
         "a second",
         have,
@@ -134,3 +184,4 @@ def handshake_rate(
         detail=detail,
         remedy=remedy,
     )
+    yield from _comeback_rate(_COMEBACK_HANDSHAKES, "TLS handshakes", plan, limits, have)

@@ -16,7 +16,7 @@ from asyncli.preflight import checks_to_findings, refusals
 from asyncli.preflight.host_checks import host_checks
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.memory_checks import predicted_bytes
-from asyncli.preflight.rate_checks import handshake_rate
+from asyncli.preflight.rate_checks import handshake_rates
 
 ROOMY = Limits(
     nofile_soft=20_000, nofile_hard=20_000, nproc=100_000, nr_open=1_048_576, file_max=2_466_170, files_open=500,
@@ -91,6 +91,11 @@ def test_a_unix_socket_has_no_port_or_tcp_limits() -> None:
         ("heartbeat_rate", {"keepalive_s": 4.0}, {"local": False}, {}, "ok", ""),
         ("heartbeat_rate", {}, {}, {"cpu_quota": 0.1}, "warn", "more CPUs"),
         ("connect_rate", {"batch": 500}, {}, {}, "warn", "--interval 42ms or longer"),
+        ("comeback_rate", {"events": ("1s storm",), "reconnect": "now"}, {}, {}, "warn", "jitter:9s or more"),
+        ("comeback_rate", {"events": ("1s drop 10%",), "reconnect": "now"}, {}, {}, "ok", ""),
+        ("comeback_rate", {"events": ("1s storm",), "reconnect": "jitter:10s"}, {}, {}, "ok", ""),
+        ("comeback_rate", {"events": ("1s storm",)}, {"local": False}, {}, "warn", "jitter:5s or more"),
+        ("comeback_rate", {"events": ("1s vanish 50% for 5s",), "reconnect": "backoff:2s..60s"}, {}, {}, "warn", "jitter:5s"),
     ],
 )
 def test_a_low_limit_has_its_verdict_and_remedy(
@@ -194,6 +199,17 @@ def test_findings_carry_numbers_and_remedies() -> None:
     assert re.findall(r"[\d,.]+", late.evidence) == ["4.5", ",", "64,516"]
 
 
+def test_a_storm_over_tls_is_checked_against_the_handshakes() -> None:
+    """2 CPUs, 1.7 times 4 ms at both ends of each: 290 a second, less the heartbeats' share."""
+    a_plan = plan(connections=10_000, batch=1, interval_s=0.01, events=("10s storm",), reconnect="jitter:10s")
+    ramp, storm = handshake_rates(a_plan, spread(), ROOMY, handshake_s=0.004, cpu_s=0.001)
+    assert (ramp.code, ramp.verdict) == ("handshake_rate", "ok")
+    assert (storm.code, storm.verdict, storm.need) == ("comeback_handshakes", "warn", 1_000)
+    assert storm.have == ramp.have
+    assert 200 < storm.have < 300
+    assert f"jitter:{-(-10_000 // storm.have)}s or more" in storm.remedy
+
+
 @pytest.mark.parametrize(
     ("connections", "per_s", "local", "verdict"),
     # 2 CPUs, 4 ms at both ends, 1 ms here: 500 and 2,000 a second, minus the heartbeats' share.
@@ -201,6 +217,6 @@ def test_findings_carry_numbers_and_remedies() -> None:
 )
 def test_the_handshake_rate_is_checked_against_the_cpus(connections: int, per_s: float, local: bool, verdict: str) -> None:
     a_plan = plan(connections=connections, batch=1, interval_s=1.0 / per_s)
-    found = handshake_rate(a_plan, spread(local=local), ROOMY, handshake_s=0.004, cpu_s=0.001)
+    [found] = handshake_rates(a_plan, spread(local=local), ROOMY, handshake_s=0.004, cpu_s=0.001)
     assert found.verdict == verdict
     assert ("--ramp " in found.remedy) == (verdict == "warn")
