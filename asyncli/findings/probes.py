@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from asyncli.findings import Words, finding
 from asyncli.findings.losses import remedy_of_statuses
+from asyncli.model.records import Finding
 from asyncli.model.units import format_clock, format_duration, format_share
 
 _ERROR_LOGS = "see its error log and the kernel's for what ended it"
@@ -120,6 +123,16 @@ def server_ended(at_s: float, why: str, pid: int | None) -> Words:
     return Words(
         f"{evidence}; --server-pid {pid} does not follow a restart",
         f"{_ERROR_LOGS}; --server-pidfile and --server-name do",
+    )
+
+
+def while_command_ran(restart: Finding, number: int) -> Finding:
+    """A finding of a restart as a note: a command of the plan ran then, which asked for it."""
+    return msgspec.structs.replace(
+        restart,
+        severity="info",
+        evidence=f"{restart.evidence}; the command of event {number} of the plan ran then",
+        remedy="",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncli.analysis.asked_by_plan import asked_by_plan
 from asyncli.analysis.bottleneck import explained
 from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
@@ -215,6 +216,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *server_findings,
         *generator_findings,
     ]
+    findings = asked_by_plan(run, findings)
     summary.findings = _in_order(explained(findings, known.diagnoses))
     return summary
 

@@ -1,0 +1,58 @@
+"""What a command of the plan did to the server is no surprise of the run: a deploy restarts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from asyncli.findings.probes import while_command_ran
+from asyncli.model.records import Finding
+from asyncli.model.run import EVENT_SETTLES_S, Run
+
+# What a restart shows, and the field that has its instant. The last one has none: it is of the same
+# restart as the others.
+_INSTANT_OF = {
+    "server_ended": "at_s",
+    "counters_restarted": "at_s",
+    "server_processes_changed": "from_s",
+    "status_lost": "from_s",
+}
+_OF_THE_SAME_RESTART = "server_restarted"
+
+
+def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
+    """``findings``, of which those of a restart within the time of a command are notes that name
+    the event.
+    """
+    commands = [event for event in run.events if event.kind == "run"]
+    if not commands:
+        return list(findings)
+
+    def event_of(finding: Finding) -> int | None:
+        """The number of the event whose command ran at all instants of the finding."""
+        instants = _instants(finding.fields.get(_INSTANT_OF[finding.code]))
+        for event in commands:
+            end_s = math.inf if event.end_s is None else event.end_s + EVENT_SETTLES_S
+            if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
+                number: int | None = event.fields.get("number")
+                return number
+        return None
+
+    events = [event_of(finding) for finding in findings if finding.code in _INSTANT_OF]
+    same_event = events[0] if events and None not in events else None
+    told = []
+    for finding in findings:
+        number = None
+        if finding.code in _INSTANT_OF:
+            number = event_of(finding)
+        elif finding.code == _OF_THE_SAME_RESTART:
+            number = same_event
+        told.append(finding if number is None else while_command_ran(finding, number))
+    return told
+
+
+def _instants(value: Any) -> list[float]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [] if value is None else [value]
