@@ -1,4 +1,4 @@
-"""What storms, drops, a reload and churn do to a lab server, and whether each connection is
+"""What storms, drops, a reload, a restart and churn do to a lab server, and whether each connection is
 accounted for.
 
     python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--churn-for 60]
@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 from common import command, machine, settle
 
 from asyncli.api import soak
@@ -31,8 +35,18 @@ EVENTS: dict[str, dict[str, Any]] = {
     "storm, jitter:10s": {"events": [("10s", "storm")], "reconnect": "jitter:10s"},
     "storm, backoff:1s..60s": {"events": [("10s", "storm")], "reconnect": "backoff:1s..60s"},
     "drop 30%, jitter:10s": {"events": [("10s", "drop 30%")], "reconnect": "jitter:10s"},
-    "reload, jitter:10s": {"events": [("10s", "run kill -HUP {pid}")], "reconnect": "jitter:10s"},
+    "reload, jitter:10s": {"events": [("10s", "run {reload}")], "reconnect": "jitter:10s"},
+    "restart, jitter:10s": {"events": [("10s", "run {restart}")], "reconnect": "jitter:10s"},
 }
+# What reloads a server of the lab; the others have no reload. A HAProxy reloads by one that takes
+# its place.
+RELOADS = {"nginx": "kill -HUP {pid}", "haproxy": "{argv} -D -sf {pid} -p {pid_file}"}
+# Until the old one has ended (the lab reaps it later), then its own command line again.
+RESTART = """kill -TERM {pid}
+while grep -q "^State:.[^Z]" /proc/{pid}/status; do sleep 0.05; done
+{argv} >/dev/null 2>&1 &
+echo $! > {pid_file}
+"""
 
 
 async def main() -> None:
@@ -49,12 +63,16 @@ async def main() -> None:
         events["churn 1%/m"] = {"churn": "1%/m", "hold": options.churn_for}
     with tempfile.TemporaryDirectory() as folder:
         for name, asked in events.items():
+            if name.startswith("reload") and options.server not in RELOADS:
+                continue
             summary = await summary_of(options, asked, Path(folder) / "run.db")
             show(name, summary)
 
 
 async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: Path) -> Summary:
-    path.unlink(missing_ok=True)
+    pid_file = path.with_suffix(".pid")
+    for left in (path, pid_file):
+        left.unlink(missing_ok=True)
     async with choose(options.server, tls=options.tls) as server:
         values: dict[str, Any] = {
             "urls": [server.url],
@@ -69,12 +87,29 @@ async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: P
         if options.tls:
             values["insecure"] = True
         if "events" in values:
-            values["events"] = [
-                (at, words.format(pid=server.pid)) for at, words in values["events"]
-            ]
+            commands = commands_of(options.server, server.pid, pid_file)
+            values["events"] = [(at, words.format(**commands)) for at, words in values["events"]]
         await soak(build_plan([Layer("--{key}", values)]), path)
+        if pid_file.exists():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid_file.read_text()), signal.SIGTERM)
     settle()
     return summarise(read_run(path))
+
+
+def commands_of(name: str, pid: int, pid_file: Path) -> dict[str, str]:
+    """The commands that reload and restart a server of the lab. What takes its place is ended with
+    the bench, by ``pid_file``.
+    """
+    # nginx writes a title before its command line, and HAProxy's -db keeps it from a reload.
+    argv = " ".join(psutil.Process(pid).cmdline()).removeprefix("nginx: master process ")
+    argv = argv.replace(" -db ", " ")
+    commands = {}
+    for what, text in (("reload", RELOADS.get(name, "")), ("restart", RESTART)):
+        script = pid_file.with_name(f"{what}.sh")
+        script.write_text(text.format(pid=pid, argv=argv, pid_file=pid_file))
+        commands[what] = f"sh {script}"
+    return commands
 
 
 def show(name: str, summary: Summary) -> None:

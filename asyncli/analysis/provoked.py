@@ -176,9 +176,14 @@ def _price(run: Run, window: Gap, memory: Series, counts: EventCounts) -> Server
     assert end_s is not None
     # In the second half of the time in which memory settles, unless something else came before.
     settled_s = start_s + max(0, counts.back_ms.greatest) / 1e3 + EVENT_SETTLES_S / 2
+    before = _level(memory, start_s - EVENT_SETTLES_S, start_s)
+    # At its instant the server has what it had before.
+    readings = memory.between(start_s, end_s).values
+    if readings and before is not None:
+        readings = [before, *readings]
     return ServerPrice(
-        memory_before=_level(memory, start_s - EVENT_SETTLES_S, start_s),
-        peak=max(memory.between(start_s, end_s).values, default=None),
+        memory_before=before,
+        peak=max(readings, default=None),
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
     )
