@@ -14,6 +14,7 @@ bench/collected.py compares them with forced collections, and with memory after 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ from asyncli.analysis.slope import (
 from asyncli.findings import collected as findings
 from asyncli.model import metrics
 from asyncli.model.records import Finding, Sample
-from asyncli.model.run import TICK_S, Run
+from asyncli.model.run import SETTLING_COLLECTIONS, TICK_S, Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes
 
@@ -72,17 +73,16 @@ class HeapCost(Cost):
     collections: int = 0
     forced: bool = False
     is_whole: bool = False
-    #: So much (bytes a connection) of the least by the line was still alive after the drain: it may
-    #: have come by the clock.
+    #: By so much (bytes a connection) the interval reaches below that of the line: it may be
+    #: growth, since the drain did not free it.
     not_freed: float = 0.0
-    #: So much of the line (bytes a connection) came by the clock at most, by what the heap rose
-    #: while no connection came. The cost is without it; its interval has how far that is known.
+    #: So much (bytes a connection) rose in the ramp by the clock alone, and is not in the cost.
     by_clock: float = 0.0
 
     @property
     def perhaps_by_clock(self) -> float:
         """How much of a line over the same ramp may have come by the clock (bytes a connection)."""
-        return max(self.not_freed, self.by_clock)
+        return self.not_freed + max(0.0, self.by_clock)
 
 
 class HeapCosts(msgspec.Struct, frozen=True):
@@ -274,12 +274,16 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         # The collection at the hold's end takes a while.
         if t_s <= hold_end_s:
             readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
-    rests = _rests(run, fitter.held, readings)
-    knows_growth = len(rests) >= FEWEST_POINTS
-    if knows_growth:
-        line = _line_through_rests(readings, rests)
+    clock = _clock(run, forced)
+    after_drain = _after_drain(run, forced)
+    if after_drain is not None:
+        readings.append(after_drain)
+    aged = _of_one_age(readings, clock)
+    rests = _rests(run, fitter.held, aged)
+    if len(rests) >= FEWEST_POINTS:
+        line = _line_through_rests(aged, rests)
     else:
-        line = _line_at_rests(run, readings)
+        line = _line_at_rests(run, aged)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     # Another process than the server answers so, and so does one whose noise hides what it keeps.
     if line is None or line.ci95[0] <= 0:
@@ -297,12 +301,8 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             others=_others_at(run, readings),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
-    after_drain = _alive_after_drain(run, forced)
-    if knows_growth:
-        line = _without_growth(line, readings, rests)
-    elif after_drain is not None:
-        line = _down_to_freed(line, readings, after_drain)
-    return HeapCosts(live=line, stacks=_by_fit(stacks), findings=(asked_for,))
+    live_cost = _down_to_growth(line, aged, rests, clock or _NO_GROWTH)
+    return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
 
 
 def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
@@ -331,8 +331,7 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     may_be_apart = len(at_rest) >= FEWEST
     points = [median_point(before, baseline=may_be_apart)] if before else []
     points += [Point(*reading) for reading in at_rest]
-    how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
-    return _by_points(points, how, len(readings), forced=True)
+    return _by_collections(points, len(before) + len(at_rest))
 
 
 def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | None]:
@@ -363,14 +362,64 @@ def stays_alive(run: Run) -> float | None:
 
 
 def _alive_after_drain(run: Run, forced: Series) -> float | None:
-    """What was alive (bytes) at the last of two collections after the drain; None without: what one
-    of them leaves may be in Go's pools.
+    """What was alive (bytes) at the last of the collections that settle the heap after the drain;
+    None without two: what one of them leaves may be in Go's pools.
+    """
+    settled = _after_drain(run, forced)
+    return None if settled is None else settled.value
+
+
+def _after_drain(run: Run, forced: Series) -> _Reading | None:
+    residue = run.phase("residue")
+    if residue is None:
+        return None
+    rows = list(forced.between(residue.start_s, math.inf).rows())[:SETTLING_COLLECTIONS]
+    if len(rows) < 2:
+        return None
+    t_s, value = rows[-1]
+    return _Reading(t_s, 0.0, value)
+
+
+class _Growth(NamedTuple):
+    """How fast a heap rises, and half of the interval (bytes/s)."""
+
+    per_s: float
+    half: float
+
+
+_NO_GROWTH = _Growth(0.0, 0.0)
+
+
+def _clock(run: Run, forced: Series) -> _Growth | None:
+    """How fast the heap rises by the clock alone: after the drain, when it had settled, with no
+    connections and no heartbeats. None where fewer than three collections show it.
+
+    The median of the slopes between any two of them (Theil and Sen). Its error is that between the
+    greatest and the least step: what comes now and then may come once more or less in that time.
     """
     residue = run.phase("residue")
     if residue is None:
         return None
-    after = forced.between(residue.start_s, math.inf)
-    return after.values[-1] if len(after) > 1 else None
+    rows = list(forced.between(residue.start_s, math.inf).rows())[SETTLING_COLLECTIONS - 1 :]
+    if len(rows) < FEWEST_POINTS:
+        return None
+    slopes = []
+    for (before_s, before), (after_s, after) in itertools.combinations(rows, 2):
+        slopes.append((after - before) / (after_s - before_s))
+    steps = [after - before for (_, before), (_, after) in itertools.pairwise(rows)]
+    span_s = rows[-1][0] - rows[0][0]
+    return _Growth(statistics.median(slopes), (max(steps) - min(steps)) / span_s)
+
+
+def _of_one_age(readings: Sequence[_Reading], clock: _Growth | None) -> list[_Reading]:
+    """The readings less what came by the clock since the first of them."""
+    per_s = (clock or _NO_GROWTH).per_s
+    first_s = min((reading.t_s for reading in readings), default=0.0)
+    aged = []
+    for reading in readings:
+        came = per_s * (reading.t_s - first_s)
+        aged.append(reading._replace(value=reading.value - came))
+    return aged
 
 
 class _Rest(NamedTuple):
@@ -388,19 +437,11 @@ class _Rest(NamedTuple):
         return (last.value - first.value - late) / (last.t_s - first.t_s)
 
 
-class _Growth(NamedTuple):
-    """How fast a heap rises while no connection comes, and half of the 95 % interval (bytes/s)."""
-
-    per_s: float
-    half: float
-
-
 def _rests(run: Run, held: Series, readings: Sequence[_Reading]) -> list[_Rest]:
     """The rests of the ramp with two readings or more after their first.
 
-    In a ramp, time and connections rise together, so that growth by the clock, or by answers, looks
-    like a cost of connections. In its rests time goes on alone. How many are held is known each
-    second, and between two of them it is interpolated: at a rest's beginning, too low.
+    How many are held is known each second, and between two of them it is interpolated: at a rest's
+    beginning, too low.
     """
     ramp = run.phase("ramp")
     if ramp is None:
@@ -421,6 +462,71 @@ def _rests(run: Run, held: Series, readings: Sequence[_Reading]) -> list[_Rest]:
     return rests
 
 
+def _line_through_rests(readings: Sequence[_Reading], rests: Sequence[_Rest]) -> HeapCost | None:
+    """The line through the readings of the rests, and those before the first connect. A reading of
+    the hold's end is of another age, and is left out.
+    """
+    first_s = rests[0].readings[0].t_s
+    before = [reading for reading in readings if reading.n == 0 and reading.t_s < first_s]
+    # Of many plateaus the baseline may be off the line: the first connections load code.
+    may_be_apart = len(rests) >= FEWEST
+    points = [median_point(before, baseline=may_be_apart)] if before else []
+    for rest in rests:
+        points += [Point(*reading) for reading in rest.readings]
+    collections = sum(reading.t_s <= rests[-1].readings[-1].t_s for reading in readings)
+    return _by_collections(points, collections)
+
+
+def _by_collections(points: Sequence[Point], collections: int) -> HeapCost | None:
+    how = f"{collections} collections that asyncli asked for, at rest, linear regression"
+    return _by_points(points, how, collections, forced=True)
+
+
+def _down_to_growth(
+    line: HeapCost, readings: Sequence[_Reading], rests: Sequence[_Rest], clock: _Growth
+) -> HeapCost:
+    """The cost with an interval that reaches down as far as growth may look like a cost.
+
+    In a ramp, time and connections rise together. What rises by the clock alone is known from after
+    the drain, and is taken off ``readings``. What rises by heartbeats is not: it may be a leak, or
+    what a connection takes with its first ones. Two bounds hold for both, and the higher one
+    counts. In the ramp it rose no faster than in the rests, where no connection comes. And
+    connections cost no less than the drain freed: a leak stays then, and so do code and pools.
+    """
+    connected = [reading for reading in readings if reading.n > 0]
+    first = connected[0]
+    at_end = connected[-1]
+    full = next(reading for reading in connected if reading.n >= at_end.n)
+    seconds_a_connection = (full.t_s - first.t_s) / (full.n - first.n)
+    value = line.bytes_per_connection
+    half = math.hypot(line.half_width, clock.half * seconds_a_connection)
+    bounds = []
+    if len(rests) >= FEWEST_POINTS:
+        growth = _growth_of(line, rests)
+        most_per_s = max(0.0, growth.per_s + growth.half)
+        bounds.append(value - half - most_per_s * seconds_a_connection)
+    after_drain = readings[-1]
+    if after_drain.n == 0:
+        freed = at_end.value - after_drain.value
+        freed -= clock.half * (after_drain.t_s - at_end.t_s)
+        bounds.append(freed / at_end.n)
+    low = value - half
+    least = max(0.0, min(low, max(bounds, default=low)))
+    by_clock = clock.per_s * seconds_a_connection
+    method = line.method
+    if by_clock:
+        method += f", less {format_bytes(clock.per_s)} a second that came without connections"
+    if least < low:
+        method += "; the interval reaches down to what may be growth"
+    return msgspec.structs.replace(
+        line,
+        ci95=(least, value + half),
+        method=method,
+        not_freed=max(0.0, low - least),
+        by_clock=by_clock,
+    )
+
+
 def _growth_of(cost: HeapCost, rests: Sequence[_Rest]) -> _Growth:
     """The mean over the rests, by Student's t: rests differ by more than their readings' errors."""
     from asyncli.analysis.special import stdtrit
@@ -429,73 +535,6 @@ def _growth_of(cost: HeapCost, rests: Sequence[_Rest]) -> _Growth:
     error = statistics.stdev(rates) / math.sqrt(len(rates))
     quantile = float(stdtrit(len(rates) - 1, (1 + CONFIDENCE) / 2))
     return _Growth(statistics.mean(rates), quantile * error)
-
-
-def _without_growth(
-    line: HeapCost, readings: Sequence[_Reading], rests: Sequence[_Rest]
-) -> HeapCost:
-    """The cost by the line through the rests, less what the heap rose by the clock."""
-    growth = _growth_of(line, rests)
-    cost = _line_through_rests(readings, rests, growth.per_s)
-    if cost is None:
-        return line
-    method = (
-        f"{cost.method}, less what came while no connection did: {format_bytes(growth.per_s)} a "
-        f"second ± {format_bytes(growth.half)}"
-    )
-    first = rests[0].readings[0]
-    last = rests[-1].readings[-1]
-    seconds_a_connection = (last.t_s - first.t_s) / (last.n - first.n)
-    half = math.hypot(cost.half_width, growth.half * seconds_a_connection)
-    value = cost.bytes_per_connection
-    return msgspec.structs.replace(
-        cost,
-        method=method,
-        ci95=(max(0.0, value - half), value + half),
-        by_clock=max(0.0, growth.per_s + growth.half) * seconds_a_connection,
-    )
-
-
-def _line_through_rests(
-    readings: Sequence[_Reading], rests: Sequence[_Rest], growth_per_s: float = 0.0
-) -> HeapCost | None:
-    """The line through the medians of the rests, and of the readings before the first connect, all
-    brought to one age. A reading of the hold's end is of another one, and is left out.
-    """
-    first = rests[0].readings[0]
-    groups = [rest.readings for rest in rests]
-    before = [reading for reading in readings if reading.t_s < first.t_s and reading.n == 0]
-    if before:
-        groups.insert(0, before)
-    # Of many plateaus the baseline may be off the line: the first connections load code.
-    may_be_apart = len(rests) >= FEWEST
-    points = []
-    for group in groups:
-        of_one_age = []
-        for t_s, n, value in group:
-            of_one_age.append((t_s, n, value - growth_per_s * (t_s - first.t_s)))
-        points.append(median_point(of_one_age, baseline=may_be_apart and group is before))
-    how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
-    return _by_points(points, how, len(readings), forced=True)
-
-
-def _down_to_freed(cost: HeapCost, readings: Sequence[_Reading], after_drain: float) -> HeapCost:
-    """The cost with an interval that reaches down to what the connections gave back when they were
-    closed.
-
-    In a ramp, time and connections rise together, so that a leak by the clock, or by answers, looks
-    like a cost of connections, and a short hold does not exclude it. What connections hold alive
-    ends with them: the heap falls by that in the drain. What stays is such a leak; or was there
-    since the first connections (code), or is kept of closed ones (pools, tables that do not
-    shrink). Nobody can tell which, so the value stays that of the line.
-    """
-    at_end = [reading for reading in readings if reading.n > 0][-1]
-    freed = max(0.0, at_end.value - after_drain) / at_end.n
-    low, high = cost.ci95
-    if freed >= low:
-        return cost
-    method = f"{cost.method}; the interval reaches to what the drain freed"
-    return msgspec.structs.replace(cost, ci95=(freed, high), method=method, not_freed=low - freed)
 
 
 def _by_points(

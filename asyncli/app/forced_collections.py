@@ -28,6 +28,7 @@ from asyncli.model.errors import PeerError
 from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
+from asyncli.model.run import SETTLING_COLLECTIONS
 
 # A collection before a plateau's end begins so early (s), or by so many times the longest so far.
 _LEAD_S = 1.0
@@ -44,11 +45,10 @@ _AT_HOLD_END = 2
 _EARLIEST = 0.1
 _VARIED_BY = 0.3
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# What Go's pools keep of closed connections (sync.Pool, two buffers of 4 kB of each in net/http)
-# goes at the second collection, and so do objects with finalizers. The JVM's serial collector
-# compacts at each fourth alone, and else counts dead objects as alive, up to 5 % of the old
-# generation (MarkSweepAlwaysCompactCount, MarkSweepDeadRatio): 3.8 MB of 400 ended threads.
-_AFTER_DRAIN = 4
+# When the heap has settled after the drain, so many more show what rises by the clock alone. They
+# are so far apart (s): no whole second, since that is when servers do what they do again and again.
+_LOOKS = 4
+_BETWEEN_LOOKS_S = 1.3
 # A runtime's own library may count a collection some ms after its end: Node and the JVM tell it by
 # events.
 _COUNTED_WITHIN_S = 0.5
@@ -99,8 +99,12 @@ class ForcedCollections:
             await self.take()
 
     async def after_drain(self) -> None:
-        for _ in range(_AFTER_DRAIN):
+        for _ in range(SETTLING_COLLECTIONS):
             await self.take()
+        for _ in range(_LOOKS):
+            if self._is_asked:
+                await asyncio.sleep(_BETWEEN_LOOKS_S)
+                await self.take()
 
     async def at_hold_end(self) -> None:
         for _ in range(_AT_HOLD_END):

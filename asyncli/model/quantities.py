@@ -281,9 +281,11 @@ def _cost(part: str, whose: str) -> Iterator[Quantity]:
 def _cost_of_heap(part: str, whose: str) -> Iterator[Quantity]:
     yield from _cost(part, whose)
     yield Quantity(f"{part}.collections", "count", "collections after which that was read")
-    yield Quantity(f"{part}.not_freed", "bytes", "of its interval, what the drain did not free")
     yield Quantity(
-        f"{part}.by_clock", "bytes", "of the ramp's line, what came by the clock at most"
+        f"{part}.not_freed", "bytes", "how far its interval reaches down, since that may be growth"
+    )
+    yield Quantity(
+        f"{part}.by_clock", "bytes", "what rose in the ramp by the clock alone, and is not in it"
     )
     yield Quantity(f"{part}.forced", "yes_or_no", "asyncli asked for these collections")
     yield Quantity(

@@ -52,6 +52,12 @@ TICK_S = 1.0
 #: After the last comeback from an event memory settles for so long (s), as after a drain: the
 #: default of --residue.
 EVENT_SETTLES_S = 5.0
+#: So many collections settle a heap after the drain. What Go's pools keep of closed connections
+#: (sync.Pool, two buffers of 4 kB of each in net/http) goes at the second collection, and so do
+#: objects with finalizers. The JVM's serial collector compacts at each fourth alone, and else
+#: counts dead objects as alive, up to 5 % of the old generation (MarkSweepAlwaysCompactCount,
+#: MarkSweepDeadRatio): 3.8 MB of 400 ended threads.
+SETTLING_COLLECTIONS = 4
 
 
 class Run(msgspec.Struct, dict=True):
