@@ -212,7 +212,11 @@ def _limits(state: LiveState) -> Iterator[Metric]:
         "asyncli_limit_value", "the number that a limit is of", labels=["limit"]
     )
     bounds = GaugeMetricFamily("asyncli_limit_bound", "the bound of a limit", labels=["limit"])
-    crossed = GaugeMetricFamily("asyncli_limit_crossed", "1: it is crossed", labels=["limit"])
+    crossed = GaugeMetricFamily(
+        "asyncli_limit_crossed",
+        "1: it is crossed; side: whether it bounds the number from above or below",
+        labels=["limit", "side"],
+    )
     ages = GaugeMetricFamily(
         "asyncli_limit_age_seconds",
         "how long the records go on that a limit does not take into account yet",
@@ -223,7 +227,8 @@ def _limits(state: LiveState) -> Iterator[Metric]:
         if limit.value is not None:
             values.add_metric([limit.text], limit.value)
         if limit.is_crossed is not None:
-            crossed.add_metric([limit.text], float(limit.is_crossed))
+            side = "above" if limit.is_from_above else "below"
+            crossed.add_metric([limit.text, side], float(limit.is_crossed))
             age_s = 0.0 if limit.at_s is None else state.elapsed_s - limit.at_s
             ages.add_metric([limit.text], age_s)
     yield values
