@@ -110,9 +110,7 @@ class ListeningSocket(NamedTuple):
     dropped: int | None
 
 
-def listening_sockets(
-    ports: Collection[int], of: int | None = None
-) -> dict[int, ListeningSocket]:
+def listening_sockets(ports: Collection[int], of: int | None = None) -> dict[int, ListeningSocket]:
     """The sockets that listen on ``ports`` by their inodes, in the network namespace of the process
     ``of``, else in ours. Raises OSError.
 
