@@ -111,12 +111,16 @@ def explain(measured: MeasuredStorm, base: Laws, mean_per_s: float) -> Explanati
         for fine_step in SEARCH.fine_steps:
             laws = at_pace(base, best.answer_per_s * SEARCH.fine_step**fine_step, ratio)
             tried += _in_phases(measured, laws)
-    loss, best = min(tried, key=_loss_of)
-    alike = []
-    for loss_of_laws, laws in tried:
-        if loss_of_laws <= loss + SEARCH.as_good and laws != best:
-            alike.append(laws)
-    return Explanation((best, *_spread(alike)), loss)
+    least_loss, _ = min(tried, key=_loss_of)
+    alike = [pair for pair in tried if _loss_of(pair) <= least_loss + SEARCH.as_good]
+    # Two paces where one explains as much are one too many.
+    loss, best = min(alike, key=lambda pair: (_has_two_paces(pair[1]), pair[0]))
+    others = [laws for _, laws in alike if laws != best]
+    return Explanation((best, *_spread(others)), loss)
+
+
+def _has_two_paces(laws: Laws) -> bool:
+    return laws.accept_per_s != laws.answer_per_s
 
 
 def _loss_of(tried: tuple[float, Laws]) -> float:

@@ -49,8 +49,9 @@ class Margins(msgspec.Struct, frozen=True):
     error_of_ramp: float = 0.1
     #: A CPU was busy all the while that was for this share of it: ticks and readings lag.
     busy: float = 0.8
-    #: asyncli was late if it connected so much later than was due: a share of the storm's time, or
-    #: of the ramp's.
+    #: asyncli was late if it connected so much later than was due: at least so much (s), and a
+    #: share of the time of the storm or the ramp. Less is a busy moment.
+    late_s: float = 0.1
     late: float = 0.1
     #: The server was slower than its clients if nine of ten connects and first answers took so
     #: long: at least so much (s), and a share of that time.
@@ -58,8 +59,9 @@ class Margins(msgspec.Struct, frozen=True):
     waited: float = 0.1
     #: A pace that was seen for so long (s) is no chance.
     lasts_s: float = 0.25
-    #: How long a process of asyncli takes to end a connection (s).
+    #: How long a process of asyncli takes to end a connection (s), and to open one again.
     end_each_s: float = 25e-6
+    connect_each_s: float = 33e-6
     #: In a storm the server and asyncli end as many connections as they open, in a ramp none: so
     #: much longer (s) each connection of a storm takes at most.
     ending_s: float = 100e-6
@@ -121,6 +123,7 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         accept_per_s=math.inf,
         answer_per_s=math.inf,
         backlog=backlog,
+        connect_per_s=_workers(run) / _MARGINS.connect_each_s,
         end_each_s=_MARGINS.end_each_s / _workers(run),
         connect_timeout_s=run.plan.connect_timeout_s,
         answer_timeout_s=_answer_timeout_s(run.plan),
@@ -248,7 +251,7 @@ def _tester_per_s(measured: MeasuredStorm, counts: EventCounts, base: Laws) -> f
     """How fast asyncli connected, if it was late; None if it was not."""
     all_s = measured.seen.back_s[-1] or math.inf
     latest_s = counts.lateness_us.greatest / 1e6
-    if latest_s <= _MARGINS.late * all_s:
+    if not _is_late(latest_s, all_s):
         return None
     if measured.policy.how != "now":
         return usual_per_s(times_s(counts.back_ms), _MARGINS.lasts_s)
@@ -297,7 +300,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
     is_least = not has_waited or dropped != 0
     tester_per_s = None
     # With a full queue the server was at times slower than asyncli, which waited for it.
-    if not has_waited and dropped == 0 and latest_s > _MARGINS.late * took_s:
+    if not has_waited and dropped == 0 and _is_late(latest_s, took_s):
         tester_per_s = mean_per_s
         base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
     tester_busy, host_busy = _busy(run, ramp.start_s, ramp.start_s + took_s)
@@ -362,6 +365,11 @@ def _most_answers(ticks: Sequence[tuple[float, Tick]]) -> int:
 def _has_waited(waited_s: float, of_s: float) -> bool:
     """Whether connects and first answers took so long that the server was slower than clients."""
     return waited_s > max(_MARGINS.waited_s, _MARGINS.waited * of_s)
+
+
+def _is_late(latest_s: float, of_s: float) -> bool:
+    """Whether asyncli connected so late that the pace was its own."""
+    return latest_s > max(_MARGINS.late_s, _MARGINS.late * of_s)
 
 
 def _nine_of_ten_s(microseconds: Histogram) -> float:

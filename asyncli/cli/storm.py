@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from asyncli.cli.command import Command
 from asyncli.cli.options import parsed
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
-from asyncli.core.events import Reconnect
-from asyncli.model.errors import PlanError
 from asyncli.model.planned_events import reconnect_of
-from asyncli.model.run import Run
 from asyncli.model.units import parse_count
-
-if TYPE_CHECKING:
-    from asyncli.report.storm_report import Answer
 
 _POLICIES = ("now", "jitter:10s", "backoff:1s..60s")
 
@@ -65,6 +58,7 @@ def command(
 
     By the storms that the run had, or by its ramp. The exit status is 0 whatever is predicted.
     """
+    from asyncli.app.predicted_storm import predict_storm
     from asyncli.report.html import page
     from asyncli.report.storm_report import storm_document, to_json
     from asyncli.report.terminal import print_document
@@ -81,7 +75,7 @@ def command(
     files = {"--json": json_file, "--html": html_file}
     require_files(files, path)
     records = read_run(path)
-    answer = _answer(records, run, wanted, count, room)
+    answer = predict_storm(records, run, wanted, count, room)
     document = storm_document(answer, records, run)
     if json_file is None and html_file is None:
         from rich.console import Console
@@ -100,33 +94,3 @@ def command(
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
     return 0
-
-
-def _answer(
-    records: Run, run: str, policies: list[Reconnect], connections: int | None, backlog: int | None
-) -> Answer:
-    from asyncli.analysis.storm_forecast import forecast, least_jitter
-    from asyncli.analysis.storm_pace import Unmeasured, known_backlog, measured_pace
-    from asyncli.report.storm_report import Answer
-
-    if not any(records.held.values):
-        raise PlanError(
-            f"RUN: {run} held no connections, so nothing was measured; name a run that held some"
-        )
-    if backlog is None:
-        backlog = known_backlog(records)
-    if backlog is None:
-        raise PlanError(
-            f"RUN: {run} does not know the server's listen backlog; add --backlog N (on its host: "
-            "ss -ltn, Send-Q)"
-        )
-    pace = measured_pace(records, backlog)
-    if isinstance(pace, Unmeasured):
-        raise PlanError(
-            f"RUN: {run} shows no pace of the server's: {pace.why}; soak with --at 5s storm "
-            "--reconnect now"
-        )
-    count = connections or records.plan.connections
-    seed = records.plan.seed
-    forecasts = tuple(forecast(pace, policy, seed, count) for policy in policies)
-    return Answer(count, pace, forecasts, least_jitter(pace, seed, count))
