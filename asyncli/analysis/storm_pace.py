@@ -44,9 +44,10 @@ class Margins(msgspec.Struct, frozen=True):
     ramped: float = 0.995
     #: If the best laws are further than that from a storm, none explains it.
     unexplained: float = 0.25
-    #: No storm was repeated to less than that; a ramp is no storm.
-    error: float = 0.05
-    error_of_ramp: float = 0.1
+    #: No storm was repeated to less than that.
+    error: float = 0.1
+    #: Where CPUs were busy, paces of the same storm were up to so many times each other.
+    of_busy: float = 1.25
     #: A CPU was busy all the while that was for this share of it: ticks and readings lag.
     busy: float = 0.8
     #: asyncli was late if it connected so much later than was due: at least so much (s), and a
@@ -207,7 +208,10 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
             f"its storm at {start_s:,.0f} s does not follow the laws of one listen queue and one "
             "pace"
         )
+    is_of_tester = tester_busy or tester_per_s is not None
     explains = explanation.laws
+    if is_of_tester or host_busy:
+        explains = (*explains, *_around(explains[0]))
     return Pace(
         explains=explains,
         per_s=min(explains[0].accept_per_s, explains[0].answer_per_s),
@@ -215,7 +219,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
         policy=policy_words(measured.policy),
         is_least=is_least,
         tester_per_s=tester_per_s,
-        tester_busy=tester_busy or tester_per_s is not None,
+        tester_busy=is_of_tester,
         host_busy=host_busy,
         error=error,
         backlog=base.backlog,
@@ -311,6 +315,9 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
         # The server may accept faster than it answers.
         per_s = mean_per_s
         explains = _storms_at(base, per_s, RATIOS)
+    is_of_tester = tester_busy or tester_per_s is not None
+    if is_of_tester or host_busy:
+        explains = (*explains, *_around(explains[0]))
     return Pace(
         explains=explains,
         per_s=per_s,
@@ -318,9 +325,9 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
         policy=None,
         is_least=is_least,
         tester_per_s=tester_per_s,
-        tester_busy=tester_busy or tester_per_s is not None,
+        tester_busy=is_of_tester,
         host_busy=host_busy,
-        error=_MARGINS.error_of_ramp,
+        error=_MARGINS.error,
         backlog=base.backlog,
         connections=run.plan.connections,
     )
@@ -401,6 +408,21 @@ def _busy(run: Run, start_s: float, end_s: float) -> tuple[bool, bool]:
         return tester_busy, False
     server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
     return tester_busy, tester_s + server_s > _MARGINS.busy * cpus * lasted_s
+
+
+def _around(laws: Laws) -> list[Laws]:
+    """The laws with the paces that busy CPUs may have the next time."""
+    around = []
+    for times in (1 / _MARGINS.of_busy, _MARGINS.of_busy):
+        around.append(
+            msgspec.structs.replace(
+                laws,
+                accept_per_s=laws.accept_per_s * times,
+                answer_per_s=laws.answer_per_s * times,
+                connect_per_s=laws.connect_per_s * times,
+            )
+        )
+    return around
 
 
 def _workers(run: Run) -> int:
