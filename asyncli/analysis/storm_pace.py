@@ -82,7 +82,8 @@ class Pace(msgspec.Struct, frozen=True):
     ``is_least``: the server kept up, so that it may be faster than ``per_s`` without bound.
     ``tester_per_s``: how fast asyncli connected where it was late; None: it was not.
     ``tester_busy``: its processes were busy, so that the pace may be theirs; ``host_busy``: all
-    CPUs were, which asyncli and the server share. ``error``: by how much (a share) a measured storm
+    CPUs were, which asyncli and the server share, and ``others`` is the share that other programs
+    had of them. ``error``: by how much (a share) a measured storm
     may differ from the laws.
     """
 
@@ -94,6 +95,7 @@ class Pace(msgspec.Struct, frozen=True):
     tester_per_s: float | None
     tester_busy: bool
     host_busy: bool
+    others: float
     error: float
     backlog: int
     connections: int
@@ -189,7 +191,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     measured = _measured_storm(run, number, event.share, counts)
     all_s = measured.seen.back_s[-1] or math.inf
     start_s = run.event_windows[number].start_s
-    tester_busy, host_busy = _busy(run, start_s, start_s + all_s)
+    cpu = _cpu_use(run, start_s, start_s + all_s)
     tester_per_s = _tester_per_s(measured, counts, base)
     if tester_per_s is not None:
         base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
@@ -208,10 +210,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
             f"its storm at {start_s:,.0f} s does not follow the laws of one listen queue and one "
             "pace"
         )
-    is_of_tester = tester_busy or tester_per_s is not None
-    explains = explanation.laws
-    if is_of_tester or host_busy:
-        explains = (*explains, *_around(explains[0]))
+    explains = _with_busy_cpus(explanation.laws, cpu, late=tester_per_s is not None)
     return Pace(
         explains=explains,
         per_s=min(explains[0].accept_per_s, explains[0].answer_per_s),
@@ -219,8 +218,9 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
         policy=policy_words(measured.policy),
         is_least=is_least,
         tester_per_s=tester_per_s,
-        tester_busy=is_of_tester,
-        host_busy=host_busy,
+        tester_busy=cpu.tester_busy or tester_per_s is not None,
+        host_busy=cpu.host_busy,
+        others=cpu.others if cpu.host_busy else 0.0,
         error=error,
         backlog=base.backlog,
         connections=len(measured.numbers),
@@ -307,7 +307,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
     if not has_waited and dropped == 0 and _is_late(latest_s, took_s):
         tester_per_s = mean_per_s
         base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
-    tester_busy, host_busy = _busy(run, ramp.start_s, ramp.start_s + took_s)
+    cpu = _cpu_use(run, ramp.start_s, ramp.start_s + took_s)
     if is_least:
         per_s = max(most_per_s, mean_per_s)
         explains = _storms_at(base, per_s, (1.0,))
@@ -315,9 +315,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
         # The server may accept faster than it answers.
         per_s = mean_per_s
         explains = _storms_at(base, per_s, RATIOS)
-    is_of_tester = tester_busy or tester_per_s is not None
-    if is_of_tester or host_busy:
-        explains = (*explains, *_around(explains[0]))
+    explains = _with_busy_cpus(explains, cpu, late=tester_per_s is not None)
     return Pace(
         explains=explains,
         per_s=per_s,
@@ -325,8 +323,9 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
         policy=None,
         is_least=is_least,
         tester_per_s=tester_per_s,
-        tester_busy=is_of_tester,
-        host_busy=host_busy,
+        tester_busy=cpu.tester_busy or tester_per_s is not None,
+        host_busy=cpu.host_busy,
+        others=cpu.others if cpu.host_busy else 0.0,
         error=_MARGINS.error,
         backlog=base.backlog,
         connections=run.plan.connections,
@@ -395,34 +394,57 @@ def _dropped(run: Run, start_s: float, end_s: float) -> float | None:
     return None
 
 
-def _busy(run: Run, start_s: float, end_s: float) -> tuple[bool, bool]:
-    """Whether asyncli's processes were busy meanwhile, and whether all CPUs of the host were that
-    they share with the server.
+class CpuUse(msgspec.Struct, frozen=True):
+    """Whether asyncli's processes were busy all the while, whether all CPUs of the host were that
+    they share with the server, and which share of these other programs had.
     """
+
+    tester_busy: bool
+    host_busy: bool
+    others: float
+
+
+def _cpu_use(run: Run, start_s: float, end_s: float) -> CpuUse:
     lasted_s = end_s - start_s
-    cpu = [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks]
-    tester_s = _risen(cpu, start_s, end_s)
+    tester_s = _risen(
+        [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks], start_s, end_s
+    )
     tester_busy = tester_s > _MARGINS.busy * _workers(run) * lasted_s
     cpus = run.environment.get("cpus")
-    if not run.sides.server or not isinstance(cpus, int):
-        return tester_busy, False
+    if not run.sides.server or not isinstance(cpus, int) or cpus < 1:
+        return CpuUse(tester_busy, False, 0.0)
     server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
-    return tester_busy, tester_s + server_s > _MARGINS.busy * cpus * lasted_s
+    host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
+    both_s = tester_s + server_s
+    host_busy = max(both_s, host_s) > _MARGINS.busy * cpus * lasted_s
+    others = 0.0
+    if host_s:
+        others = max(0.0, 1 - both_s / host_s)
+    return CpuUse(tester_busy, host_busy, others)
 
 
-def _around(laws: Laws) -> list[Laws]:
-    """The laws with the paces that busy CPUs may have the next time."""
+def _with_busy_cpus(explains: tuple[Laws, ...], cpu: CpuUse, *, late: bool) -> tuple[Laws, ...]:
+    """``explains``, and if CPUs were busy or asyncli ``late`` the laws with the paces that these
+    may have the next time.
+    """
+    if not (cpu.tester_busy or cpu.host_busy or late):
+        return explains
+    faster = _MARGINS.of_busy
+    if cpu.host_busy:
+        # Without the other programs.
+        faster = max(faster, 1 / max(0.1, 1 - cpu.others))
+    best = explains[0]
     around = []
-    for times in (1 / _MARGINS.of_busy, _MARGINS.of_busy):
+    for times in (1 / _MARGINS.of_busy, faster):
         around.append(
             msgspec.structs.replace(
-                laws,
-                accept_per_s=laws.accept_per_s * times,
-                answer_per_s=laws.answer_per_s * times,
-                connect_per_s=laws.connect_per_s * times,
+                best,
+                accept_per_s=best.accept_per_s * times,
+                answer_per_s=best.answer_per_s * times,
+                connect_per_s=best.connect_per_s * times,
             )
         )
-    return around
+    return (*explains, *around)
 
 
 def _workers(run: Run) -> int:

@@ -174,6 +174,11 @@ def doubts(answer: Answer, run: Run) -> list[str]:
             "All CPUs were busy in that part of the run, and asyncli was on them too: without it "
             "the server may be faster."
         )
+    if pace.others > _WORTH_TELLING:
+        sentences.append(
+            f"Other programs had {format_share(pace.others)} of the busy CPUs in that part of the "
+            "run: without them the server and asyncli may be faster. Run again on a quiet host."
+        )
     if pace.error > _WORTH_TELLING:
         sentences.append(
             f"The laws differ from what was measured by up to {format_share(pace.error)}."
@@ -200,6 +205,7 @@ def to_json(answer: Answer, run: Run, path: str) -> str:
         "tester_per_s": pace.tester_per_s,
         "tester_busy": pace.tester_busy,
         "host_busy": pace.host_busy,
+        "others": pace.others,
         "error": pace.error,
     }
     storm = {
