@@ -47,7 +47,7 @@ class Margins(msgspec.Struct, frozen=True):
     #: No storm was repeated to less than that.
     error: float = 0.1
     #: Where CPUs were busy, paces of the same storm were up to so many times each other.
-    of_busy: float = 1.25
+    of_busy: float = 1.5
     #: A CPU was busy all the while that was for this share of it: ticks and readings lag.
     busy: float = 0.8
     #: asyncli was late if it connected so much later than was due: at least so much (s), and a

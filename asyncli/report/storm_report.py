@@ -157,7 +157,7 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     """What makes the answer less sure."""
     pace = answer.pace
     sentences = []
-    if pace.is_least:
+    if pace.is_least and pace.tester_per_s is None:
         url = oneline(run.plan.urls[0])
         sentences.append(
             "The server kept up with its clients all the time, so how fast it can be is not known. "
