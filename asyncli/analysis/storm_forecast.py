@@ -30,8 +30,8 @@ class Depth(msgspec.Struct, frozen=True):
     event: int = 1
     #: Connections at most, of more a part: for the forecast, for the bounds of its interval and
     #: what binds it, and for each jitter that is tried.
-    connections: int = 20_000
-    for_bounds: int = 4_000
+    connections: int = 10_000
+    for_bounds: int = 1_500
     for_jitter: int = 4_000
     #: A law binds if without it a storm would be over in less than this share of its time.
     binds: float = 0.9
@@ -58,7 +58,8 @@ Bound = Literal["policy", "queue", "server", "asyncli", "host"]
 
 class StormForecast(msgspec.Struct, frozen=True):
     """A storm of ``connections`` that come back by ``policy``. ``back``: when they are back,
-    between ``earliest`` and ``latest`` (s; None: never). Where ``is_at_most``, the run shows only
+    between ``earliest`` and ``latest`` (s; None: not while it was simulated). ``until_s``: where
+    the simulation was left unfinished; None: it was not. Where ``is_at_most``, the run shows only
     the least pace, and that matters: they are back by ``latest`` or earlier.
 
     ``attempts``: connects, of which ``failed`` get no answer. ``met_full``: those that meet a full
@@ -78,6 +79,7 @@ class StormForecast(msgspec.Struct, frozen=True):
     overflows: int
     busiest_s: int
     bound: Bound
+    until_s: float | None
     curve: tuple[int, ...]
 
 
@@ -122,6 +124,7 @@ def forecast(pace: Pace, policy: Reconnect, seed: int, connections: int) -> Stor
         overflows=round(times * run.dropped),
         busiest_s=round(times * run.busiest_s),
         bound=_what_binds(pace, policy, seed, connections),
+        until_s=run.until_s,
         curve=_curve(run, times),
     )
 

@@ -50,6 +50,8 @@ class Margins(msgspec.Struct, frozen=True):
     of_busy: float = 1.5
     #: A CPU was busy all the while that was for this share of it: ticks and readings lag.
     busy: float = 0.8
+    #: asyncli and the server need the CPUs if they have so much of one.
+    needs_cpu: float = 0.25
     #: asyncli was late if it connected so much later than was due: at least so much (s), and a
     #: share of the time of the storm or the ramp. Less is a busy moment.
     late_s: float = 0.1
@@ -416,7 +418,9 @@ def _cpu_use(run: Run, start_s: float, end_s: float) -> CpuUse:
     server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
     host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
     both_s = tester_s + server_s
-    host_busy = max(both_s, host_s) > _MARGINS.busy * cpus * lasted_s
+    # A server that rests between its accepts needs none.
+    needs_cpu = both_s > _MARGINS.needs_cpu * lasted_s
+    host_busy = needs_cpu and max(both_s, host_s) > _MARGINS.busy * cpus * lasted_s
     others = 0.0
     if host_s:
         others = max(0.0, 1 - both_s / host_s)

@@ -34,9 +34,10 @@ SYN_AGAIN_S = 1.0
 _DATA_AGAIN_S = 0.2
 #: Timers of 0.25 s to 2 s of a kernel with 250 interrupts a second fire at each 8th of them.
 TIMER_GRAIN_S = 0.032
-# A storm that is not over by then goes on for ever: each client gives up before its answer.
+# A storm that is not over by then, or by so many instants for each client, is left unfinished: most
+# clients give up before their answer, again and again.
 _LONGEST_S = 1800.0
-_MOST_ATTEMPTS_OF_EACH = 20
+_MOST_INSTANTS_OF_EACH = 80
 
 _ATTEMPT = 0
 _SYN_AGAIN = 1
@@ -85,6 +86,7 @@ class Storm(msgspec.Struct):
     ``dropped``: packets that met a full listen queue. ``met_full``: connects that met one.
     ``failed``: connects that were given up before they were established; ``phantoms``: those that
     were established, at least for the client's kernel, and given up without an answer.
+    ``until_s``: when the simulation was left unfinished; None: it was not.
     """
 
     connections: int
@@ -94,6 +96,7 @@ class Storm(msgspec.Struct):
     met_full: int = 0
     failed: int = 0
     phantoms: int = 0
+    until_s: float | None = None
 
     def after_s(self, share: float) -> float | None:
         """When a share (0 to 1) of the connections was back (s); None if fewer were."""
@@ -168,13 +171,17 @@ class _Clients:
 
     def run(self, most_failed: float, most_met_full: float) -> Storm:
         result = self._result
-        most_attempts = _MOST_ATTEMPTS_OF_EACH * result.connections
+        instants = 0
+        most_instants = _MOST_INSTANTS_OF_EACH * result.connections
         due = self._due
         while due:
             at_s, kind, number, again, since_s = heappop(due)
-            if at_s > _LONGEST_S or len(result.attempts_s) > most_attempts:
+            instants += 1
+            if at_s > _LONGEST_S or instants > most_instants:
+                result.until_s = at_s
                 break
             if result.failed + result.phantoms > most_failed or result.met_full > most_met_full:
+                result.until_s = at_s
                 break
             if kind == _ATTEMPT:
                 self._attempt(number, at_s)

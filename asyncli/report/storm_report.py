@@ -81,10 +81,10 @@ def _basis(pace: Pace) -> str:
 
 def _forecast(forecast: StormForecast) -> list[doc.Block]:
     if forecast.is_at_most:
-        times = f"at most {_times(forecast.latest)}"
+        times = f"at most {_times(forecast.latest, forecast.until_s)}"
         between = ""
     else:
-        times = _times(forecast.back)
+        times = _times(forecast.back, forecast.until_s)
         between = _between(forecast)
     back = doc.Paragraph(((forecast.policy, "bold"), f": back after {times}{between}"), "line")
     connects = doc.Paragraph(f"{_connects(forecast)} {_bound(forecast)}")
@@ -96,11 +96,13 @@ def _forecast(forecast: StormForecast) -> list[doc.Block]:
     return blocks
 
 
-def _times(back: Back) -> str:
+def _times(back: Back, until_s: float | None) -> str:
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    if not times:
-        return "never: clients give up before their answer"
+    if until_s is not None:
+        # The first share whose time is not known.
+        share, _ = shares[len(times)]
+        times.append(f"more than {format_duration(until_s)} ({share})")
     return ", ".join(times)
 
 
@@ -117,6 +119,8 @@ def _between(forecast: StormForecast) -> str:
 
 def _connects(forecast: StormForecast) -> str:
     connects = format_many(forecast.attempts, "connect")
+    if forecast.until_s is not None:
+        connects += " until then"
     busiest = f"{connects}, up to {format_count(forecast.busiest_s)} in a second"
     if not forecast.met_full and not forecast.failed:
         return f"{busiest}; none fails or meets a full listen queue."
