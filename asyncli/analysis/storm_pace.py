@@ -396,7 +396,7 @@ def _dropped(run: Run, start_s: float, end_s: float) -> float | None:
     return None
 
 
-class CpuUse(msgspec.Struct, frozen=True):
+class StormCpu(msgspec.Struct, frozen=True):
     """Whether asyncli's processes were busy all the while, whether all CPUs of the host were that
     they share with the server, and which share of these other programs had.
     """
@@ -406,7 +406,7 @@ class CpuUse(msgspec.Struct, frozen=True):
     others: float
 
 
-def _cpu_use(run: Run, start_s: float, end_s: float) -> CpuUse:
+def _cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
     lasted_s = end_s - start_s
     tester_s = _risen(
         [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks], start_s, end_s
@@ -414,7 +414,7 @@ def _cpu_use(run: Run, start_s: float, end_s: float) -> CpuUse:
     tester_busy = tester_s > _MARGINS.busy * _workers(run) * lasted_s
     cpus = run.environment.get("cpus")
     if not run.sides.server or not isinstance(cpus, int) or cpus < 1:
-        return CpuUse(tester_busy, False, 0.0)
+        return StormCpu(tester_busy, False, 0.0)
     server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
     host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
     both_s = tester_s + server_s
@@ -424,10 +424,10 @@ def _cpu_use(run: Run, start_s: float, end_s: float) -> CpuUse:
     others = 0.0
     if host_s:
         others = max(0.0, 1 - both_s / host_s)
-    return CpuUse(tester_busy, host_busy, others)
+    return StormCpu(tester_busy, host_busy, others)
 
 
-def _with_busy_cpus(explains: tuple[Laws, ...], cpu: CpuUse, *, late: bool) -> tuple[Laws, ...]:
+def _with_busy_cpus(explains: tuple[Laws, ...], cpu: StormCpu, *, late: bool) -> tuple[Laws, ...]:
     """``explains``, and if CPUs were busy or asyncli ``late`` the laws with the paces that these
     may have the next time.
     """
