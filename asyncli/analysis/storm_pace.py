@@ -142,12 +142,17 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         return shown[0]
     fastest = max(paces, key=lambda pace: pace.per_s)
     bounded = []
+    slower = []
     for pace in paces:
-        # It was another bound if the server was seen to be faster.
-        if not pace.is_least and pace.per_s > _MARGINS.contradicted * fastest.per_s:
+        if pace.is_least:
+            continue
+        if pace.per_s > _MARGINS.contradicted * fastest.per_s:
             bounded.append(pace)
+        else:
+            # It was another bound, since the server was seen to be faster; but it may come again.
+            slower.append(pace.explains[0])
     if not bounded:
-        return fastest
+        return msgspec.structs.replace(fastest, explains=(*fastest.explains, *slower))
     # A storm rather than a ramp; of storms the one that the laws explain best.
     return min(bounded, key=lambda pace: (pace.by_event is None, pace.error))
 
