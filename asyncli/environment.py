@@ -33,6 +33,7 @@ SYSCTLS = (
     "net.ipv4.tcp_tw_reuse",
     "net.ipv4.tcp_max_tw_buckets",
     "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_syn_linear_timeouts",
     "net.core.somaxconn",
     "fs.file-max",
     "fs.nr_open",

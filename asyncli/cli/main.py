@@ -43,6 +43,10 @@ COMMANDS = {
         "asyncli.cli.size",
         "Size a fleet by a run: memory, hosts and first known limits for so many connections.",
     ),
+    "storm": (
+        "asyncli.cli.storm",
+        "Predict by a run when clients that were all dropped at once are back.",
+    ),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
     "capacity": (

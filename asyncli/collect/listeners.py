@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from asyncli.collect.holders import ports_of
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, shares_namespace
-from asyncli.collect.sock_diag import listening_sockets
+from asyncli.collect.sock_diag import ListeningSocket, listening_sockets
 from asyncli.model.metrics import (
     SERVER_LISTENERS,
+    SERVER_LISTENERS_BACKLOG,
     SERVER_LISTENERS_DROPPED,
     SERVER_LISTENERS_OPENED,
 )
@@ -40,15 +41,15 @@ class Listeners:
         self._ports = sorted(own_ports.intersection(ports) or own_ports or ports)
         # At other ports it is behind what drops our connects.
         self._takes_ours = not ports or not own_ports.isdisjoint(ports) or not own_ports
-        #: By the inodes of the last reading what each had dropped; None before the first.
-        self._before: dict[int, int | None] | None = None
+        #: The last reading by the sockets' inodes; None before the first.
+        self._before: dict[int, ListeningSocket] | None = None
         self._opened = 0
         self._dropped = 0
 
     def read(self) -> ProbeReading:
-        """How many listen, and since the first reading how many were opened, and how many connects
-        they dropped. Nothing where that cannot be read: no process of the other namespace is left,
-        or it may not be entered.
+        """How many listen, with which backlog, and since the first reading how many were opened,
+        and how many connects they dropped. Nothing where that cannot be read: no process of the
+        other namespace is left, or it may not be entered.
         """
         of = None
         if self._is_elsewhere:
@@ -67,14 +68,22 @@ class Listeners:
             SERVER_LISTENERS: float(len(sockets)),
             SERVER_LISTENERS_OPENED: float(self._opened),
         }
-        if self._takes_ours and None not in sockets.values():
+        if not self._takes_ours:
+            return ProbeReading(counts)
+        if sockets:
+            backlogs = [listening.backlog for listening in sockets.values()]
+            counts[SERVER_LISTENERS_BACKLOG] = float(min(backlogs))
+        if all(listening.dropped is not None for listening in sockets.values()):
             counts[SERVER_LISTENERS_DROPPED] = float(self._dropped)
         return ProbeReading(counts)
 
 
-def _rise(before: Mapping[int, int | None], after: Mapping[int, int | None]) -> int:
+def _rise(before: Mapping[int, ListeningSocket], after: Mapping[int, ListeningSocket]) -> int:
     """How many more connects the sockets ``after`` have dropped; a new one began at none."""
     rise = 0
-    for inode, dropped in after.items():
-        rise += max(0, (dropped or 0) - (before.get(inode) or 0))
+    for inode, listening in after.items():
+        dropped_before = 0
+        if inode in before:
+            dropped_before = before[inode].dropped or 0
+        rise += max(0, (listening.dropped or 0) - dropped_before)
     return rise

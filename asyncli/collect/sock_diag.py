@@ -100,21 +100,33 @@ def server_sockets(ports: Collection[int], elsewhere: Collection[int] = ()) -> S
     return ServerSockets(accepted, waiting, unacknowledged, at_others)
 
 
-def listening_sockets(ports: Collection[int], of: int | None = None) -> dict[int, int | None]:
-    """The sockets that listen on ``ports``, in the network namespace of the process ``of``, else in
-    ours: of each inode how many connects it has dropped, for lack of room in its queue or of
-    memory (sk_drops); None where the kernel does not say. Raises OSError.
+class ListeningSocket(NamedTuple):
+    """``backlog``: of its queue of connects, as listen(2) asked and the kernel allowed.
+    ``dropped``: how many connects it has dropped, for lack of room there or of memory (sk_drops);
+    None where the kernel does not say.
+    """
+
+    backlog: int
+    dropped: int | None
+
+
+def listening_sockets(ports: Collection[int], of: int | None = None) -> dict[int, ListeningSocket]:
+    """The sockets that listen on ``ports`` by their inodes, in the network namespace of the process
+    ``of``, else in ours. Raises OSError.
 
     The kernel keeps them apart from the others, so this takes some 0.3 ms. /proc/net/tcp goes on to
     the first established one, which takes 8 ms in a large table that is nearly empty.
     """
-    dropped: dict[int, int | None] = {}
+    sockets: dict[int, ListeningSocket] = {}
     if not ports:
-        return dropped
+        return sockets
     filtered = _port_is_one_of(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)
     for chunk, at in _dump(filtered, _LISTENING, of, _WITH_MEMORY):
-        dropped[_inode(chunk, at)] = _drops(chunk, at)
-    return dropped
+        # Of a listening socket the kernel gives its backlog where others have their send queue
+        # (inet_diag of net/ipv4/tcp_diag.c).
+        (backlog,) = _NUMBER.unpack_from(chunk, at + _WQUEUE_AT)
+        sockets[_inode(chunk, at)] = ListeningSocket(backlog, _drops(chunk, at))
+    return sockets
 
 
 def server_inodes(ports: Collection[int]) -> set[int]:

@@ -236,6 +236,10 @@ SERVER_SOCKETS_ELSEWHERE = _gauge(
     "server.sockets_elsewhere", "accepted connections at other ports at which the server listens"
 )
 SERVER_LISTENERS = _gauge("server.listeners", "sockets that listen at the server's ports")
+SERVER_LISTENERS_BACKLOG = _gauge(
+    "server.listeners_backlog",
+    "the least backlog of these: connects that the kernel keeps until the server accepts them",
+)
 SERVER_LISTENERS_OPENED = _counter(
     "server.listeners_opened", "of these, opened since our start: 0 while the same sockets listen"
 )

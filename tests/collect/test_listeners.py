@@ -28,6 +28,18 @@ def connect(stack: contextlib.ExitStack, address: Sequence[object], count: int) 
         client.connect_ex(tuple(address))
 
 
+def test_the_backlog_is_the_least_of_those_that_listen() -> None:
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for backlog in (32, 7):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(backlog)
+            ports.append(listener.getsockname()[1])
+        values = Listeners(ports, [os.getpid()], lambda: [os.getpid()]).read().values
+        assert (values["server.listeners"], values["server.listeners_backlog"]) == (2, 7)
+
+
 def test_only_what_its_own_sockets_drop_counts() -> None:
     with contextlib.ExitStack() as stack, socket.socket() as own, socket.socket() as other:
         for listener in (own, other):

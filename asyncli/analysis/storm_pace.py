@@ -1,0 +1,475 @@
+"""What a recorded run shows of how a storm on its server goes: by the storms that it had, or by its
+ramp. Pure.
+
+A ramp or a storm that the server and asyncli kept up with shows only that they are at least as
+fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from asyncli.analysis.storm_fit import (
+    RATIOS,
+    SHARES,
+    Explanation,
+    MeasuredStorm,
+    Seen,
+    at_pace,
+    explain,
+    times_s,
+    usual_per_s,
+)
+from asyncli.core.adding import added_up
+from asyncli.core.events import choose
+from asyncli.core.histogram import Histogram, summed
+from asyncli.core.storm import SYNS_EACH_SECOND, Laws
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
+from asyncli.model.records import EventCounts, Tick
+from asyncli.model.run import Run
+
+
+class Margins(msgspec.Struct, frozen=True):
+    """From when on what was measured counts."""
+
+    #: Fewer comebacks show no pace, nor does a storm of which a smaller share came back.
+    comebacks: int = 50
+    came_back: float = 0.99
+    #: A ramp is over when so many had their first answer.
+    ramped: float = 0.995
+    #: If the best laws are further than that from a storm, none explains it.
+    unexplained: float = 0.25
+    #: No storm was repeated to less than that.
+    error: float = 0.1
+    #: Where CPUs were busy, paces of the same storm were up to so many times each other.
+    of_busy: float = 1.5
+    #: A CPU was busy all the while that was for this share of it: ticks and readings lag.
+    busy: float = 0.8
+    #: asyncli and the server need the CPUs if they have so much of one.
+    needs_cpu: float = 0.25
+    #: asyncli was late if it connected so much later than was due: at least so much (s), and a
+    #: share of the time of the storm or the ramp. Less is a busy moment.
+    late_s: float = 0.1
+    late: float = 0.1
+    #: The server was slower than its clients if nine of ten connects and first answers took so
+    #: long: at least so much (s), and a share of that time.
+    waited_s: float = 0.02
+    waited: float = 0.1
+    #: A pace that was seen for so long (s) is no chance.
+    lasts_s: float = 0.25
+    #: How long a process of asyncli takes to end a connection (s), and to open one again.
+    end_each_s: float = 25e-6
+    connect_each_s: float = 33e-6
+    #: In a storm the server and asyncli end as many connections as they open, in a ramp none: so
+    #: much longer (s) each connection of a storm takes at most.
+    ending_s: float = 100e-6
+    #: A pace is no bound of the server's if another part of the run was faster: this is less than
+    #: that share of its pace.
+    contradicted: float = 0.7
+
+
+# Measured in bench/README.md, "The twin".
+_MARGINS = Margins()
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """What the run shows. ``explains``: laws that explain it, the best first. ``by_event``: the
+    number of the storm that shows it, and its ``policy``; None: the ramp does.
+
+    ``is_least``: the server kept up, so that it may be faster than ``per_s`` without bound.
+    ``tester_per_s``: how fast asyncli connected where it was late; None: it was not.
+    ``tester_busy``: its processes were busy, so that the pace may be theirs; ``host_busy``: all
+    CPUs were, which asyncli and the server share, and ``others`` is the share that other programs
+    had of them. ``error``: by how much (a share) a measured storm
+    may differ from the laws.
+    """
+
+    explains: tuple[Laws, ...]
+    per_s: float
+    by_event: int | None
+    policy: str | None
+    is_least: bool
+    tester_per_s: float | None
+    tester_busy: bool
+    host_busy: bool
+    others: float
+    error: float
+    backlog: int
+    connections: int
+
+
+class Unmeasured(msgspec.Struct, frozen=True):
+    """Why the run shows no pace."""
+
+    why: str
+
+
+def known_backlog(run: Run) -> int | None:
+    """The backlog of the server's listening sockets, as its kernel had it, or as the check of
+    nginx's configuration; None where neither is known.
+    """
+    sampled = run.series(metrics.SERVER_LISTENERS_BACKLOG).last()
+    if sampled is not None:
+        return round(sampled)
+    for check in run.checks:
+        if check.code == "nginx_backlog" and check.have is not None:
+            return round(check.have)
+    return None
+
+
+def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
+    """What ``run`` shows; ``backlog``: of the server's listening socket."""
+    base = Laws(
+        accept_per_s=math.inf,
+        answer_per_s=math.inf,
+        backlog=backlog,
+        connect_per_s=_workers(run) / _MARGINS.connect_each_s,
+        end_each_s=_MARGINS.end_each_s / _workers(run),
+        connect_timeout_s=run.plan.connect_timeout_s,
+        answer_timeout_s=_answer_timeout_s(run.plan),
+        syns_each_second=syns_each_second(run.environment),
+    )
+    shown = [by_ramp(run, base)]
+    for number in sorted(run.event_windows):
+        shown.append(by_event(run, number, base))
+    paces = [pace for pace in shown if isinstance(pace, Pace)]
+    if not paces:
+        return shown[0]
+    fastest = max(paces, key=lambda pace: pace.per_s)
+    bounded = []
+    slower = []
+    for pace in paces:
+        if pace.is_least:
+            continue
+        if pace.per_s > _MARGINS.contradicted * fastest.per_s:
+            bounded.append(pace)
+        else:
+            # It was another bound, since the server was seen to be faster; but it may come again.
+            slower.append(pace.explains[0])
+    if not bounded:
+        return msgspec.structs.replace(fastest, explains=(*fastest.explains, *slower))
+    # A storm rather than a ramp; of storms the one that the laws explain best.
+    return min(bounded, key=lambda pace: (pace.by_event is None, pace.error))
+
+
+def syns_each_second(environment: Mapping[str, object]) -> int:
+    """How often this run's clients send a SYN again after one second, before each wait doubles."""
+    sysctls = environment.get("sysctls")
+    if isinstance(sysctls, Mapping):
+        linear = sysctls.get("net.ipv4.tcp_syn_linear_timeouts")
+        if isinstance(linear, str) and linear.isdigit():
+            return int(linear) + 1
+    major, _, rest = str(environment.get("kernel") or "").partition(".")
+    minor, _, _ = rest.partition(".")
+    if not major.isdigit() or not minor.isdigit():
+        return SYNS_EACH_SECOND
+    # The sysctl came with Linux 6.5.
+    if (int(major), int(minor)) < (6, 5):
+        return 1
+    return SYNS_EACH_SECOND
+
+
+def _answer_timeout_s(plan: Plan) -> float:
+    """How long a client waits for the first answer after TCP's connect."""
+    # The answer to a handshake has the time limit of a connect.
+    if plan.tls is not None or plan.protocol not in ("http", "tcp"):
+        return plan.connect_timeout_s
+    return plan.timeout_s
+
+
+# -- by a storm
+
+
+def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
+    """What event ``number`` shows, if it ended connections by itself."""
+    event = run.plan.event_numbered(number)
+    if event is None or event.do not in ("drop", "storm"):
+        return Unmeasured("it has no storm")
+    counts = added_up(
+        EventCounts(), *[tick.events[number] for _, tick in run.ticks if number in tick.events]
+    )
+    if not _has_come_back(counts):
+        return Unmeasured("too few of its storm came back")
+    measured = _measured_storm(run, number, event.share, counts)
+    all_s = measured.seen.back_s[-1] or math.inf
+    start_s = run.event_windows[number].start_s
+    cpu = _cpu_use(run, start_s, start_s + all_s)
+    tester_per_s = _tester_per_s(measured, counts, base)
+    if tester_per_s is not None:
+        base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
+    waited_s = _nine_of_ten_s(counts.connect_us) + _nine_of_ten_s(counts.answer_us)
+    is_least = not _has_waited(waited_s, all_s) and not measured.seen.dropped
+    if is_least:
+        per_s = usual_per_s(times_s(counts.back_ms), _MARGINS.lasts_s)
+        laws = at_pace(base, per_s, 1.0)
+        explanation = Explanation((laws,), measured.loss(laws))
+        error = _MARGINS.error
+    else:
+        explanation = explain(measured, base, counts.back_ms.count / all_s)
+        error = max(_error(measured, explanation.laws[0]), explanation.loss, _MARGINS.error)
+    if explanation.loss > _MARGINS.unexplained:
+        return Unmeasured(
+            f"its storm at {start_s:,.0f} s does not follow the laws of one listen queue and one "
+            "pace"
+        )
+    explains = _with_busy_cpus(explanation.laws, cpu, late=tester_per_s is not None)
+    return Pace(
+        explains=explains,
+        per_s=min(explains[0].accept_per_s, explains[0].answer_per_s),
+        by_event=number,
+        policy=policy_words(measured.policy),
+        is_least=is_least,
+        tester_per_s=tester_per_s,
+        tester_busy=cpu.tester_busy or tester_per_s is not None,
+        host_busy=cpu.host_busy,
+        others=cpu.others if cpu.host_busy else 0.0,
+        error=error,
+        backlog=base.backlog,
+        connections=len(measured.numbers),
+    )
+
+
+def _has_come_back(counts: EventCounts) -> bool:
+    came = counts.back_ms.count
+    if came < _MARGINS.comebacks or counts.ended_again:
+        return False
+    return came >= _MARGINS.came_back * counts.ended
+
+
+def _measured_storm(run: Run, number: int, share: float, counts: EventCounts) -> MeasuredStorm:
+    chosen = choose(run.plan.seed, number, run.plan.connections, share)
+    window = run.event_windows[number]
+    back_s = times_s(counts.back_ms)
+    return MeasuredStorm(
+        policy=reconnect_of(run.plan.reconnect or DEFAULT_RECONNECT),
+        seed=run.plan.seed,
+        event=number,
+        numbers=tuple(row for row in range(run.plan.connections) if row in chosen),
+        seen=Seen(
+            back_s=tuple(back_s[math.ceil(part * len(back_s)) - 1] for part in SHARES),
+            usual_per_s=usual_per_s(back_s),
+            dropped=_dropped(run, window.start_s, window.end_s or run.end_s),
+        ),
+    )
+
+
+def _tester_per_s(measured: MeasuredStorm, counts: EventCounts, base: Laws) -> float | None:
+    """How fast asyncli connected, if it was late; None if it was not."""
+    all_s = measured.seen.back_s[-1] or math.inf
+    latest_s = counts.lateness_us.greatest / 1e6
+    if not _is_late(latest_s, all_s):
+        return None
+    if measured.policy.how != "now":
+        return usual_per_s(times_s(counts.back_ms), _MARGINS.lasts_s)
+    # It went on ending connections meanwhile. Where the server was slower, the last connect was
+    # late by what all connects took.
+    waited_s = _nine_of_ten_s(counts.connect_us) + _nine_of_ten_s(counts.answer_us)
+    if measured.seen.dropped or _has_waited(waited_s, all_s):
+        return counts.ended / latest_s
+    return 1 / max(1e-6, all_s / counts.ended - base.end_each_s)
+
+
+def _error(measured: MeasuredStorm, laws: Laws) -> float:
+    """By how much the simulated time differs after which 99 % were back."""
+    at = SHARES.index(0.99)
+    measured_s = measured.seen.back_s[at]
+    simulated_s = measured.simulated(laws).back_s[at]
+    if simulated_s is None or not measured_s:
+        return math.inf
+    return abs(simulated_s - measured_s) / measured_s
+
+
+# -- by the ramp
+
+
+def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
+    """What the ramp shows: the most first answers in a second; and where the server was slower than
+    asyncli, but its queue never full, its pace.
+    """
+    ramp = run.phase("ramp")
+    ticks = _ramp_ticks(run)
+    if ramp is None or not ticks:
+        return Unmeasured("it has no ramp")
+    most_per_s = _most_answers(ticks)
+    if not most_per_s:
+        return Unmeasured("its ramp had no answers")
+    latest_s = max(tick.ramp_lateness_us.greatest for _, tick in ticks) / 1e6
+    waited_s = _nine_of_ten_s(summed([tick.connect_us for _, tick in ticks]))
+    waited_s += _nine_of_ten_s(summed([tick.latency_us for _, tick in ticks]))
+    schedule = run.plan.schedule
+    last_due_s = schedule.due_s(schedule.batches - 1) + max(0.0, latest_s)
+    last_tick_s, _ = ticks[-1]
+    took_s = max(0.001, min(last_tick_s - run.first_connect_s, last_due_s + waited_s))
+    mean_per_s = run.plan.connections / took_s
+    has_waited = _has_waited(waited_s, took_s)
+    dropped = _dropped(run, ramp.start_s, last_tick_s)
+    is_least = not has_waited or dropped != 0
+    tester_per_s = None
+    # With a full queue the server was at times slower than asyncli, which waited for it.
+    if not has_waited and dropped == 0 and _is_late(latest_s, took_s):
+        tester_per_s = mean_per_s
+        base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
+    cpu = _cpu_use(run, ramp.start_s, ramp.start_s + took_s)
+    if is_least:
+        per_s = max(most_per_s, mean_per_s)
+        explains = _storms_at(base, per_s, (1.0,))
+    else:
+        # The server may accept faster than it answers.
+        per_s = mean_per_s
+        explains = _storms_at(base, per_s, RATIOS)
+    explains = _with_busy_cpus(explains, cpu, late=tester_per_s is not None)
+    return Pace(
+        explains=explains,
+        per_s=per_s,
+        by_event=None,
+        policy=None,
+        is_least=is_least,
+        tester_per_s=tester_per_s,
+        tester_busy=cpu.tester_busy or tester_per_s is not None,
+        host_busy=cpu.host_busy,
+        others=cpu.others if cpu.host_busy else 0.0,
+        error=_MARGINS.error,
+        backlog=base.backlog,
+        connections=run.plan.connections,
+    )
+
+
+def _storms_at(base: Laws, per_s: float, ratios: Sequence[float]) -> tuple[Laws, ...]:
+    """The laws of storms at a ramp's pace, and at the least that a storm's may be."""
+    explains = []
+    for storm_per_s in (per_s, 1 / (1 / per_s + _MARGINS.ending_s)):
+        for ratio in ratios:
+            explains.append(at_pace(base, storm_per_s, ratio))
+    return tuple(explains)
+
+
+def _ramp_ticks(run: Run) -> list[tuple[float, Tick]]:
+    """Those until all connections of the ramp had their first answer, or it ended otherwise."""
+    until_s = min([run.stop_s, *(gap.start_s for gap in run.disturbances)])
+    ticks = []
+    for t_s, tick in run.ticks:
+        if not run.first_connect_s < t_s <= until_s:
+            continue
+        ticks.append((t_s, tick))
+        if tick.held - tick.awaiting >= _MARGINS.ramped * run.plan.connections:
+            break
+    return ticks
+
+
+def _most_answers(ticks: Sequence[tuple[float, Tick]]) -> int:
+    """The most first answers in a second."""
+    greatest = 0
+    answered_before = 0
+    for _, tick in ticks:
+        answered = tick.held - tick.awaiting
+        greatest = max(greatest, answered - answered_before)
+        answered_before = answered
+    return greatest
+
+
+# -- of both
+
+
+def _has_waited(waited_s: float, of_s: float) -> bool:
+    """Whether connects and first answers took so long that the server was slower than clients."""
+    return waited_s > max(_MARGINS.waited_s, _MARGINS.waited * of_s)
+
+
+def _is_late(latest_s: float, of_s: float) -> bool:
+    """Whether asyncli connected so late that the pace was its own."""
+    return latest_s > max(_MARGINS.late_s, _MARGINS.late * of_s)
+
+
+def _nine_of_ten_s(microseconds: Histogram) -> float:
+    value_us = microseconds.quantile(0.9)
+    if value_us is None:
+        return 0.0
+    return value_us / 1e6
+
+
+def _dropped(run: Run, start_s: float, end_s: float) -> float | None:
+    """How many packets met a full listen queue meanwhile; None where nobody knows."""
+    for name in (metrics.SERVER_LISTENERS_DROPPED, f"{metrics.TCP}ListenOverflows"):
+        readings = list(run.series(name).rows())
+        if readings:
+            return _risen(readings, start_s, end_s)
+    return None
+
+
+class StormCpu(msgspec.Struct, frozen=True):
+    """Whether asyncli's processes were busy all the while, whether all CPUs of the host were that
+    they share with the server, and which share of these other programs had.
+    """
+
+    tester_busy: bool
+    host_busy: bool
+    others: float
+
+
+def _cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
+    lasted_s = end_s - start_s
+    tester_s = _risen(
+        [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks], start_s, end_s
+    )
+    tester_busy = tester_s > _MARGINS.busy * _workers(run) * lasted_s
+    cpus = run.environment.get("cpus")
+    if not run.sides.server or not isinstance(cpus, int) or cpus < 1:
+        return StormCpu(tester_busy, False, 0.0)
+    server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
+    host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
+    both_s = tester_s + server_s
+    # A server that rests between its accepts needs none.
+    needs_cpu = both_s > _MARGINS.needs_cpu * lasted_s
+    host_busy = needs_cpu and max(both_s, host_s) > _MARGINS.busy * cpus * lasted_s
+    others = 0.0
+    if host_s:
+        others = max(0.0, 1 - both_s / host_s)
+    return StormCpu(tester_busy, host_busy, others)
+
+
+def _with_busy_cpus(explains: tuple[Laws, ...], cpu: StormCpu, *, late: bool) -> tuple[Laws, ...]:
+    """``explains``, and if CPUs were busy or asyncli ``late`` the laws with the paces that these
+    may have the next time.
+    """
+    if not (cpu.tester_busy or cpu.host_busy or late):
+        return explains
+    faster = _MARGINS.of_busy
+    if cpu.host_busy:
+        # Without the other programs.
+        faster = max(faster, 1 / max(0.1, 1 - cpu.others))
+    best = explains[0]
+    around = []
+    for times in (1 / _MARGINS.of_busy, faster):
+        around.append(
+            msgspec.structs.replace(
+                best,
+                accept_per_s=best.accept_per_s * times,
+                answer_per_s=best.answer_per_s * times,
+                connect_per_s=best.connect_per_s * times,
+            )
+        )
+    return (*explains, *around)
+
+
+def _workers(run: Run) -> int:
+    return max(1, int(run.environment.get("workers") or 1))
+
+
+def _risen(readings: Sequence[tuple[float, float]], start_s: float, end_s: float) -> float:
+    """By how much a counter rose from its last reading before ``start_s`` to the first one after
+    ``end_s``, or to its last one.
+    """
+    before = 0.0
+    after = 0.0
+    for t_s, value in readings:
+        if t_s <= start_s:
+            before = value
+        after = value
+        if t_s >= end_s:
+            break
+    return max(0.0, after - before)

@@ -1,0 +1,224 @@
+"""The answer of ``asyncli storm`` as a document and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.analysis.provoked import Back
+from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
+from asyncli.analysis.storm_pace import Pace
+from asyncli.model.records import SCHEMA
+from asyncli.model.run import Run
+from asyncli.model.text import oneline
+from asyncli.model.units import (
+    format_count,
+    format_duration,
+    format_many,
+    format_rate,
+    format_share,
+)
+from asyncli.report import document as doc
+from asyncli.report import jsonout
+
+# Beyond so many times the measured count other limits may come first: asyncli size says so too.
+_FAR = 10
+# A difference between laws and run that a reader should know.
+_WORTH_TELLING = 0.1
+_BARS = "▁▂▃▄▅▆▇█"
+
+_BINDS = {
+    "policy": "The waits of the clients decide how long it lasts.",
+    "queue": (
+        "The listen queue decides how long it lasts: the kernel of a client whose connect it drops "
+        "tries again after a second or more."
+    ),
+    "server": "The server's pace decides how long it lasts.",
+    "asyncli": "asyncli's own pace decides how long it lasts.",
+    "host": "The CPUs that asyncli and the server share decide how long it lasts.",
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What is asked and answered: storms of ``connections`` by several policies."""
+
+    connections: int
+    pace: Pace
+    forecasts: tuple[StormForecast, ...]
+    least_jitter: Jitter
+
+
+def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
+    """The document; ``path``: the run file that it is computed from."""
+    blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
+    for forecast in answer.forecasts:
+        blocks += _forecast(forecast)
+    blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
+    for doubt in doubts(answer, run):
+        blocks.append(doc.Paragraph(doubt, "doubt", "yellow"))
+    url = oneline(run.plan.urls[0])
+    headline = f"Storm of {format_many(answer.connections, 'connection')} on {url}"
+    byline = [f"computed from {path}, run {run.id} of {run.started}"]
+    sections = [doc.Section("answer", "Answer", blocks)]
+    footer = f"Computed by asyncli {__version__}."
+    return doc.Document("storm", headline, headline, byline, sections, footer)
+
+
+def _basis(pace: Pace) -> str:
+    """What of the run the answer rests on."""
+    shown = "By the ramp of the run"
+    if pace.by_event is not None:
+        shown = f"By event {pace.by_event} of the run (back by {pace.policy})"
+    rate = format_rate(pace.per_s)
+    if pace.is_least:
+        rate = f"at least {rate}"
+    queue = format_count(pace.backlog + 1)
+    return f"{shown}: {rate} get their first answer; the listen queue has room for {queue}."
+
+
+def _forecast(forecast: StormForecast) -> list[doc.Block]:
+    if forecast.is_at_most:
+        times = f"at most {_times(forecast.latest, forecast.until_s)}"
+        between = ""
+    else:
+        times = _times(forecast.back, forecast.until_s)
+        between = _between(forecast)
+    back = doc.Paragraph(((forecast.policy, "bold"), f": back after {times}{between}"), "line")
+    connects = doc.Paragraph(f"{_connects(forecast)} {_bound(forecast)}")
+    blocks: list[doc.Block] = [back, connects]
+    if forecast.curve:
+        end_s = forecast.back.all_s
+        until = "" if end_s is None else f" {format_duration(end_s)}"
+        blocks.append(doc.Paragraph(f"{_sparkline(forecast.curve, forecast.connections)}{until}"))
+    return blocks
+
+
+def _times(back: Back, until_s: float | None) -> str:
+    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if until_s is not None:
+        # The first share whose time is not known.
+        share, _ = shares[len(times)]
+        times.append(f"more than {format_duration(until_s)} ({share})")
+    return ", ".join(times)
+
+
+def _between(forecast: StormForecast) -> str:
+    """The interval of the time after which 99 % are back."""
+    earliest_s = forecast.earliest.p99_s
+    latest_s = forecast.latest.p99_s
+    if earliest_s is None:
+        return ""
+    if latest_s is None:
+        return f"; 99 % after {format_duration(earliest_s)} or more"
+    return f"; 99 % between {format_duration(earliest_s)} and {format_duration(latest_s)}"
+
+
+def _connects(forecast: StormForecast) -> str:
+    connects = format_many(forecast.attempts, "connect")
+    if forecast.until_s is not None:
+        connects += " until then"
+    busiest = f"{connects}, up to {format_count(forecast.busiest_s)} in a second"
+    if not forecast.met_full and not forecast.failed:
+        return f"{busiest}; none fails or meets a full listen queue."
+    failed = format_count(forecast.failed)
+    met_full = format_count(forecast.met_full)
+    return f"{busiest}; {failed} fail, {met_full} meet a full listen queue."
+
+
+def _bound(forecast: StormForecast) -> str:
+    if forecast.is_at_most and forecast.bound in ("server", "queue"):
+        return "The run does not show what decides how long it lasts."
+    return _BINDS[forecast.bound]
+
+
+def _sparkline(curve: Sequence[int], connections: int) -> str:
+    bars = []
+    for count in curve:
+        level = min(len(_BARS) - 1, int(count / connections * len(_BARS)))
+        bars.append(_BARS[level])
+    return "".join(bars)
+
+
+def _advice(jitter: Jitter) -> str:
+    below = format_share(FAILS_BELOW, 1)
+    if jitter.least_s is None:
+        return (
+            f"At no jitter up to an hour fewer than {below} of the connects fail or meet a full "
+            "listen queue."
+        )
+    or_less = " or less" if jitter.is_at_most else ""
+    return (
+        f"Least jitter: {format_duration(jitter.least_s)}{or_less}. Fewer than {below} of the "
+        "connects fail or meet a full listen queue then."
+    )
+
+
+def doubts(answer: Answer, run: Run) -> list[str]:
+    """What makes the answer less sure."""
+    pace = answer.pace
+    sentences = []
+    if pace.is_least and pace.tester_per_s is None:
+        url = oneline(run.plan.urls[0])
+        sentences.append(
+            "The server kept up with its clients all the time, so how fast it can be is not known. "
+            f"A storm shows it: asyncli soak {url} -c {run.plan.connections} --at 5s storm "
+            "--reconnect now; so does a ramp that is too fast for it."
+        )
+    if pace.tester_busy:
+        sentences.append(
+            "asyncli itself was the bound in that part of the run: other clients may connect "
+            "faster, and fill the listen queue sooner. More workers or hosts raise the bound."
+        )
+    elif pace.host_busy:
+        sentences.append(
+            "All CPUs were busy in that part of the run, and asyncli was on them too: without it "
+            "the server may be faster."
+        )
+    if pace.others > _WORTH_TELLING:
+        sentences.append(
+            f"Other programs had {format_share(pace.others)} of the busy CPUs in that part of the "
+            "run: without them the server and asyncli may be faster. Run again on a quiet host."
+        )
+    if pace.error > _WORTH_TELLING:
+        sentences.append(
+            f"The laws differ from what was measured by up to {format_share(pace.error)}."
+        )
+    if answer.connections > _FAR * pace.connections:
+        measured = format_count(pace.connections)
+        sentences.append(
+            f"This is more than {_FAR} times the {measured} connections that were measured: other "
+            "limits may come first."
+        )
+    return sentences
+
+
+def to_json(answer: Answer, run: Run, path: str) -> str:
+    """The answer as JSON."""
+    pace = answer.pace
+    measured: dict[str, Any] = {
+        "per_s": pace.per_s,
+        "is_least": pace.is_least,
+        "by_event": pace.by_event,
+        "policy": pace.policy,
+        "connections": pace.connections,
+        "backlog": pace.backlog,
+        "tester_per_s": pace.tester_per_s,
+        "tester_busy": pace.tester_busy,
+        "host_busy": pace.host_busy,
+        "others": pace.others,
+        "error": pace.error,
+    }
+    storm = {
+        "connections": answer.connections,
+        "pace": measured,
+        "forecasts": msgspec.to_builtins(answer.forecasts),
+        "least_jitter": msgspec.to_builtins(answer.least_jitter),
+    }
+    of_run = {"id": run.id, "file": path}
+    return jsonout.to_json(
+        {"schema": SCHEMA, "run": of_run, "storm": storm, "doubts": doubts(answer, run)}
+    )

@@ -1,0 +1,185 @@
+"""Which pace a run shows, and what it forecasts: of runs that are made from simulated storms, so that the truth is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from synthetic_run import bare_run
+
+from asyncli.analysis.storm_forecast import FAILS_BELOW, forecast, least_jitter
+from asyncli.analysis.storm_pace import Pace, Unmeasured, known_backlog, measured_pace, syns_each_second
+from asyncli.core.histogram import Histogram
+from asyncli.core.storm import Laws, Storm, storm
+from asyncli.model.plan import Plan
+from asyncli.model.planned_events import reconnect_of
+from asyncli.model.records import Check, EventCounts, Phase, RunEvent, Sample, Tick
+from asyncli.model.run import Run
+
+SEED, COUNT = 5, 600
+POLICIES = ("now", "jitter:2s", "jitter:6s", "backoff:1s..60s")
+
+
+def histogram(values: list[float]) -> Histogram:
+    made = Histogram()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def counts_of(run: Storm, waited_us: float) -> EventCounts:
+    return EventCounts(
+        chosen=run.connections,
+        ended=run.connections,
+        attempts=len(run.attempts_s),
+        phantoms=run.phantoms,
+        back_ms=histogram([at_s * 1e3 for at_s in run.back_s]),
+        connect_us=histogram([waited_us] * run.connections),
+        answer_us=histogram([100.0] * run.connections),
+        lateness_us=histogram([200.0] * run.connections),
+    )
+
+
+def stormed(laws: Laws, policy: str, *, ramp_per_s: float = 100, waited: bool = True) -> Run:
+    """A run with a ramp at this pace, which the server keeps up with, and a storm by these laws 5 s into the hold."""
+    # As asyncli ends connections, one after the other.
+    ended = msgspec.structs.replace(laws, end_each_s=25e-6)
+    simulated = storm(ended, reconnect_of(policy), SEED, 1, range(COUNT))
+    plan = Plan(
+        urls=("http://127.0.0.1:8080/",), connections=COUNT, seed=SEED, batch=1, interval_s=1 / ramp_per_s, events=("5s storm",), reconnect=policy,
+    )  # fmt: skip
+    ramp_s = math.ceil(COUNT / ramp_per_s)
+    hold_s, at_s = 1.0 + ramp_s, 1.0 + ramp_s + 5.0
+    end_s = at_s + 2.0 + math.ceil(simulated.back_s[-1])
+    ticks = []
+    for second in range(1, math.ceil(end_s)):
+        tick = Tick(second=second, workers=1, held=min(COUNT, round(ramp_per_s * second)), ramp_lateness_us=histogram([900.0]))
+        tick.connect_us, tick.latency_us = histogram([60.0]), histogram([400.0])
+        if 1.0 + second == at_s + 1:
+            tick.events = {1: counts_of(simulated, 2_000_000.0 if waited else 60.0)}
+        ticks.append((1.0 + second, tick))
+    samples = [
+        Sample(0.5, {"server.listeners_dropped": 0.0, "server.listeners_backlog": float(laws.backlog)}),
+        Sample(at_s, {"server.listeners_dropped": 0.0}),
+        Sample(end_s, {"server.listeners_dropped": float(simulated.dropped)}),
+    ]
+    phases = [Phase("baseline", 0.0, 1.0), Phase("ramp", 1.0, hold_s), Phase("hold", hold_s, end_s)]
+    run = bare_run(ticks, phases, samples, {"workers": 1, "cpus": 2, "kernel": "6.18.1"}, plan=plan)
+    return msgspec.structs.replace(run, events=[RunEvent("storm", at_s, end_s, "storm", {"number": 1})])
+
+
+def shown(run: Run) -> Pace:
+    pace = measured_pace(run, known_backlog(run) or 0)
+    assert isinstance(pace, Pace), pace
+    return pace
+
+
+@pytest.mark.parametrize("backlog", [32, 4_096])
+@pytest.mark.parametrize("policy", ["now", "jitter:1s", "backoff:1s..60s"])
+@pytest.mark.parametrize("per_s", [150, 200])
+def test_a_storm_tells_its_pace_and_so_all_others(per_s: float, policy: str, backlog: int) -> None:
+    laws = Laws(per_s, per_s, backlog)
+    pace = shown(stormed(laws, policy))
+    assert (pace.by_event, pace.policy, pace.is_least, pace.backlog) == (1, policy, False, backlog)
+    assert pace.per_s == pytest.approx(per_s, rel=0.1)
+    for other_policy in POLICIES:
+        truth = storm(laws, reconnect_of(other_policy), SEED, 1, range(COUNT))
+        predicted = forecast(pace, reconnect_of(other_policy), SEED, COUNT)
+        if (other_policy, backlog) != ("now", 32):
+            # There the last ones wait for several time limits of 10 s, or for one more.
+            assert predicted.back.p99_s == pytest.approx(truth.after_s(0.99), rel=0.15)
+        assert (predicted.earliest.p99_s or 0) <= (truth.after_s(0.99) or 0) <= (predicted.latest.p99_s or math.inf)
+        assert not predicted.is_at_most
+
+
+def test_a_storm_that_was_kept_up_with_tells_the_least_pace() -> None:
+    laws = Laws(5_000, 5_000, 511)
+    pace = shown(stormed(laws, "jitter:6s", waited=False))
+    assert pace.is_least
+    assert 80 < pace.per_s < 200
+    predicted = forecast(pace, reconnect_of("now"), SEED, COUNT)
+    truth_s = storm(laws, reconnect_of("now"), SEED, 1, range(COUNT)).after_s(0.99) or 0
+    assert predicted.is_at_most
+    assert (predicted.earliest.p99_s or 0) <= truth_s <= (predicted.latest.p99_s or 0)
+    # The policy alone decides here, which needs no pace.
+    same = forecast(pace, reconnect_of("jitter:6s"), SEED, COUNT)
+    assert (same.is_at_most, same.bound) == (False, "policy")
+
+
+def test_a_ramp_alone_tells_the_least_pace() -> None:
+    run = stormed(Laws(500, 500, 32), "now")
+    alone = msgspec.structs.replace(run, events=[], ticks=run.ticks[:8], plan=msgspec.structs.replace(run.plan, events=()))
+    pace = shown(alone)
+    assert (pace.by_event, pace.is_least, pace.per_s) == (None, True, pytest.approx(100, rel=0.1))
+
+
+def test_a_server_that_was_faster_later_was_not_the_bound() -> None:
+    """A storm of which some other thing was the bound is not believed against a ramp of ten times its pace."""
+    pace = shown(stormed(Laws(150, 150, 4_096), "now", ramp_per_s=600))
+    assert (pace.by_event, pace.is_least, pace.per_s) == (None, True, pytest.approx(600, rel=0.1))
+
+
+def test_a_storm_that_no_law_explains_is_refused() -> None:
+    """Half are back at once, half after a minute."""
+    run = stormed(Laws(200, 200, 4_096), "now")
+    for _, tick in run.ticks:
+        for counts in tick.events.values():
+            counts.back_ms = histogram([10.0] * (COUNT // 2) + [60_000.0] * (COUNT // 2))
+    pace = measured_pace(msgspec.structs.replace(run), 4_096)
+    assert isinstance(pace, Pace)
+    assert pace.by_event is None
+
+
+def test_a_run_without_answers_is_refused() -> None:
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=10)
+    assert isinstance(measured_pace(bare_run(plan=plan), 1), Unmeasured)
+    ramp = [Phase("ramp", 0.0, 1.0)]
+    assert isinstance(measured_pace(bare_run([(1.0, Tick(second=1))], ramp, plan=plan), 1), Unmeasured)
+
+
+def test_at_the_advised_jitter_few_fail() -> None:
+    laws = Laws(200, 200, 32)
+    pace = shown(stormed(laws, "backoff:1s..60s"))
+    jitter = least_jitter(pace, SEED, COUNT)
+    assert jitter.least_s is not None
+    assert not jitter.is_at_most
+    # 600 at 200 a second take 3 s, of which the queue takes 33.
+    assert (COUNT - 33) / 200 < jitter.least_s < 4.5
+    for seed in range(5):
+        run = storm(laws, reconnect_of(f"jitter:{jitter.least_s}s"), seed, 1, range(COUNT))
+        assert run.unsuccessful + run.met_full < FAILS_BELOW * len(run.attempts_s)
+
+
+def test_what_decides_how_long_it_lasts() -> None:
+    pace = shown(stormed(Laws(200, 200, 32), "backoff:1s..60s"))
+    bounds = {policy: forecast(pace, reconnect_of(policy), SEED, COUNT).bound for policy in ("now", "jitter:1m")}
+    assert bounds == {"now": "queue", "jitter:1m": "policy"}
+    assert forecast(shown(stormed(Laws(200, 200, 4_096), "now")), reconnect_of("now"), SEED, COUNT).bound == "server"
+
+
+def test_a_forecast_of_more_connections_takes_longer() -> None:
+    pace = shown(stormed(Laws(200, 200, 4_096), "now"))
+    predicted = forecast(pace, reconnect_of("now"), SEED, 3 * COUNT)
+    assert predicted.connections == 3 * COUNT
+    assert predicted.back.all_s == pytest.approx(3 * COUNT / 200, rel=0.1)
+    assert predicted.curve[-1] == 3 * COUNT
+    assert list(predicted.curve) == sorted(predicted.curve)
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [({"kernel": "6.18.44-cloud"}, 5), ({"kernel": "6.1.0"}, 1), ({"kernel": "5.15"}, 1), ({}, 5), ({"sysctls": {"net.ipv4.tcp_syn_linear_timeouts": "0"}}, 1)],
+)
+def test_the_clients_kernel_says_when_syns_are_sent_again(environment: dict[str, Any], count: int) -> None:
+    assert syns_each_second(environment) == count
+
+
+def test_the_backlog_is_the_kernel_s_or_that_of_the_configuration() -> None:
+    plan = Plan(urls=("http://127.0.0.1:8080/",))
+    checked = [Check("nginx_backlog", "queue", "ok", have=511)]
+    assert known_backlog(bare_run(plan=plan)) is None
+    assert known_backlog(bare_run(plan=plan, checks=checked)) == 511
+    sampled = [Sample(1.0, {"server.listeners_backlog": 32.0})]
+    assert known_backlog(bare_run(samples=sampled, plan=plan, checks=checked)) == 32

@@ -1,0 +1,86 @@
+"""``asyncli storm``: what it prints of a stored run, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from programs import complaint, here
+from recording import write_run
+from synthetic_run import a_run, bare_run
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A ramp of 2,000 connections at 100 a second, which nginx kept up with."""
+    (tmp_path / "run.db").write_bytes(lzma.decompress((GOLDEN / "clean.db.xz").read_bytes()))
+    return tmp_path
+
+
+def test_terminal_page_and_json_have_the_same_answer(folder: Path) -> None:
+    asked = ["storm", "run.db", "--reconnect", "now", "--reconnect", "jitter:1m", "--backlog", "511"]
+    printed, page = here(folder, *asked), here(folder, *asked, "--html", "storm.html")
+    assert (printed.status, page.status, page.out) == (0, 0, "storm.html\n")
+    document = json.loads(here(folder, *asked, "--json").out)
+    storm = document["storm"]
+    assert (storm["connections"], storm["pace"]["backlog"], storm["pace"]["is_least"], storm["pace"]["by_event"]) == (2_000, 511, True, None)
+    assert storm["pace"]["per_s"] == pytest.approx(100, rel=0.1)
+    at_once, spread = storm["forecasts"]
+    assert (at_once["policy"], at_once["is_at_most"], spread["policy"], spread["bound"]) == ("now", True, "jitter:60s", "policy")
+    # 2,000 at 100 a second or more.
+    assert at_once["earliest"]["p99_s"] < 1.0
+    assert 19.0 < at_once["latest"]["p99_s"] < 60.0
+    assert spread["back"]["p99_s"] == pytest.approx(59.4, rel=0.02)
+    assert storm["least_jitter"]["is_at_most"]
+    assert document["doubts"]
+    for text in (printed.out, (folder / "storm.html").read_text(encoding="utf-8")):
+        assert "jitter:60s" in text
+        assert "Least jitter" in text
+
+
+def test_another_count(folder: Path) -> None:
+    document = json.loads(here(folder, "storm", "run.db", "--reconnect", "jitter:10s", "-c", "30k", "--backlog", "511", "--json").out)
+    [forecast] = document["storm"]["forecasts"]
+    assert (document["storm"]["connections"], forecast["connections"], forecast["curve"][-1]) == (30_000, 30_000, 30_000)
+    assert "2,000" in document["doubts"][-1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--backlog", "many"),
+        ("--backlog", "511", "--reconnect", "soon"),
+        ("--backlog", "511", "--reconnect", "jitter:0s"),
+        ("--backlog", "511", "-c", "0"),
+        ("--backlog", "511", "--html", "run.db"),
+    ],
+)
+def test_wrong_input_is_one_line(folder: Path, wrong: tuple[str, ...]) -> None:
+    complaint(here(folder, "storm", "run.db", *wrong))
+
+
+def test_a_storm_that_does_not_end_is_told_so(folder: Path) -> None:
+    """Half a million at 100 a second, each of which gives up after ten seconds and comes again at once."""
+    asked = ["storm", "run.db", "--reconnect", "now", "-c", "500k", "--backlog", "511"]
+    printed = here(folder, *asked)
+    assert (printed.status, "more than" in printed.out) == (0, True)
+    [forecast] = json.loads(here(folder, *asked, "--json").out)["storm"]["forecasts"]
+    assert forecast["until_s"] > 60
+    assert (forecast["back"]["all_s"], forecast["latest"]["p99_s"]) == (None, None)
+
+
+def test_an_unknown_backlog_is_asked_for(tmp_path: Path) -> None:
+    write_run(a_run(500), tmp_path / "run.db")
+    assert "--backlog" in complaint(here(tmp_path, "storm", "run.db"))
+    assert here(tmp_path, "storm", "run.db", "--backlog", "128").status == 0
+
+
+def test_files_that_show_no_pace(folder: Path) -> None:
+    (folder / "text.db").write_text("no run")
+    write_run(bare_run(), folder / "nothing.db")
+    for name in ("missing.db", "text.db", "nothing.db"):
+        assert name in complaint(here(folder, "storm", name, "--backlog", "1"))
