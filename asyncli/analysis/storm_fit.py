@@ -11,18 +11,18 @@ from asyncli.core.events import Reconnect
 from asyncli.core.histogram import Histogram
 from asyncli.core.storm import TIMER_GRAIN_S, Laws, Storm, storm
 
-#: The shares of the clients whose times are compared.
-SHARES = (*(share / 40 for share in range(1, 40)), 0.99, 1.0)
-#: How many times faster a server accepts than it answers: as fast, or so fast that its queue is
-#: fuller or emptier than its pace of answers says.
-RATIOS = (1.0, 3.0, math.inf)
-
 
 class PaceSearch(msgspec.Struct, frozen=True):
     """Which paces are tried, and how what they explain is judged."""
 
     #: Connections that are simulated at most; of more a part.
     connections: int = 1_500
+    #: How many times faster a server accepts than it answers: as fast, or so fast that its queue is
+    #: fuller or emptier than its pace of answers says.
+    ratios: tuple[float, ...] = (1.0, 3.0, math.inf)
+    #: The times of so many equal parts of the clients are compared, beside those of the last ones.
+    parts: int = 40
+    last: tuple[float, ...] = (0.99, 1.0)
     #: From half the mean pace of the storm on, so many, each so many times the one before; then
     #: finer ones around the best of each ratio.
     paces: int = 16
@@ -48,6 +48,8 @@ class PaceSearch(msgspec.Struct, frozen=True):
 
 
 SEARCH = PaceSearch()
+#: The shares of the clients whose times are compared.
+SHARES = (*(part / SEARCH.parts for part in range(1, SEARCH.parts)), *SEARCH.last)
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -102,7 +104,7 @@ def explain(measured: MeasuredStorm, base: Laws, mean_per_s: float) -> Explanati
     """
     # Laws, each with how badly they explain it.
     tried: list[tuple[float, Laws]] = []
-    for ratio in RATIOS:
+    for ratio in SEARCH.ratios:
         coarse = []
         for step in range(SEARCH.paces):
             laws = at_pace(base, mean_per_s / 2 * SEARCH.step**step, ratio)

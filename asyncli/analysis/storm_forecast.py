@@ -19,9 +19,6 @@ from asyncli.core.events import Reconnect
 from asyncli.core.storm import SYN_AGAIN_S, Laws, Storm, storm
 from asyncli.model.planned_events import policy_words
 
-#: At the advised jitter fewer connects than this share fail.
-FAILS_BELOW = 0.001
-
 
 class Depth(msgspec.Struct, frozen=True):
     """How much is simulated."""
@@ -37,6 +34,8 @@ class Depth(msgspec.Struct, frozen=True):
     binds: float = 0.9
     #: From this share of the connections on, dropped SYNs decide about the last ones.
     some: float = 0.01
+    #: At the advised jitter fewer connects than this share fail.
+    fails_below: float = 0.001
     #: Points of the curve.
     points: int = 48
     #: Seeds over which the interval reaches, and for which a jitter is enough.
@@ -50,6 +49,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 _DEPTH = Depth()
+FAILS_BELOW = _DEPTH.fails_below
 
 #: What decides how long a storm lasts: how clients come back, the listen queue (and so the
 #: kernel's timers), the server, asyncli itself, or the host that both are on.

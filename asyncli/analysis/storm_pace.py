@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from asyncli.analysis.storm_fit import (
-    RATIOS,
+    SEARCH,
     SHARES,
     Explanation,
     MeasuredStorm,
@@ -321,7 +321,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
     else:
         # The server may accept faster than it answers.
         per_s = mean_per_s
-        explains = _storms_at(base, per_s, RATIOS)
+        explains = _storms_at(base, per_s, SEARCH.ratios)
     explains = _with_busy_cpus(explains, cpu, late=tester_per_s is not None)
     return Pace(
         explains=explains,
