@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from asyncli.core.events import Reconnect
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
-from asyncli.model.planned_events import policy_words
+from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
 from asyncli.model.records import Check
 from asyncli.model.units import format_many
 from asyncli.preflight.demand import beats_per_s, ends
@@ -52,7 +51,7 @@ def _comeback_rate(
             share = max(share, event.share)
     if not share:
         return
-    policy = plan.policy or Reconnect()
+    policy = reconnect_of(plan.reconnect or DEFAULT_RECONNECT)
     coming = math.ceil(share * plan.connections)
     within_s = max(_AT_ONCE_S, policy.spread_s)
     need = math.ceil(coming / within_s)
