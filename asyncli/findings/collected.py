@@ -116,6 +116,50 @@ def _forced_too_few(collections: int, rising: int, plateaus: int) -> Words:
     )
 
 
+@finding("goal_unknown", "info")
+def goal_unknown(
+    collections: int,
+    at_least_goal: int,
+    at_limit: int,
+    least_goal_bytes: float,
+    limit_bytes: float | None = None,
+    connections: int | None = None,
+) -> Words:
+    """What the server takes when its heap has filled is a line through the goals of Go's heap, and
+    too few of these follow what is alive in it: the goal is never below 4 MB (by GOGC=100), and
+    never above what a memory limit (GOMEMLIMIT) leaves.
+
+    ``collections``: those after which the goal followed what was alive; ``at_least_goal``,
+    ``at_limit``: those after which it was, or may have been, the least one
+    (``least_goal_bytes``) or that of the limit (``limit_bytes``); ``connections``: as many go
+    beyond the least goal for long enough (null: unknown).
+    """
+    cannot_be_told = "what the server takes when its heap has filled cannot be told"
+    if at_limit and limit_bytes is not None:
+        return Words(
+            f"{cannot_be_told}: after {format_count(at_limit)} of "
+            f"{format_many(collections + at_least_goal + at_limit, 'collection')} the memory "
+            f"limit of {format_bytes(limit_bytes)} (GOMEMLIMIT) set the heap's goal, or may have, "
+            "and not what was alive",
+            "plan with the limit itself: how many connections it has room for is among the limits",
+        )
+    if at_least_goal:
+        remedy = "hold more connections, which fill the heap beyond it"
+        if connections is not None:
+            enough = format_count(connections)
+            remedy = f"hold {enough} connections or more, which fill the heap beyond it"
+        return Words(
+            f"{cannot_be_told}: after {format_count(at_least_goal)} of "
+            f"{format_many(collections + at_least_goal, 'collection')} the heap's goal was Go's "
+            f"least one, {format_bytes(least_goal_bytes)}, however little was alive",
+            remedy,
+        )
+    return Words(
+        f"{cannot_be_told} by the goals after {format_many(collections, 'collection')}",
+        "hold more connections, which fill the heap more often",
+    )
+
+
 @finding("heap_of_a_part", "warning")
 def heap_of_a_part(
     share: float | None,

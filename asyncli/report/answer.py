@@ -194,6 +194,13 @@ def heap_unknown(summary: Summary) -> Finding | None:
     return summary.finding("live_unknown", "heap_of_a_part", "heap_collected")
 
 
+def goal_unknown(summary: Summary) -> Finding | None:
+    """Why nothing is known of a heap at its goal, where what is alive in it is known."""
+    if summary.cost.at_goal:
+        return None
+    return summary.finding("goal_unknown")
+
+
 def drift_of_server(summary: Summary) -> str:
     """The verdict of the server's drift, or ""."""
     drift = summary.drift.get("server_user")
@@ -208,7 +215,7 @@ def stands_first(summary: Summary, finding: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
     if finding.code in _TOLD_FIRST or finding is growth(summary):
         return True
-    if finding is heap_unknown(summary):
+    if finding is heap_unknown(summary) or finding is goal_unknown(summary):
         return True
     return _is_of_bottleneck(summary, finding)
 

@@ -77,6 +77,29 @@ def test_a_number_of_a_heap_that_was_filling_says_so_beside_it(has_total: bool) 
     assert "collected heap" in summary.cost.server_user.method
 
 
+@pytest.mark.parametrize(
+    ("gogc", "says"),
+    [(100, "plan with)"), (400, "GOGC=400"), (400, "5 times"), (-1, "GOGC=off")],
+)
+def test_how_far_a_heap_may_fill_is_said_beside_its_number(gogc: int, says: str) -> None:
+    run = on_go(soak())
+    run.environment["server"]["runtime"]["gogc"] = gogc
+    assert says in answer(summarise(run))
+    assert says in answer(summarise(without(run, "host.")))
+    run.environment["server"]["runtime"]["kind"] = "jvm"
+    assert "GOGC" not in answer(summarise(run))
+
+
+def test_why_a_goal_is_unknown_is_said_beside_what_is_alive() -> None:
+    """In the first lines, and in the size of a fleet."""
+    summary = summarise(on_go(of_go(a_run(300, batch=1, interval_s=0.05), garbage_per_s=4e6)))
+    [unknown] = [finding for finding in summary.findings if finding.code == "goal_unknown"]
+    told = heap_answer(summary)
+    assert f"{unknown.fields['connections']:,}" in told
+    assert told.index("Alive") < told.index(unknown.remedy)
+    assert stands_first(summary, unknown)
+
+
 def test_a_server_without_a_collector_has_no_such_words() -> None:
     summary = summarise(soak())
     told = f"{answer(summary)} {one_line(summary)} {headroom(summary)}"
