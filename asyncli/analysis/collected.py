@@ -104,6 +104,8 @@ class HeapCosts(msgspec.Struct, frozen=True):
     stacks: HeapCost | None = None
     at_goal: HeapCost | None = None
     findings: tuple[Finding, ...] = ()
+    #: The runtime's own structures.
+    own: HeapCost | None = None
 
 
 def why_no_heap(run: Run, heap: HeapCosts) -> str:
@@ -149,6 +151,14 @@ class _Collections(NamedTuple):
 
 def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     """The costs by the pages of a run. ``fitter``: over the connections that the server holds."""
+    heap = _with_goal(run, fitter)
+    if heap.stacks is None:
+        return heap
+    own = fitter.fit("own", run.series(metrics.RUNTIME_OWN_BYTES))
+    return msgspec.structs.replace(heap, own=_by_fit(own))
+
+
+def _with_goal(run: Run, fitter: Fitter) -> HeapCosts:
     forced = run.series(metrics.RUNTIME_FORCED_BYTES)
     allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
@@ -173,7 +183,12 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         kind = run.place.server_runtime.kind
         has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
         unknown = findings.live_unknown(
-            len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
+            len(seen.live),
+            seen.rising,
+            kind,
+            forced=False,
+            has_failed=has_failed,
+            at_limit=seen.at_limit > 0,
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     at_goal = _at_goal(run, seen)

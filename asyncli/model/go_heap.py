@@ -21,6 +21,7 @@ _LEAST_HEADROOM = 1024 * 1024
 #: of profiles, room of the runtime's own structures. 2.7 to 3.2 MB in three programs of Go 1.26,
 #: by what their goals left of the limit.
 UNSEEN = 3e6
+LEAST_UNSEEN = 2.5e6
 #: The most of it (bytes), and the most beside for each byte alive: 0.01 to 0.08 there.
 MOST_UNSEEN = 5e6
 MOST_UNSEEN_OF_LIVE = 0.1
@@ -56,3 +57,12 @@ def least_goal(gogc: int | None) -> float:
 def headroom(left: float) -> float:
     """What Go keeps free (bytes) of what a limit has ``left`` for the heap."""
     return max(_LEAST_HEADROOM, _HEADROOM * left)
+
+
+def most_alive(left: float, live: float, beside: float) -> float:
+    """How many connections fill what a limit has ``left`` (bytes), each with so much alive and
+    ``beside`` the heap, until Go has no more than its headroom.
+    """
+    by_share = left / ((1 + _HEADROOM) * live + beside)
+    by_least = (left - _LEAST_HEADROOM) / (live + beside)
+    return max(0.0, min(by_share, by_least))
