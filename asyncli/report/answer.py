@@ -460,19 +460,27 @@ def _if_fresh(summary: Summary) -> list[str]:
 
 
 def _imprecise(summary: Summary) -> list[str]:
-    """That the total is no slope, or one with a wide interval."""
+    """That the total, or the server's cost, is no slope, or the total's interval is wide."""
     total = summary.cost.host_total
+    server = summary.cost.server_user
+    few = summary.finding("cost_few_points")
+    if few is not None and few.remedy and (_is_of_levels(total) or _is_of_levels(server)):
+        first = format_count(summary.connections.held_or_peak or 0)
+        return [
+            f"The ramp was too short for a slope: first use is included, and these {first} "
+            "connections may have used memory that the server had, so that further ones may cost "
+            f"more. For a slope: {few.remedy}; more connections lower what is hidden so."
+        ]
     if total is None:
         return []
-    few = summary.finding("cost_few_points")
-    if few is not None and few.remedy and total.of_levels:
-        return [
-            f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}."
-        ]
     is_wide = total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection)
     if is_wide and total.ci95[0] > 0:
         return ["The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it."]
     return []
+
+
+def _is_of_levels(cost: Cost | None) -> bool:
+    return cost is not None and cost.of_levels
 
 
 _DOUBTS = (_saturated, _shared_host, _shrinks, _upstream_sockets, _if_fresh, _imprecise)

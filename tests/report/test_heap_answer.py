@@ -13,12 +13,14 @@ from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.model.topology import Place
+from asyncli.model.units import format_bytes
 from asyncli.report.analyses import analyse
+from asyncli.report.answer import doubts as answer_doubts
 from asyncli.report.answer import filling, growth, headroom, one_line, stands_first
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
-from asyncli.report.run_costs import earlier_memory
+from asyncli.report.run_costs import earlier_memory, files_apart, server_level
 from asyncli.report.size_report import doubts
 from asyncli.report.summary import Summary, summarise
 
@@ -152,6 +154,35 @@ def test_pages_of_files_are_no_pool_of_connections() -> None:
     assert small
     amounts = re.compile(r"[\d.,]+ [kM]?B")
     assert amounts.findall(large) == amounts.findall(small)
+
+
+@pytest.mark.parametrize("since", [40e6, -25e6, 1e6])
+def test_pages_of_files_that_others_share_are_in_no_column(since: float) -> None:
+    """Six other processes of the program end in the ramp: its own share of the program's pages rises, and no connection has it."""
+    run = raised(soak(), 30e6, "server.pss_bytes")
+    began = run.first_connect_s + 10.0
+    for sample in run.samples:
+        sample.values[metrics.SERVER_FILE_BYTES] = 30e6 + since * (sample.t_s > began)
+        sample.values[metrics.SERVER_FILE_RSS_BYTES] = 70e6
+        sample.values[metrics.SERVER_ANON_SHMEM_BYTES] = sample.values[metrics.SERVER_PSS_BYTES] - 30e6
+    raised(run, since, "server.pss_bytes", since_s=began)
+    summary = summarise(run)
+    server = summary.cost.server_user
+    assert server is not None
+    by_columns = server.fixed_bytes + summary.connections.held * server.bytes_per_connection
+    assert server_level(summary) == pytest.approx(by_columns, rel=0.02)
+    assert (format_bytes(abs(since)) in files_apart(summary)) == (abs(since) > 2e6)
+
+
+def test_a_cost_of_two_levels_is_of_the_first_connections() -> None:
+    """Those use memory that the server had: a small object fits into a page that is there."""
+    few = summarise(without(a_run(60, batch=10, interval_s=0.2), "host."))
+    assert few.cost.server_user is not None
+    assert few.cost.server_user.of_levels
+    [doubt] = [doubt for doubt in answer_doubts(few) if "slope" in doubt]
+    assert "60" in doubt
+    many = summarise(without(soak(), "host."))
+    assert not [doubt for doubt in answer_doubts(many) if "slope" in doubt]
 
 
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:
