@@ -11,6 +11,7 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
+from asyncli.findings.collected import memory_limit_reached
 from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
@@ -208,7 +209,12 @@ def drift_of_server(summary: Summary) -> str:
 
 
 # A doubt, or the cost of a connection, says all of these.
-_TOLD_FIRST = {host_shared.code, "cost_short_lived", *OF_ANOTHER}
+_TOLD_FIRST = {
+    host_shared.code,
+    "cost_short_lived",
+    memory_limit_reached.code,
+    *OF_ANOTHER,
+}
 
 
 def stands_first(summary: Summary, finding: Finding) -> bool:
@@ -423,6 +429,13 @@ def _saturated(summary: Summary) -> list[str]:
     return [NOT_THE_SERVER] if summary.generator.saturated else []
 
 
+def _at_memory_limit(summary: Summary) -> list[str]:
+    reached = summary.finding(memory_limit_reached.code)
+    if reached is None:
+        return []
+    return [as_doubt(reached, with_remedy(summary, reached))]
+
+
 def _shared_host(summary: Summary) -> list[str]:
     shared = summary.finding(host_shared.code)
     if shared is None:
@@ -483,4 +496,12 @@ def _is_of_levels(cost: Cost | None) -> bool:
     return cost is not None and cost.of_levels
 
 
-_DOUBTS = (_saturated, _shared_host, _shrinks, _upstream_sockets, _if_fresh, _imprecise)
+_DOUBTS = (
+    _saturated,
+    _at_memory_limit,
+    _shared_host,
+    _shrinks,
+    _upstream_sockets,
+    _if_fresh,
+    _imprecise,
+)

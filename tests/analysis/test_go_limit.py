@@ -8,11 +8,11 @@ from synthetic_run import a_run
 
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.cost import costs
-from asyncli.analysis.forecast import forecast
+from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.sizing import size
 from asyncli.model import metrics
 from asyncli.model.run import Run
-from asyncli.report.answer import headroom
+from asyncli.report.answer import doubts, headroom
 from asyncli.report.cost_answer import answer
 from asyncli.report.summary import summarise
 
@@ -50,6 +50,16 @@ def test_the_size_of_a_fleet_has_the_same_limit() -> None:
     assert "GOMEMLIMIT" in headroom(summarise(run))
 
 
+def test_a_memory_limit_leaves_no_garbage_beyond_it() -> None:
+    """GOGC lets the heap of few connections fill to twice what it had, and that of many to the limit, or to what is alive."""
+    known = costs(of_go(soak(), limit=30e6))
+    assert known.heap.at_goal is None
+    _, high = known.server_user.ci95
+    for connections, most in ((100, 2 * high * 100), (2_000, max(3e6, high * 2_000))):
+        sized = size(known, Forecast(), connections=connections, measured=2_000, host_bytes=None, gogc=100, memory_limit=3e6)
+        assert sized.parts[0].ci95[1] - known.server_user.fixed_bytes == pytest.approx(most)
+
+
 @pytest.mark.parametrize(("limit", "gogc"), [(30e6, 100), (30e6, -1), (60e6, 100), (60e6, -1), (400e6, 100)])
 def test_a_run_at_its_memory_limit_says_what_that_costs(limit: float, gogc: int) -> None:
     run = of_go(soak(), limit=limit, gogc=gogc)
@@ -59,6 +69,7 @@ def test_a_run_at_its_memory_limit_says_what_that_costs(limit: float, gogc: int)
         fields = finding.fields
         assert fields["connections"] == pytest.approx(room(limit), rel=0.08)
         assert fields["collections"] > 20 * fields["earlier_collections"]
+        assert [str(fields["collections"]) in doubt.replace(",", "") for doubt in doubts(summarise(run))].count(True) == 1
         assert fields["cpu_s"] == pytest.approx(0.007 * fields["collections"])
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
-from asyncli.analysis.sizing import size
+from asyncli.analysis.sizing import SizedPart, size
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
@@ -21,7 +22,7 @@ from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
 from asyncli.report.run_costs import earlier_memory, files_apart, server_level
-from asyncli.report.size_report import doubts
+from asyncli.report.size_report import doubts, size_document
 from asyncli.report.summary import Summary, summarise
 
 
@@ -154,6 +155,16 @@ def test_pages_of_files_are_no_pool_of_connections() -> None:
     assert small
     amounts = re.compile(r"[\d.,]+ [kM]?B")
     assert amounts.findall(large) == amounts.findall(small)
+
+
+@pytest.mark.parametrize(("high", "says"), [(93e6, ["80.0 MB", "93.0 MB"]), (91e6, ["6.0 MB"])], ids=["uneven", "even"])
+def test_the_size_of_a_part_reaches_to_both_ends_of_its_interval(high: float, says: list[str]) -> None:
+    """Half of the interval beside a value off its middle cuts the upper end, with which a host is sized."""
+    summary = summarise(soak())
+    part = SizedPart("server_user", 1_000.0, 1e6, 85e6, (80e6, high))
+    sized = size(analyse(soak()).costs, analyse(soak()).prediction, connections=1_000, measured=2_000, host_bytes=None)
+    table = size_document(msgspec.structs.replace(sized, parts=(part,)), summary, "a.db").sections[1].blocks[0]
+    assert re.findall(r"[\d.]+ MB", table.rows[0].cells[3]) == says
 
 
 @pytest.mark.parametrize("since", [40e6, -25e6, 1e6])
