@@ -299,7 +299,7 @@ def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:
     well there.
     """
     if run.place.server_runtime.kind == "go":
-        return go_limit(run, costs.heap)
+        return go_limit(run, costs)
     limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
     live = costs.heap.live
     if limit is None or live is None or live.bytes_per_connection <= 0:

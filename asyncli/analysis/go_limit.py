@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncli.analysis.ceiling import Ceiling
-from asyncli.analysis.collected import HeapCost, HeapCosts
+from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.constants import FEWEST, HALF, PART, REACHED
+from asyncli.analysis.cost_parts import Costs
+from asyncli.analysis.slope import Cost
 from asyncli.findings.collected import memory_limit_reached
 from asyncli.findings.cost import SURE
 from asyncli.model import metrics
@@ -128,7 +130,7 @@ def limit_reached(run: Run) -> list[Finding]:
     return [finding]
 
 
-def go_limit(run: Run, heap: HeapCosts) -> Ceiling | None:
+def go_limit(run: Run, costs: Costs) -> Ceiling | None:
     """How many connections the memory limit has room for; None without one."""
     limit = memory_limit_of(run)
     if limit is None:
@@ -137,11 +139,12 @@ def go_limit(run: Run, heap: HeapCosts) -> Ceiling | None:
         f"Go's memory limit is {format_bytes(limit)} (GOMEMLIMIT) for heap, stacks and its own "
         "structures; it is soft: beyond it Go collects all the time"
     )
+    heap = costs.heap
     live = heap.live
     if live is None or live.bytes_per_connection <= 0:
         return _as_seen(run, limit, soft)
     if heap.stacks is None:
-        return _without_stacks(limit, live, soft)
+        return _without_stacks(limit, live, costs.server_user, soft)
     return _by_costs(limit, live, [heap.stacks, heap.own], soft)
 
 
@@ -158,17 +161,24 @@ def _as_seen(run: Run, limit: float, soft: str) -> Ceiling:
     return Ceiling("go_limit", math.floor((low + high) / 2), (low, high), how)
 
 
-def _without_stacks(limit: float, live: HeapCost, soft: str) -> Ceiling | None:
-    """By what is alive alone: no more fit."""
+def _without_stacks(limit: float, live: HeapCost, user: Cost | None, soft: str) -> Ceiling | None:
+    """By what is alive alone no more fit, and by the server's resident memory, which has garbage in
+    it, no fewer.
+    """
     low, _ = live.ci95
     if low <= 0:
         return None
+    most = max(0.0, limit - live.fixed_bytes) / low
     how = (
-        f"{soft}; by at least {low:,.0f} B a connection that are alive; stacks and the runtime's "
-        "own structures are unknown, so fewer fit"
+        f"{soft}; stacks and own structures of a connection are unknown: at most "
+        f"{format_count(most)} fit, by at least {low:,.0f} B that are alive"
     )
-    connections = math.floor(max(0.0, limit - live.fixed_bytes) / low)
-    return Ceiling("go_limit_at_most", connections, None, how)
+    if user is None or user.of_levels or user.ci95[1] <= 0:
+        return Ceiling("go_limit", None, (0.0, most), how, at_least=0.0)
+    fewest = max(0.0, limit - user.fixed_bytes - MOST_UNSEEN) / user.ci95[1]
+    fewest = min(fewest, most)
+    how += f", and at least {format_count(fewest)}, by at most {user.ci95[1]:,.0f} B in memory"
+    return Ceiling("go_limit", None, (fewest, most), how, at_least=fewest)
 
 
 def _by_costs(

@@ -321,8 +321,6 @@ def _first_limit(summary: Summary) -> str:
         return ""
     names = {limit.name for limit in ceilings}
     opening = f"The first known limit is {ceiling(first.name)}, at about {about(first)}"
-    if first.name == "go_limit_at_most":
-        opening = f"The first known limit is {ceiling(first.name)} than {about(first)}"
     if first is summary.forecast.memory:
         opening = "No lower limit is known"
     lower = [

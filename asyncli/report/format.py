@@ -66,10 +66,6 @@ CEILINGS = {
     "server_group": "memory of the server's control group",
     "server_heap": "the greatest heap of the server's runtime",
     "go_limit": "Go's memory limit (GOMEMLIMIT; beyond it Go collects all the time)",
-    "go_limit_at_most": (
-        "Go's memory limit (GOMEMLIMIT; beyond it Go collects all the time), by its heap alone: "
-        "its stacks are unknown, and fewer fit"
-    ),
     "earlier_memory": "memory that the server has in advance",
     "ports": "source ports",
     "generator": "memory for asyncli itself",

@@ -222,7 +222,7 @@ def _of_filling_heap_of_go(runtime: RuntimePart, summary: Summary, server: str) 
         filling += (
             f". GOMEMLIMIT ({format_bytes(limit)}) is no bound: beyond it Go takes what is alive, "
             "and collects all the time. How many connections it has room for follows from what is "
-            f"alive: {_ways_to_live(summary)}"
+            f"alive and the stacks: {_ways_to_live(summary)}"
         )
     elif runtime.gogc is not None and runtime.gogc > 0:
         fills_to = f"{1 + runtime.gogc / 100:g}"
@@ -248,10 +248,12 @@ _WHY_NO_GOAL = frozenset({"live_unknown", "heap_of_a_part", "goal_unknown"})
 
 
 def _ways_to_live(summary: Summary) -> str:
-    if summary.cost.live:
-        return "see the limits"
     runtime = summary.server.runtime
     kind = "" if isinstance(runtime, msgspec.UnsetType) else runtime.kind
+    if summary.cost.live and kind == "go" and not summary.cost.stacks:
+        return "soak with --server-metrics, which has its stacks"
+    if summary.cost.live:
+        return "see the limits"
     return f"soak with {collect_flags(kind) or BY_COMMAND}"
 
 
