@@ -168,17 +168,17 @@ def _without_stacks(limit: float, live: HeapCost, user: Cost | None, soft: str) 
     low, _ = live.ci95
     if low <= 0:
         return None
-    most = max(0.0, limit - live.fixed_bytes) / low
+    at_most = max(0.0, limit - live.fixed_bytes) / low
     how = (
         f"{soft}; stacks and own structures of a connection are unknown: at most "
-        f"{format_count(most)} fit, by at least {low:,.0f} B that are alive"
+        f"{format_count(at_most)} fit, by at least {low:,.0f} B that are alive"
     )
     if user is None or user.of_levels or user.ci95[1] <= 0:
-        return Ceiling("go_limit", None, (0.0, most), how, at_least=0.0)
+        return Ceiling("go_limit", None, (0.0, at_most), how, at_least=0.0)
     fewest = max(0.0, limit - user.fixed_bytes - MOST_UNSEEN) / user.ci95[1]
-    fewest = min(fewest, most)
+    fewest = min(fewest, at_most)
     how += f", and at least {format_count(fewest)}, by at most {user.ci95[1]:,.0f} B in memory"
-    return Ceiling("go_limit", None, (fewest, most), how, at_least=fewest)
+    return Ceiling("go_limit", None, (fewest, at_most), how, at_least=fewest)
 
 
 def _by_costs(
