@@ -14,6 +14,7 @@ bench/collected.py compares them with forced collections, and with memory after 
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 import statistics
@@ -36,6 +37,15 @@ from asyncli.analysis.slope import (
 )
 from asyncli.findings import collected as findings
 from asyncli.model import metrics
+from asyncli.model.go_heap import (
+    MOST_UNSEEN,
+    MOST_UNSEEN_OF_LIVE,
+    USUAL_GOGC,
+    gogc_of,
+    headroom,
+    least_goal,
+    memory_limit_of,
+)
 from asyncli.model.records import Finding, Sample
 from asyncli.model.run import SETTLING_COLLECTIONS, TICK_S, Run
 from asyncli.model.samples import Series
@@ -94,6 +104,8 @@ class HeapCosts(msgspec.Struct, frozen=True):
     stacks: HeapCost | None = None
     at_goal: HeapCost | None = None
     findings: tuple[Finding, ...] = ()
+    #: The runtime's own structures.
+    own: HeapCost | None = None
 
 
 def why_no_heap(run: Run, heap: HeapCosts) -> str:
@@ -120,16 +132,33 @@ class _Reading(NamedTuple):
 
 class _Collections(NamedTuple):
     """What the pages after collections say: what was alive, and the goal of the heap with all that
-    is beside it. ``rising``: how many of them came while connections were opened.
+    is beside it, where that goal follows what is alive. ``at_least_goal``: the connections held
+    where it was Go's least one; ``at_limit``: at how many it was what a memory limit leaves.
+    ``rising``: how many of them came while connections were opened.
     """
 
     live: Sequence[_Reading]
     at_goal: Sequence[_Reading]
+    at_least_goal: Sequence[float]
+    at_limit: int
     rising: int
+
+    @property
+    def says_goal(self) -> bool:
+        """Whether any page says the goal."""
+        return bool(self.at_goal or self.at_least_goal or self.at_limit)
 
 
 def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     """The costs by the pages of a run. ``fitter``: over the connections that the server holds."""
+    heap = _with_goal(run, fitter)
+    if heap.stacks is None:
+        return heap
+    own = fitter.fit("own", run.series(metrics.RUNTIME_OWN_BYTES))
+    return msgspec.structs.replace(heap, own=_by_fit(own))
+
+
+def _with_goal(run: Run, fitter: Fitter) -> HeapCosts:
     forced = run.series(metrics.RUNTIME_FORCED_BYTES)
     allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
@@ -154,10 +183,62 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         kind = run.place.server_runtime.kind
         has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
         unknown = findings.live_unknown(
-            len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
+            len(seen.live),
+            seen.rising,
+            kind,
+            forced=False,
+            has_failed=has_failed,
+            at_limit=seen.at_limit > 0,
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
-    return HeapCosts(live, _by_fit(stacks), _with_all_beside(run, _line(run, seen.at_goal)))
+    at_goal = _at_goal(run, seen)
+    if at_goal is not None or not seen.says_goal:
+        return HeapCosts(live, _by_fit(stacks), at_goal)
+    return HeapCosts(live, _by_fit(stacks), findings=(_why_no_goal(run, seen, live),))
+
+
+def _at_goal(run: Run, seen: _Collections) -> HeapCost | None:
+    """The cost when the heap has filled to its goal. Beyond where a memory limit sets that, the
+    line would go on to what the heap never takes.
+    """
+    if seen.at_limit:
+        return None
+    return _with_all_beside(run, _line(run, seen.at_goal))
+
+
+def _why_no_goal(run: Run, seen: _Collections, live: HeapCost) -> Finding:
+    """Why the cost at the heap's goal is unknown, though what is alive is known."""
+    gogc = gogc_of(run)
+    least = least_goal(gogc)
+    limit = memory_limit_of(run) if seen.at_limit else None
+    return findings.goal_unknown(
+        len(seen.at_goal),
+        len(seen.at_least_goal),
+        seen.at_limit,
+        least,
+        limit,
+        _connections_beyond_least_goal(run, seen, live, gogc),
+    )
+
+
+def _connections_beyond_least_goal(
+    run: Run, seen: _Collections, live: HeapCost, gogc: int | None
+) -> int | None:
+    """How many connections fill the heap beyond its least goal often enough for a line; None where
+    that is unknown.
+
+    Beyond it a heap that only connections fill is collected each time that what is alive has risen
+    by GOGC percent: a line needs three collections, over half of the connections or more.
+    """
+    times = 1 + (gogc or USUAL_GOGC) / 100
+    if live.bytes_per_connection <= 0:
+        return None
+    by_live = (least_goal(gogc) / times - live.fixed_bytes) / live.bytes_per_connection
+    at_least_goal = max(by_live, *seen.at_least_goal, 0.0)
+    enough = at_least_goal * times**FEWEST_POINTS
+    most_held = max(run.held.values)
+    rounded = float(f"{max(enough, 2 * most_held):.2g}")
+    return math.ceil(rounded)
 
 
 def _with_all_beside(run: Run, at_goal: HeapCost | None) -> HeapCost | None:
@@ -627,7 +708,7 @@ def _collections(run: Run, held: Series) -> _Collections:
     ramp_end_s, hold_end_s = _ends_of_ramp_and_hold(run)
     half = max(held.values, default=0.0) / 2
     live = []
-    at_goal = []
+    goals: dict[_Rule, list[_Reading]] = {rule: [] for rule in _Rule}
     rising = 0
     pages = _pages(run, hold_end_s)
     for before, page, after in zip(pages, pages[1:], [*pages[2:], None], strict=False):
@@ -640,8 +721,41 @@ def _collections(run: Run, held: Series) -> _Collections:
         rising += run.first_connect_s < collected_s <= ramp_end_s
         live.append(_Reading(collected_s, n, _alive_at(collected_s, page, after)))
         if metrics.RUNTIME_GOAL_BYTES in page.values:
-            at_goal.append(_Reading(collected_s, n, _when_full(page.values)))
-    return _Collections(live, at_goal, rising)
+            goals[_rule_of_goal(run, page.values)].append(
+                _Reading(collected_s, n, _when_full(page.values))
+            )
+    at_least_goal = [reading.n for reading in goals[_Rule.LEAST]]
+    at_limit = len(goals[_Rule.LIMIT])
+    return _Collections(live, goals[_Rule.LIVE], at_least_goal, at_limit, rising)
+
+
+class _Rule(enum.Enum):
+    """What sets the goal of a heap: what is alive, Go's least goal, or a memory limit."""
+
+    LIVE = enum.auto()
+    LEAST = enum.auto()
+    LIMIT = enum.auto()
+
+
+def _rule_of_goal(run: Run, page: Mapping[str, float]) -> _Rule:
+    goal = page[metrics.RUNTIME_GOAL_BYTES]
+    if goal <= least_goal(gogc_of(run)):
+        return _Rule.LEAST
+    limit = memory_limit_of(run)
+    if limit is not None and _may_be_at_limit(page, goal, limit):
+        return _Rule.LIMIT
+    return _Rule.LIVE
+
+
+def _may_be_at_limit(page: Mapping[str, float], goal: float, limit: float) -> bool:
+    """Whether a memory limit, and not what is alive, may have set this goal of Go's heap.
+
+    It sets the goal to what the limit leaves, or to what is alive if that is more. A part of what
+    it leaves nobody says.
+    """
+    unseen = MOST_UNSEEN + MOST_UNSEEN_OF_LIVE * page.get(metrics.RUNTIME_HEAP_BYTES, 0.0)
+    left = max(0.0, limit - _beside_heap(page) - unseen)
+    return goal >= left - headroom(left)
 
 
 def _alive_at(collected_s: float, page: Sample, after: Sample | None) -> float:
@@ -699,8 +813,13 @@ def _collected_at(run: Run, before_s: float, page: Sample) -> float:
 
 def _when_full(page: Mapping[str, float]) -> float:
     """What the runtime takes when its heap has filled to its goal (bytes)."""
+    return page[metrics.RUNTIME_GOAL_BYTES] + _beside_heap(page)
+
+
+def _beside_heap(page: Mapping[str, float]) -> float:
+    """What the runtime has beside its heap, by its page (bytes)."""
     beside = (metrics.RUNTIME_STACKS_BYTES, metrics.RUNTIME_OWN_BYTES)
-    return page[metrics.RUNTIME_GOAL_BYTES] + sum(page.get(name, 0.0) for name in beside)
+    return math.fsum(page.get(name, 0.0) for name in beside)
 
 
 def _line(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:

@@ -25,6 +25,7 @@ from asyncli.analysis.cost_readings import Fitters, Readings
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.generations import has_processes_for_connections
+from asyncli.analysis.go_limit import limit_reached
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.residue import residue
 from asyncli.analysis.run_adjustments import WholeRun
@@ -33,6 +34,7 @@ from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Fit
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
+from asyncli.findings.collected import heap_of_a_part
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
 from asyncli.model.installed import can_compute
@@ -83,6 +85,8 @@ def costs(run: Run) -> Costs:
     known = _with_other_hosts(seen, known)
     heap = heap_costs(seen.run, seen.fitters.server)
     known = msgspec.structs.replace(known, heap=heap).noting(*heap.findings)
+    if heap_of_a_part.code not in [finding.code for finding in heap.findings]:
+        known = known.noting(*limit_reached(seen.run))
     for adjust in adjustments.ADJUSTMENTS:
         known = adjust(seen, known)
     return _with_caveats(seen, known)

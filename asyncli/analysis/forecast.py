@@ -19,6 +19,7 @@ from asyncli.analysis.ceiling import Ceiling, Space
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.go_limit import go_limit
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.server_ceilings import haproxy_ceilings, new_connections, server_ceilings
 from asyncli.analysis.server_count import server_count
@@ -293,9 +294,12 @@ def _earlier_memory(costs: Costs) -> Ceiling | None:
 
 def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:
     """The greatest heap of the server's runtime (-Xmx, --max-old-space-size), by what a connection
-    keeps alive in it; None without such a limit. A heap that is nearly full of what is alive is
-    collected all the time, so this is the most, and no server works well there.
+    keeps alive in it; of Go the limit of all its memory. None without such a limit. A heap that is
+    nearly full of what is alive is collected all the time, so this is the most, and no server works
+    well there.
     """
+    if run.place.server_runtime.kind == "go":
+        return go_limit(run, costs)
     limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
     live = costs.heap.live
     if limit is None or live is None or live.bytes_per_connection <= 0:

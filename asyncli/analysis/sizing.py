@@ -113,11 +113,16 @@ def size(
     measured: int,
     host_bytes: float | None,
     gogc: int | None = None,
+    memory_limit: float | None = None,
 ) -> Sizing:
     """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of
-    ``host_bytes`` each. ``gogc``: of a server in Go, in percent; None of another.
+    ``host_bytes`` each. ``gogc``, ``memory_limit``: of a server in Go, in percent and bytes; None
+    of another.
     """
-    costs = _up_to_goal_of_go(costs.with_heap_at_goal(), gogc)
+    limit_bytes = math.inf
+    if memory_limit is not None:
+        limit_bytes = memory_limit / connections
+    costs = _up_to_goal_of_go(costs.with_heap_at_goal(), gogc, limit_bytes)
     parts = _parts(costs, connections)
     rest_at_most = _rest_at_most(costs, connections)
     rest_unknown = _why_rest_is_unknown(costs, parts, rest_at_most)
@@ -155,18 +160,19 @@ def size(
     )
 
 
-def _up_to_goal_of_go(costs: Costs, gogc: int | None) -> Costs:
+def _up_to_goal_of_go(costs: Costs, gogc: int | None, limit_bytes: float) -> Costs:
     """With the memory of a server in Go up to what its heap may come to rest at, where its cost at
     the goal is unknown.
 
     Go lets the heap grow by GOGC percent of what is alive and of the stacks. Both were resident
-    while the heap was filling, so that it takes at most that much more than it had then.
+    while the heap was filling, so that it takes at most that much more than it had then. A memory
+    limit, of ``limit_bytes`` for each connection, leaves no garbage beyond it.
     """
     user = costs.server_user
     if gogc is None or gogc <= 0 or costs.heap.at_goal is not None or user is None:
         return costs
     low, high = user.ci95
-    most_garbage = max(0.0, high) * gogc / 100
+    most_garbage = max(0.0, min(high * gogc / 100, limit_bytes - high))
     user = msgspec.structs.replace(user, ci95=(low, high + most_garbage))
     return msgspec.structs.replace(costs, server_user=user)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
 from asyncli.analysis.sizing import Sizing, size
-from asyncli.model import metrics
+from asyncli.model.go_heap import gogc_of, memory_limit_of
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.summary import Summary, summarise
@@ -59,16 +59,9 @@ class Results:
             connections=connections,
             measured=round(most_held),
             host_bytes=host_bytes,
-            gogc=self._gogc,
+            gogc=gogc_of(self.records),
+            memory_limit=memory_limit_of(self.records),
         )
-
-    @property
-    def _gogc(self) -> int | None:
-        """Of a server in Go, in percent: as its page has it, which the program may have set."""
-        by_page = self.records.series(metrics.RUNTIME_GOGC_PERCENT).last()
-        if by_page is None:
-            return self.records.place.server_runtime.gogc
-        return round(by_page)
 
     @property
     def _server_memory_bytes(self) -> float | None:

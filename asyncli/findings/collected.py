@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncli.findings import Words, finding
 from asyncli.model.units import (
     format_bytes,
+    format_clock,
     format_count,
     format_duration,
     format_many,
@@ -46,6 +47,7 @@ def live_unknown(
     plateaus: int = 0,
     has_failed: bool = False,
     others: int = 0,
+    at_limit: bool = False,
 ) -> Words:
     """What is alive in a collected heap is known only right after a collection, and too few came;
     or what was alive did not rise with the connections.
@@ -54,7 +56,8 @@ def live_unknown(
     ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
     ``most_bytes``: what was alive for each connection at most, where it did not rise with them;
     ``plateaus``: of the ramp; ``has_failed``: collections were asked for in vain;
-    ``others``: the most connections that other clients had at the server in a collection.
+    ``others``: the most connections that other clients had at the server in a collection;
+    ``at_limit``: a memory limit set the heap's goal, so that more connections show no more.
     """
     if most_bytes is not None:
         return _did_not_rise(collections, most_bytes, others)
@@ -69,7 +72,7 @@ def live_unknown(
     if has_failed:
         by_asking = "mend what made the collections fail that were asked for"
     remedy = f"{by_asking}, or {remedy}"
-    if not collections and kind == "jvm":
+    if at_limit or (not collections and kind == "jvm"):
         # Its old generation is collected when that is full, which it may never be.
         remedy = by_asking
     if not collections and kind in _GENERATIONAL:
@@ -114,6 +117,87 @@ def _forced_too_few(collections: int, rising: int, plateaus: int) -> Words:
         f"{format_count(rising)} of them before all connections were open",
         remedy,
     )
+
+
+@finding("goal_unknown", "info")
+def goal_unknown(
+    collections: int,
+    at_least_goal: int,
+    at_limit: int,
+    least_goal_bytes: float,
+    limit_bytes: float | None = None,
+    connections: int | None = None,
+) -> Words:
+    """What the server takes when its heap has filled is a line through the goals of Go's heap, and
+    too few of these follow what is alive in it: the goal is never below 4 MB (by GOGC=100), and
+    never above what a memory limit (GOMEMLIMIT) leaves.
+
+    ``collections``: those after which the goal followed what was alive; ``at_least_goal``,
+    ``at_limit``: those after which it was, or may have been, the least one
+    (``least_goal_bytes``) or that of the limit (``limit_bytes``); ``connections``: as many go
+    beyond the least goal for long enough (null: unknown).
+    """
+    cannot_be_told = "what the server takes when its heap has filled cannot be told"
+    if at_limit and limit_bytes is not None:
+        return Words(
+            f"{cannot_be_told}: after {format_count(at_limit)} of "
+            f"{format_many(collections + at_least_goal + at_limit, 'collection')} the memory "
+            f"limit of {format_bytes(limit_bytes)} (GOMEMLIMIT) set the heap's goal, or may have, "
+            "and not what was alive",
+            "plan with the limit itself: how many connections it has room for is among the limits",
+        )
+    if at_least_goal:
+        remedy = "hold more connections, which fill the heap beyond it"
+        if connections is not None:
+            enough = format_count(connections)
+            remedy = f"hold {enough} connections or more, which fill the heap beyond it"
+        return Words(
+            f"{cannot_be_told}: after {format_count(at_least_goal)} of "
+            f"{format_many(collections + at_least_goal, 'collection')} the heap's goal was Go's "
+            f"least one, {format_bytes(least_goal_bytes)}, however little was alive",
+            remedy,
+        )
+    return Words(
+        f"{cannot_be_told} by the goals after {format_many(collections, 'collection')}",
+        "hold more connections, which fill the heap more often",
+    )
+
+
+@finding("memory_limit_reached", "warning")
+def memory_limit_reached(
+    limit_bytes: float,
+    from_s: float,
+    connections: int,
+    collections: int,
+    seconds: float,
+    cpu_s: float | None,
+    earlier_collections: int,
+    earlier_seconds: float,
+    earlier_cpu_s: float | None,
+) -> Words:
+    """All memory of Go's runtime was at its limit (GOMEMLIMIT): what was alive filled what that
+    leaves to the heap. The limit is soft: the server takes more where it must, and collects all
+    the time, which takes the CPU of its answers.
+
+    ``from_s``, ``connections``: when that began, and how many were held then; ``collections``,
+    ``cpu_s``: of the ``seconds`` from then to the hold's end, and ``earlier_...`` of the time from
+    the first connect to then. CPU is that of all the server; null: it was not read.
+    """
+    since = _collected(collections, cpu_s, seconds)
+    before = _collected(earlier_collections, earlier_cpu_s, earlier_seconds)
+    return Words(
+        f"from {format_clock(from_s)} on, with {format_many(connections, 'connection')}, what was "
+        f"alive filled the server's memory limit of {format_bytes(limit_bytes)} (GOMEMLIMIT), and "
+        f"Go collected all the time: {since}, after {before} before that; latencies include it",
+        "raise GOMEMLIMIT, or hold fewer connections on this server",
+    )
+
+
+def _collected(collections: int, cpu_s: float | None, seconds: float) -> str:
+    text = format_many(collections, "collection")
+    if cpu_s is not None:
+        text += f" and {format_duration(cpu_s)} of the server's CPU"
+    return f"{text} in {format_duration(seconds)}"
 
 
 @finding("heap_of_a_part", "warning")

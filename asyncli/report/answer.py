@@ -11,6 +11,7 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
+from asyncli.findings.collected import memory_limit_reached
 from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
@@ -194,6 +195,13 @@ def heap_unknown(summary: Summary) -> Finding | None:
     return summary.finding("live_unknown", "heap_of_a_part", "heap_collected")
 
 
+def goal_unknown(summary: Summary) -> Finding | None:
+    """Why nothing is known of a heap at its goal, where what is alive in it is known."""
+    if summary.cost.at_goal:
+        return None
+    return summary.finding("goal_unknown")
+
+
 def drift_of_server(summary: Summary) -> str:
     """The verdict of the server's drift, or ""."""
     drift = summary.drift.get("server_user")
@@ -201,14 +209,19 @@ def drift_of_server(summary: Summary) -> str:
 
 
 # A doubt, or the cost of a connection, says all of these.
-_TOLD_FIRST = {host_shared.code, "cost_short_lived", *OF_ANOTHER}
+_TOLD_FIRST = {
+    host_shared.code,
+    "cost_short_lived",
+    memory_limit_reached.code,
+    *OF_ANOTHER,
+}
 
 
 def stands_first(summary: Summary, finding: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
     if finding.code in _TOLD_FIRST or finding is growth(summary):
         return True
-    if finding is heap_unknown(summary):
+    if finding is heap_unknown(summary) or finding is goal_unknown(summary):
         return True
     return _is_of_bottleneck(summary, finding)
 
@@ -414,6 +427,13 @@ def _saturated(summary: Summary) -> list[str]:
     return [NOT_THE_SERVER] if summary.generator.saturated else []
 
 
+def _at_memory_limit(summary: Summary) -> list[str]:
+    reached = summary.finding(memory_limit_reached.code)
+    if reached is None:
+        return []
+    return [as_doubt(reached, with_remedy(summary, reached))]
+
+
 def _shared_host(summary: Summary) -> list[str]:
     shared = summary.finding(host_shared.code)
     if shared is None:
@@ -451,19 +471,35 @@ def _if_fresh(summary: Summary) -> list[str]:
 
 
 def _imprecise(summary: Summary) -> list[str]:
-    """That the total is no slope, or one with a wide interval."""
+    """That the total, or the server's cost, is no slope, or the total's interval is wide."""
     total = summary.cost.host_total
+    server = summary.cost.server_user
+    few = summary.finding("cost_few_points")
+    if few is not None and few.remedy and (_is_of_levels(total) or _is_of_levels(server)):
+        first = format_count(summary.connections.held_or_peak or 0)
+        return [
+            f"The ramp was too short for a slope: first use is included, and these {first} "
+            "connections may have used memory that the server had, so that further ones may cost "
+            f"more. For a slope: {few.remedy}; more connections lower what is hidden so."
+        ]
     if total is None:
         return []
-    few = summary.finding("cost_few_points")
-    if few is not None and few.remedy and total.of_levels:
-        return [
-            f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}."
-        ]
     is_wide = total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection)
     if is_wide and total.ci95[0] > 0:
         return ["The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it."]
     return []
 
 
-_DOUBTS = (_saturated, _shared_host, _shrinks, _upstream_sockets, _if_fresh, _imprecise)
+def _is_of_levels(cost: Cost | None) -> bool:
+    return cost is not None and cost.of_levels
+
+
+_DOUBTS = (
+    _saturated,
+    _at_memory_limit,
+    _shared_host,
+    _shrinks,
+    _upstream_sockets,
+    _if_fresh,
+    _imprecise,
+)

@@ -8,7 +8,10 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UnsetType
+
 from asyncli.analysis.slope import Cost
+from asyncli.model.go_heap import USUAL_GOGC
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
 from asyncli.model.units import format_each
@@ -16,6 +19,7 @@ from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
     as_doubt,
     drift_of_server,
+    goal_unknown,
     heap_unknown,
     is_heap_filling,
     is_hidden,
@@ -81,6 +85,9 @@ def heap_answer(summary: Summary) -> str:
         in_stacks = f", and {with_error(cost.stacks)} in its stacks"
     alive = f"Alive in the heap of {server}: {with_error(cost.live)} a connection{in_stacks}."
     alive += stays
+    no_goal = goal_unknown(summary)
+    if no_goal is not None:
+        return f"{alive} {as_doubt(no_goal, with_remedy(summary, no_goal))}"
     if not cost.at_goal or cost.server_user is None:
         return alive
     # With its goal the answer has begun.
@@ -147,7 +154,8 @@ def _of_the_host(summary: Summary) -> str:
         return ""
     whole = f"{_opening(summary)} {with_error(total)} on {sides(summary.environment).host}"
     if is_heap_filling(summary):
-        whole += f" while the heap of {server_name(summary)} was filling (no size to plan with)"
+        no_size = f"no size to plan with{_by_gogc(summary)}"
+        whole += f" while the heap of {server_name(summary)} was filling ({no_size})"
     add_up = _parts_add_up(summary)
     amounts = [part.amount for part in _parts(summary) if add_up or not is_unknown(part.cost)]
     if not amounts:
@@ -295,9 +303,27 @@ def _of_filling_heap(summary: Summary) -> str:
     """
     if not is_heap_filling(summary) or _total_leads(summary):
         return ""
+    of_which_heap = "resident memory while its heap was filling"
     if summary.finding("collections_forced") is not None:
-        return " (resident memory between forced collections, not a size to plan with)"
-    return " (resident memory while its heap was filling, not a size to plan with)"
+        of_which_heap = "resident memory between forced collections"
+    return f" ({of_which_heap}, not a size to plan with{_by_gogc(summary)})"
+
+
+def _by_gogc(summary: Summary) -> str:
+    """A clause on how far Go lets the heap fill, where the program's GOGC is not the usual one;
+    "" where it is, or is unknown.
+    """
+    runtime = summary.server.runtime
+    if isinstance(runtime, UnsetType) or runtime.kind != "go":
+        return ""
+    if runtime.gogc is None or runtime.gogc == USUAL_GOGC:
+        return ""
+    if runtime.gogc < 0:
+        if runtime.heap_limit_bytes is not None:
+            return ": by GOGC=off it fills up to the memory limit"
+        return ": by GOGC=off it is never collected"
+    times = 1 + runtime.gogc / 100
+    return f": by GOGC={runtime.gogc} it may fill to {times:g} times what is alive"
 
 
 def _growth_included(summary: Summary) -> str:

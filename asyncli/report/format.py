@@ -65,6 +65,7 @@ CEILINGS = {
     "descriptors": "the server's descriptors",
     "server_group": "memory of the server's control group",
     "server_heap": "the greatest heap of the server's runtime",
+    "go_limit": "Go's memory limit (GOMEMLIMIT; beyond it Go collects all the time)",
     "earlier_memory": "memory that the server has in advance",
     "ports": "source ports",
     "generator": "memory for asyncli itself",
@@ -268,7 +269,7 @@ def cores(share: float | None) -> str:
 
 
 def plus_minus(value: float, half: float) -> str:
-    """Bytes per connection with half of their interval, to the digits that are known: ``"528 B ±
+    """Bytes per connection with the error of either side, to the digits that are known: ``"528 B ±
     1"``, ``"16,000 B ± 1,400"``, ``"2.0 MB ± 3,700 B"``.
     """
     known, known_half = known_digits(value, half)
@@ -288,17 +289,22 @@ def _tenths(half: float) -> str:
     return f"{max(half, 0.1):.1f}"
 
 
-# From here on, half of an interval says more of one side than is known.
-_LOPSIDED = 1.5
+# From here on, one error for both sides says less of one of them than is known.
+_LOPSIDED = 1.4
 
 
 def is_lopsided(value: float, ci95: tuple[float, float]) -> bool:
     """Whether a value is far from the middle of its interval: then the interval stands for it, and
-    no half of it.
+    no error of either side.
     """
     below = value - ci95[0]
     above = ci95[1] - value
     return max(below, above) > _LOPSIDED * min(below, above)
+
+
+def error_of(value: float, ci95: tuple[float, float]) -> float:
+    """The error of either side that cuts nothing of the interval: that of its farther side."""
+    return max(value - ci95[0], ci95[1] - value)
 
 
 def with_error(cost: Cost, times: int = 0) -> str:
@@ -313,7 +319,8 @@ def with_error(cost: Cost, times: int = 0) -> str:
     low, high = cost.ci95
     is_wide = cost.half_width > SURE * cost.bytes_per_connection
     if low > 0 and not is_wide and not is_lopsided(cost.bytes_per_connection, cost.ci95):
-        return plus_minus(cost.bytes_per_connection, cost.half_width)
+        value = cost.bytes_per_connection
+        return plus_minus(value, error_of(value, cost.ci95))
     furthest = max(abs(low), abs(high))
     if furthest < 1:
         return f"0 B ± {_tenths(furthest)}"

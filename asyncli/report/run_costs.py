@@ -12,7 +12,7 @@ from asyncli.analysis.constants import PART
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
 from asyncli.analysis.slope import unmeasured
-from asyncli.findings.cost import SURE
+from asyncli.findings.cost import SURE, reclaimable_rises
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
@@ -100,6 +100,9 @@ def cost_section(summary: Summary) -> doc.Section:
         held = summary.connections.held_or_peak or 0
         level = server_level(summary)
         blocks.append(cost_table(summary.cost, server, where, held, level, heap_fills=fills))
+        apart = files_apart(summary)
+        if apart:
+            blocks.append(doc.Paragraph(apart))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
     if is_of_one_ramp(summary):
         blocks.append(doc.Paragraph(ONE_RAMP, view=doc.FULL))
@@ -189,12 +192,52 @@ def _in_brief(summary: Summary) -> list[doc.Block]:
 
 
 def server_level(summary: Summary) -> float | None:
-    """The server's memory at the hold's end, as the table of processes has it; None if nothing was
-    held, or it was not read.
+    """The server's memory at the hold's end as its cost counts it: the memory of the table of
+    processes, with pages of files as before the first connect. None if nothing was held, or it was
+    not read.
     """
-    if not summary.connections.held:
+    level = summary.server.memory[0].hold_end
+    if not summary.connections.held or level is None:
         return None
-    return summary.server.memory[0].hold_end
+    return level - _files_since(summary)
+
+
+def _files_since(summary: Summary) -> float:
+    """By how much the server's pages of files are more at the hold's end than before the first
+    connect (bytes), if that is in no cost; 0 where it was not read.
+    """
+    files = summary.server.file_bytes
+    memory, kind = summary.server.memory
+    if isinstance(files, msgspec.UnsetType) or kind != "PSS" or memory.hold_end is None:
+        return 0.0
+    if files.baseline is None or files.hold_end is None:
+        return 0.0
+    # Pages of files that rise with the connections are in the cost.
+    if summary.finding(reclaimable_rises.code) is not None:
+        return 0.0
+    return files.hold_end - files.baseline
+
+
+def files_apart(summary: Summary) -> str:
+    """That pages of files came or went which are in no column of the costs; "" if that is little of
+    the server's memory.
+    """
+    level = server_level(summary)
+    since = _files_since(summary)
+    if level is None or abs(since) <= PART * level:
+        return ""
+    name = server_name(summary)
+    if since > 0:
+        return (
+            f"In no column are {format_bytes(since)} of pages of files that {name} had at the "
+            "hold's end beyond those before the first connect: they are of its program, and other "
+            "processes that shared them have ended, or it had touched more of them."
+        )
+    return (
+        f"In no column is that {name} had {format_bytes(-since)} less of pages of files at the "
+        "hold's end than before the first connect: they are of its program, and other processes "
+        "share them now."
+    )
 
 
 def _residue(summary: Summary) -> str:

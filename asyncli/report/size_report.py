@@ -16,7 +16,7 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.answer import is_heap_filling, server_name
-from asyncli.report.format import ceiling, is_lopsided, or_bytes
+from asyncli.report.format import ceiling, error_of, is_lopsided, or_bytes
 from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import RuntimePart
@@ -106,8 +106,7 @@ def with_interval(total: float, ci95: tuple[float, float]) -> str:
     in_this_unit = float(number.replace(",", ""))
     scale = total / in_this_unit if in_this_unit else 1.0
     step = 10**-decimals
-    furthest = max(total - ci95[0], ci95[1] - total)
-    error = math.ceil(furthest / scale / step) * step
+    error = math.ceil(error_of(total, ci95) / scale / step) * step
     return f"{text} ± {error:,.{decimals}f}"
 
 
@@ -221,9 +220,9 @@ def _of_filling_heap_of_go(runtime: RuntimePart, summary: Summary, server: str) 
     limit = runtime.heap_limit_bytes
     if limit is not None:
         filling += (
-            f". By GOMEMLIMIT it takes at most {format_bytes(limit)}, and collects all the time "
-            "when more is alive than that: how many connections it has room for follows from what "
-            f"is alive in it: {_ways_to_live(summary)}"
+            f". GOMEMLIMIT ({format_bytes(limit)}) is no bound: beyond it Go takes what is alive, "
+            "and collects all the time. How many connections it has room for follows from what is "
+            f"alive and the stacks: {_ways_to_live(summary)}"
         )
     elif runtime.gogc is not None and runtime.gogc > 0:
         fills_to = f"{1 + runtime.gogc / 100:g}"
@@ -245,14 +244,16 @@ def _of_filling_heap_of_go(runtime: RuntimePart, summary: Summary, server: str) 
 
 
 # Findings of why the cost of a heap at its goal is unknown.
-_WHY_NO_GOAL = frozenset({"live_unknown", "heap_of_a_part"})
+_WHY_NO_GOAL = frozenset({"live_unknown", "heap_of_a_part", "goal_unknown"})
 
 
 def _ways_to_live(summary: Summary) -> str:
-    if summary.cost.live:
-        return "see the limits"
     runtime = summary.server.runtime
     kind = "" if isinstance(runtime, msgspec.UnsetType) else runtime.kind
+    if summary.cost.live and kind == "go" and not summary.cost.stacks:
+        return "soak with --server-metrics, which has its stacks"
+    if summary.cost.live:
+        return "see the limits"
     return f"soak with {collect_flags(kind) or BY_COMMAND}"
 
 
@@ -274,7 +275,7 @@ def _cells(part: SizedPart) -> list[str]:
         return ["-", "-", "-", _interval(part.ci95)]
     if part.is_wide:
         return ["-", "-", "-", _interval(part.ci95)]
-    interval = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"
+    interval = f"± {format_bytes(error_of(part.bytes, part.ci95))}"
     if is_lopsided(part.bytes, part.ci95):
         interval = _interval(part.ci95)
     return [

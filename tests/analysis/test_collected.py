@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from collected_runs import FIXED, LIVE, STACKS, of_go, soak
+from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.collected import HeapCosts
@@ -90,6 +90,23 @@ def test_too_few_collections_are_no_line() -> None:
     assert heap.stacks is not None
     [unknown] = heap.findings
     assert (unknown.code, unknown.fields["collections"]) == ("live_unknown", 0)
+
+
+def test_the_least_goal_of_a_heap_is_on_no_line() -> None:
+    """Go's heap fills to 4 MB however little is alive: the slope along that is the stacks' alone, or as much as a few goals beyond it."""
+    few = heap_of(of_go(a_run(250, batch=1, interval_s=0.05), garbage_per_s=8e6))
+    assert few.live is not None
+    assert few.at_goal is None
+    [unknown] = few.findings
+    assert unknown.code == "goal_unknown"
+    assert unknown.fields["at_least_goal"] >= 3
+    enough = unknown.fields["connections"]
+    beyond_least_goal = (LEAST_GOAL / 2 - FIXED) / LIVE
+    assert 5 * beyond_least_goal < enough < 9 * beyond_least_goal
+    assert f"{enough:,}" in unknown.remedy
+    filled = heap_of(of_go(a_run(enough, batch=1, interval_s=0.03))).at_goal
+    assert filled is not None
+    assert filled.ci95[0] < 2 * LIVE + 2 * STACKS + 500 < filled.ci95[1]
 
 
 def test_three_collections_are_a_line_of_wide_intervals() -> None:

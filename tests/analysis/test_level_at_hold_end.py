@@ -208,12 +208,15 @@ def test_no_interval_is_zero() -> None:
     ("ends", "said", "of_each"),
     [
         ((10_113.0, 33_155.0), "between 10,113 and 33,155 B", "10,113 to 33,155 B"),
-        ((25_000.0, 27_200.0), "26,000 B ± 1,100", "26,000 B ± 1,100"),
+        ((21_000.0, 33_300.0), "between 21,000 and 33,300 B", "21,000 to 33,300 B"),
+        ((25_000.0, 27_000.0), "26,000 B ± 1,000", "26,000 B ± 1,000"),
+        ((25_000.0, 27_100.0), "26,000 B ± 1,100", "26,000 B ± 1,100"),
+        ((24_900.0, 27_000.0), "26,000 B ± 1,100", "26,000 B ± 1,100"),
     ],
-    ids=["lopsided", "even"],
+    ids=["lopsided", "uneven", "even", "higher", "lower"],
 )
 def test_a_half_width_stands_for_no_lopsided_interval(ends: tuple[float, float], said: str, of_each: str) -> None:
-    """What ± says, from 14,000 to 38,000 B, is not what is known."""
+    """What ± says, from 14,000 to 38,000 B, is not what is known; and it cuts off no end of what is known."""
     cost = Cost(26_000.0, ends, 0.0, "", 9)
     assert (with_error(cost), each_with_error(cost)) == (said, of_each)
 

@@ -40,7 +40,7 @@ def test_without_a_term_lists_them(tmp_path: Path) -> None:
         assert ("{" in entry.code) == bool(entry.values), entry.code
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator", "wide", "worse", "baseline run", "baseline-run", "weighted mean"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent", "storm", "churn", "generator", "wide", "worse", "baseline run", "baseline-run", "weighted mean", "live", "at_goal"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
-from asyncli.analysis.sizing import size
+from asyncli.analysis.sizing import SizedPart, size
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.runtimes import Runtime
 from asyncli.model.topology import Place
+from asyncli.model.units import format_bytes
 from asyncli.report.analyses import analyse
+from asyncli.report.answer import doubts as answer_doubts
 from asyncli.report.answer import filling, growth, headroom, one_line, stands_first
 from asyncli.report.cost_answer import answer, heap_answer
 from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import cost_rows
-from asyncli.report.run_costs import earlier_memory
-from asyncli.report.size_report import doubts
+from asyncli.report.run_costs import earlier_memory, files_apart, server_level
+from asyncli.report.size_report import doubts, size_document
 from asyncli.report.summary import Summary, summarise
 
 
@@ -77,6 +80,29 @@ def test_a_number_of_a_heap_that_was_filling_says_so_beside_it(has_total: bool) 
     assert "collected heap" in summary.cost.server_user.method
 
 
+@pytest.mark.parametrize(
+    ("gogc", "says"),
+    [(100, "plan with)"), (400, "GOGC=400"), (400, "5 times"), (-1, "GOGC=off")],
+)
+def test_how_far_a_heap_may_fill_is_said_beside_its_number(gogc: int, says: str) -> None:
+    run = on_go(soak())
+    run.environment["server"]["runtime"]["gogc"] = gogc
+    assert says in answer(summarise(run))
+    assert says in answer(summarise(without(run, "host.")))
+    run.environment["server"]["runtime"]["kind"] = "jvm"
+    assert "GOGC" not in answer(summarise(run))
+
+
+def test_why_a_goal_is_unknown_is_said_beside_what_is_alive() -> None:
+    """In the first lines, and in the size of a fleet."""
+    summary = summarise(on_go(of_go(a_run(300, batch=1, interval_s=0.05), garbage_per_s=4e6)))
+    [unknown] = [finding for finding in summary.findings if finding.code == "goal_unknown"]
+    told = heap_answer(summary)
+    assert f"{unknown.fields['connections']:,}" in told
+    assert told.index("Alive") < told.index(unknown.remedy)
+    assert stands_first(summary, unknown)
+
+
 def test_a_server_without_a_collector_has_no_such_words() -> None:
     summary = summarise(soak())
     told = f"{answer(summary)} {one_line(summary)} {headroom(summary)}"
@@ -129,6 +155,45 @@ def test_pages_of_files_are_no_pool_of_connections() -> None:
     assert small
     amounts = re.compile(r"[\d.,]+ [kM]?B")
     assert amounts.findall(large) == amounts.findall(small)
+
+
+@pytest.mark.parametrize(("high", "says"), [(93e6, ["80.0 MB", "93.0 MB"]), (91e6, ["6.0 MB"])], ids=["uneven", "even"])
+def test_the_size_of_a_part_reaches_to_both_ends_of_its_interval(high: float, says: list[str]) -> None:
+    """Half of the interval beside a value off its middle cuts the upper end, with which a host is sized."""
+    summary = summarise(soak())
+    part = SizedPart("server_user", 1_000.0, 1e6, 85e6, (80e6, high))
+    sized = size(analyse(soak()).costs, analyse(soak()).prediction, connections=1_000, measured=2_000, host_bytes=None)
+    table = size_document(msgspec.structs.replace(sized, parts=(part,)), summary, "a.db").sections[1].blocks[0]
+    assert re.findall(r"[\d.]+ MB", table.rows[0].cells[3]) == says
+
+
+@pytest.mark.parametrize("since", [40e6, -25e6, 1e6])
+def test_pages_of_files_that_others_share_are_in_no_column(since: float) -> None:
+    """Six other processes of the program end in the ramp: its own share of the program's pages rises, and no connection has it."""
+    run = raised(soak(), 30e6, "server.pss_bytes")
+    began = run.first_connect_s + 10.0
+    for sample in run.samples:
+        sample.values[metrics.SERVER_FILE_BYTES] = 30e6 + since * (sample.t_s > began)
+        sample.values[metrics.SERVER_FILE_RSS_BYTES] = 70e6
+        sample.values[metrics.SERVER_ANON_SHMEM_BYTES] = sample.values[metrics.SERVER_PSS_BYTES] - 30e6
+    raised(run, since, "server.pss_bytes", since_s=began)
+    summary = summarise(run)
+    server = summary.cost.server_user
+    assert server is not None
+    by_columns = server.fixed_bytes + summary.connections.held * server.bytes_per_connection
+    assert server_level(summary) == pytest.approx(by_columns, rel=0.02)
+    assert (format_bytes(abs(since)) in files_apart(summary)) == (abs(since) > 2e6)
+
+
+def test_a_cost_of_two_levels_is_of_the_first_connections() -> None:
+    """Those use memory that the server had: a small object fits into a page that is there."""
+    few = summarise(without(a_run(60, batch=10, interval_s=0.2), "host."))
+    assert few.cost.server_user is not None
+    assert few.cost.server_user.of_levels
+    [doubt] = [doubt for doubt in answer_doubts(few) if "slope" in doubt]
+    assert "60" in doubt
+    many = summarise(without(soak(), "host."))
+    assert not [doubt for doubt in answer_doubts(many) if "slope" in doubt]
 
 
 def test_the_table_names_the_memory_of_a_filling_heap() -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from asyncli.analysis.slope import Cost
 from asyncli.report.figures.timeline_data import Role, Span
-from asyncli.report.format import is_lopsided, minus, short_bytes
+from asyncli.report.format import error_of, is_lopsided, minus, short_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -349,8 +349,9 @@ def each_with_error(cost: Cost, times: int = 1) -> str:
     if is_lopsided(cost.bytes_per_connection, cost.ci95):
         low, high = cost.ci95
         return f"{each(times * low, sign=False)} to {each(times * high)}"
-    half_width = each(times * cost.half_width, sign=False)
-    return f"{each(times * cost.bytes_per_connection)} ± {half_width}"
+    error = error_of(cost.bytes_per_connection, cost.ci95)
+    in_each = each(times * cost.bytes_per_connection)
+    return f"{in_each} ± {each(times * error, sign=False)}"
 
 
 def cut(words: str, most: int) -> str:
