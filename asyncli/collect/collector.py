@@ -46,6 +46,7 @@ from asyncli.model.metrics import (
     SERVER_ENDED,
     SERVER_JOINED,
     SERVER_SOCKETS,
+    SERVER_SOCKETS_BYTES,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_UNACKNOWLEDGED,
     SERVER_SOCKETS_WAITING,
@@ -277,13 +278,15 @@ class Collector(Sampler):
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
             return ProbeReading()
-        sockets = server_sockets(ports, elsewhere)
+        sockets = server_sockets(ports, elsewhere, with_memory=self._plan.has_stalls)
         self._connections = sockets.accepted
         values = {
             SERVER_SOCKETS: float(sockets.accepted),
             SERVER_SOCKETS_WAITING: float(sockets.waiting),
             SERVER_SOCKETS_UNACKNOWLEDGED: float(sockets.unacknowledged),
         }
+        if self._plan.has_stalls:
+            values[SERVER_SOCKETS_BYTES] = float(sockets.memory)
         if elsewhere:
             values[SERVER_SOCKETS_ELSEWHERE] = float(sockets.elsewhere)
         return ProbeReading(values)

@@ -282,6 +282,11 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return None
 
     @property
+    def has_stalls(self) -> bool:
+        """Whether events have clients read nothing for a time."""
+        return any(event.do == "stall" for event in self.planned_events)
+
+    @property
     def most_open(self) -> int:
         """How many connections may be open at once: who vanishes and connects anew leaves the old
         one open.

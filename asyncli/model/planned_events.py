@@ -24,6 +24,9 @@ _WORDS = (
     "'run nginx -s reload', or 'mark TEXT'"
 )
 _LONGEST_NOTE = 200
+#: What a client's kernel takes while nobody reads: the first window is 64 kB (half of the usual
+#: net.ipv4.tcp_rmem), and it grows only with what is read.
+UNREAD_BYTES = 65_536
 _POLICIES = "now, jitter:10s, backoff:1s..60s or fixed:3s"
 
 
