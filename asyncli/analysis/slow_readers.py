@@ -4,13 +4,12 @@ keeps what it cannot send, and in the kernel's, where its sockets keep the same.
 
 from __future__ import annotations
 
-import math
 import statistics
 from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.constants import WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.model import metrics
 from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import EventCounts, Gap
@@ -18,12 +17,14 @@ from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
 #: How well a cost is known. ``at_most``: it is hidden in other changes of that size; ``at_least``:
-#: it still grew at the end, or the server ended some of the connections.
-Status = Literal["measured", "at_most", "at_least", "unknown"]
+#: it still grew at the end, or the server ended some of the connections; ``estimated``: others'
+#: changes are in it.
+Status = Literal["measured", "at_most", "at_least", "estimated", "unknown"]
 #: Why a cost is no exact one. ``nothing_waited``: what the server sent meanwhile fitted into the
 #: clients' own buffers; ``not_read``: the memory was not read; ``noise``; ``grows``; ``ended``: the
 #: server ended some; ``host_wide``: by the TCP memory of the whole host, other sockets' included.
-Why = Literal["nothing_waited", "not_read", "noise", "grows", "ended", "host_wide"]
+#: ``few_readings``: it was read too seldom to tell whether it still grew.
+Why = Literal["nothing_waited", "not_read", "noise", "grows", "few_readings", "ended", "host_wide"]
 
 
 class SlowReaderCost(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ def slow_readers(
     user = _cost(memory, start_s, end_s, window.end_s, counts)
     kernel = _cost(sockets, start_s, end_s, window.end_s, counts)
     if is_of_host and kernel.total is not None:
-        kernel = msgspec.structs.replace(kernel, status="at_most", why="host_wide")
+        kernel = msgspec.structs.replace(kernel, status="estimated", why="host_wide")
     return SlowReaders(user, kernel)
 
 
@@ -99,7 +100,7 @@ def _cost(
         total=total,
         per_connection=total / counts.stalled,
         error=noise / counts.stalled,
-        grows_per_s=growth / counts.stalled,
+        grows_per_s=None if growth is None else growth / counts.stalled,
         kept=_kept(memory, level, end_s, settled_s),
     )
     if ended:
@@ -109,6 +110,8 @@ def _cost(
         return msgspec.structs.replace(
             cost, status="at_most", total=bound, per_connection=bound / counts.stalled, why="noise"
         )
+    if growth is None:
+        return msgspec.structs.replace(cost, status="at_least", why="few_readings")
     if growth:
         return msgspec.structs.replace(cost, status="at_least", why="grows")
     return cost
@@ -123,20 +126,22 @@ def _fits_clients(counts: EventCounts) -> bool:
     return counts.waited_bytes <= UNREAD_BYTES * counts.resumed
 
 
-def _growth_per_s(during: Series, noise: float, total: float) -> float:
-    """How fast it grew in the last third (bytes a second); 0 if by no more than the noise."""
-    first_s = during.t_s[0]
+def _growth_per_s(during: Series, noise: float, total: float) -> float | None:
+    """How fast it grew in the last third, or in the last five readings (bytes a second); 0 if by no
+    more than the noise, None with a single reading.
+    """
     last_s = during.t_s[-1]
-    third_s = (last_s - first_s) / 3
-    middle_s = last_s - third_s / 2
-    earlier = during.between(last_s - third_s, middle_s)
-    later = during.between(math.nextafter(middle_s, math.inf), last_s)
-    if not len(earlier) or not len(later):
-        return 0.0
-    growth = statistics.median(later.values) - statistics.median(earlier.values)
+    third = during.between(last_s - (last_s - during.t_s[0]) / 3, last_s)
+    count = max(len(third), min(FEWEST, len(during)))
+    half = count // 2
+    if not half:
+        return None
+    earlier = slice(len(during) - count, len(during) - half)
+    later = slice(len(during) - half, None)
+    growth = statistics.median(during.values[later]) - statistics.median(during.values[earlier])
     if growth <= max(noise, WORTH_TELLING * total):
         return 0.0
-    return growth / (statistics.median(later.t_s) - statistics.median(earlier.t_s))
+    return growth / (statistics.median(during.t_s[later]) - statistics.median(during.t_s[earlier]))
 
 
 def _kept(memory: Series, level: float, end_s: float, settled_s: float) -> float | None:

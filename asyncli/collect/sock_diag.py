@@ -85,10 +85,15 @@ class ServerSockets(NamedTuple):
 
 
 def server_sockets(
-    ports: Collection[int], elsewhere: Collection[int] = (), *, with_memory: bool = False
+    ports: Collection[int],
+    elsewhere: Collection[int] = (),
+    *,
+    with_memory: bool = False,
+    of: int | None = None,
 ) -> ServerSockets:
-    """The server's ends of the connections to ``ports``, and to those ``elsewhere``. A socket has
-    its inode from accept(2) on. Raises OSError.
+    """The server's ends of the connections to ``ports``, and to those ``elsewhere``, in the network
+    namespace of the process ``of``, else in ours. A socket has its inode from accept(2) on. Raises
+    OSError.
     """
     accepted = 0
     waiting = 0
@@ -97,7 +102,7 @@ def server_sockets(
     memory = 0
     extensions = _WITH_MEMORY if with_memory else 0
     for chunk, at in _established(
-        {*ports, *elsewhere}, _SOURCE_AT_LEAST, _SOURCE_AT_MOST, extensions
+        {*ports, *elsewhere}, _SOURCE_AT_LEAST, _SOURCE_AT_MOST, extensions, of
     ):
         is_accepted = bool(_inode(chunk, at))
         (port,) = _PORT.unpack_from(chunk, at + _PORTS_AT)
@@ -190,14 +195,18 @@ def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
 
 
 def _established(
-    ports: Collection[int], at_least: int, at_most: int, extensions: int = 0
+    ports: Collection[int],
+    at_least: int,
+    at_most: int,
+    extensions: int = 0,
+    of: int | None = None,
 ) -> Iterator[tuple[bytes, int]]:
     """Answers of the kernel's and where in them an established socket stands whose port, by the
     comparisons ``at_least`` and ``at_most``, is one of ``ports``.
     """
     if ports:
         filtered = _port_is_one_of(ports, at_least, at_most)
-        yield from _dump(filtered, extensions=extensions)
+        yield from _dump(filtered, of=of, extensions=extensions)
 
 
 def _port_is_one_of(ports: Collection[int], at_least: int, at_most: int) -> bytes:

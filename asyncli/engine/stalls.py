@@ -33,7 +33,8 @@ from asyncli.engine.shard import Shard
 from asyncli.model.records import EventCounts
 from asyncli.protocols.interface import Event
 
-_READ_BYTES = 8192
+# Much may wait: more than for an answer.
+_READ_BYTES = 65_536
 
 
 class _Stall(msgspec.Struct):
@@ -48,6 +49,8 @@ class _Stall(msgspec.Struct):
     in_wheel: bool = False
     #: Whether it reads again, and what waited is not all read yet.
     reads: bool = False
+    #: Whether all that had waited in the kernel is read.
+    drained: bool = False
     #: When the peer's end was seen while nothing was read.
     closed_at: float | None = None
 
@@ -61,7 +64,7 @@ class StallingConnections(HeldConnections):
         self.stalled: dict[int, _Stall] = {}
         # A heap of rows by the instant at which they read again.
         self._resumes: list[tuple[float, int]] = []
-        # Rows that read again, in the order in which they last received something.
+        # Rows that read again, in the order in which they last received something that had waited.
         self._catching_up: dict[int, float] = {}
         self._chosen = _chosen_to_stall(shard)
 
@@ -246,8 +249,8 @@ class StallingConnections(HeldConnections):
             data = self._net.recv(handle, _READ_BYTES)
         except BlockingIOError:
             self._flush(row)
-            if self.stalled.get(row) is stall and _is_done(stall):
-                self._back_at_work(row, stall)
+            if self.stalled.get(row) is stall:
+                self._note_drained(row, stall)
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -255,12 +258,28 @@ class StallingConnections(HeldConnections):
         now = self._net.clock()
         self.tick.bytes_received += len(data)
         self._counts_of(stall).waited_bytes += len(data)
-        # To the end of the order.
-        del self._catching_up[row]
-        self._catching_up[row] = now
+        if not stall.drained and not self.draining:
+            # To the end of the order: what waited may take long to read. What is sent from then on
+            # is no reason to wait longer for an answer.
+            del self._catching_up[row]
+            self._catching_up[row] = now
         event = self._interpret(row, data, stall.unanswered)
         if event is not None:
             self._take_late_answer(row, stall, event, now)
+        if len(data) < _READ_BYTES and self.stalled.get(row) is stall:
+            self._note_drained(row, stall)
+
+    def _note_drained(self, row: int, stall: _Stall) -> None:
+        """Nothing waits any more in the kernel for a row that reads again."""
+        if _is_done(stall):
+            self._back_at_work(row, stall)
+            return
+        if stall.drained:
+            return
+        stall.drained = True
+        if stall.closed_at is None and self._protocol.last_answers_all and not self.draining:
+            # A server may have sent no pong while it could not send.
+            self._send_unread(row, stall)
 
     def _take_late_answer(self, row: int, stall: _Stall, event: Event, now: float) -> None:
         answers = min(event.answers, stall.unanswered)

@@ -83,6 +83,8 @@ class Protocol:
     #: them before the row is held; None: there is no handshake. Until ESTABLISHED the row is in
     #: ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
+    #: Whether the answer to the last of several unanswered heartbeats answers those before it.
+    last_answers_all = False
     #: Whether :meth:`further_heartbeat` is answered as a heartbeat is.
     answers_further = True
     #: None: rows send heartbeats. Else they listen, and a connection is dead after this long a

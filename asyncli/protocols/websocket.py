@@ -86,6 +86,7 @@ class WebSocket(Protocol):
         )
         if not self._speaks:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
+            self.last_answers_all = True
         self._words = [int.from_bytes(text) for text in self._nonces.texts]
         self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
         self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))

@@ -100,6 +100,7 @@ def _stalled(event: EventPart) -> str:
 _COSTS = {
     "measured": "{amount} of {whose} for each ({total} in all)",
     "at_most": "at most {amount} of {whose} for each ({total} in all)",
+    "estimated": "about {amount} of {whose} for each ({total} in all)",
     "at_least": "at least {amount} of {whose} for each ({total} in all)",
 }
 _REASONS = {
@@ -107,8 +108,9 @@ _REASONS = {
     "not_read": "it was not read",
     "noise": "its other changes hide it",
     "grows": "it grew by {grows} a second for each at the end",
+    "few_readings": "it was read too seldom to tell whether it still grew",
     "ended": "the server ended some of them before",
-    "host_wide": "by all TCP memory of its host",
+    "host_wide": "by all TCP memory of its host, other programs' included",
 }
 
 
@@ -136,7 +138,9 @@ def _cost(cost: SlowReaderCost, whose: str) -> str:
 
 
 def _closed(event: EventPart) -> str:
-    """How and when the server ended those that stalled."""
+    """How many the server ended meanwhile; of those that stalled, how and when too."""
+    if event.stalled is msgspec.UNSET:
+        return f"the server had ended {format_count(known(event.closed))} meanwhile"
     causes = ", ".join(f"{format_count(count)} {cause}" for cause, count in _closes(event))
     text = f"the server ended {format_count(known(event.closed))} of them ({causes})"
     closed = event.closed_after
@@ -211,10 +215,8 @@ def _comeback(event: EventPart) -> str:
         parts = ["none was back"]
     if (event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET) and times:
         parts[0] += " from then on"
-    if event.closed and event.stalled is not msgspec.UNSET:
+    if event.closed:
         parts.append(_closed(event))
-    elif event.closed:
-        parts.append(f"the server had ended {format_count(known(event.closed))} meanwhile")
     if event.ended_again:
         again = format_count(known(event.ended_again))
         parts.append(f"{again} were ended by another event before they were back")

@@ -66,6 +66,20 @@ def test_a_cost_that_still_grows_is_a_lower_bound() -> None:
     assert kernel.status == "measured"
 
 
+def test_few_readings_tell_whether_it_grows_too() -> None:
+    run = a_run(lambda after_s: 3 * MB * max(0.0, after_s), filled)
+    for sample in run.samples:
+        if sample.t_s % 6:
+            del sample.values[metrics.SERVER_PSS_BYTES]
+    user, _ = costs_of(run)
+    assert (user.status, user.why, user.grows_per_s) == ("at_least", "grows", pytest.approx(0.3 * MB))
+    for sample in run.samples:
+        if 20 < sample.t_s < 36:
+            sample.values.pop(metrics.SERVER_PSS_BYTES, None)
+    user, _ = costs_of(run)
+    assert (user.status, user.why, user.grows_per_s) == ("at_least", "few_readings", None)
+
+
 def test_other_changes_of_that_size_hide_a_cost() -> None:
     user, _ = costs_of(a_run(lambda after_s: 2 * MB * (after_s % 2), filled))
     assert (user.status, user.why) == ("at_most", "noise")
@@ -85,9 +99,9 @@ def test_whom_the_server_ended_cost_at_least_the_most_that_was_read() -> None:
     assert (user.status, user.why, user.per_connection) == ("at_least", "ended", 3 * MB)
 
 
-def test_without_the_server_s_sockets_all_of_its_host_are_a_bound() -> None:
+def test_without_the_server_s_sockets_all_of_its_host_are_an_estimate() -> None:
     _, kernel = costs_of(a_run(filled, host=12 * MB))
-    assert (kernel.status, kernel.why, kernel.per_connection) == ("at_most", "host_wide", 1.2 * MB)
+    assert (kernel.status, kernel.why, kernel.per_connection) == ("estimated", "host_wide", 1.2 * MB)
     _, elsewhere = costs_of(a_run(filled, host=12 * MB, local=False))
     assert (elsewhere.status, elsewhere.why) == ("unknown", "not_read")
 
