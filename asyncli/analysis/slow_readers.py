@@ -106,15 +106,23 @@ def _cost(
     if ended:
         return msgspec.structs.replace(cost, status="at_least", why="ended")
     if total <= noise:
-        bound = max(0.0, total + noise)
-        return msgspec.structs.replace(
-            cost, status="at_most", total=bound, per_connection=bound / counts.stalled, why="noise"
-        )
+        return _hidden(cost, total + noise, counts.stalled)
     if growth is None:
         return msgspec.structs.replace(cost, status="at_least", why="few_readings")
     if growth:
         return msgspec.structs.replace(cost, status="at_least", why="grows")
     return cost
+
+
+def _hidden(cost: SlowReaderCost, bound: float, stalled: int) -> SlowReaderCost:
+    """A cost that other changes hide; not even bounded where the memory fell by more than these, as
+    by a collection of garbage.
+    """
+    if bound <= 0:
+        return SlowReaderCost("unknown", why="noise")
+    return msgspec.structs.replace(
+        cost, status="at_most", total=bound, per_connection=bound / stalled, why="noise"
+    )
 
 
 def _fits_clients(counts: EventCounts) -> bool:

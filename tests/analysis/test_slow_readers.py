@@ -86,6 +86,12 @@ def test_other_changes_of_that_size_hide_a_cost() -> None:
     assert 0.1 * MB <= (user.per_connection or 0) <= 0.4 * MB
 
 
+def test_a_memory_that_falls_meanwhile_says_nothing() -> None:
+    """As that of a runtime that collects its garbage."""
+    user, _ = costs_of(a_run(lambda after_s: -10 * MB * (after_s > 5), filled))
+    assert (user.status, user.why, user.per_connection) == ("unknown", "noise", None)
+
+
 def test_what_fits_into_the_clients_says_nothing_of_the_server() -> None:
     few = EventCounts(chosen=10, stalled=10, resumed=10, waited_bytes=600_000)
     for cost in costs_of(a_run(filled, filled, counts=few)):

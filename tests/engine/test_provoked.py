@@ -369,3 +369,43 @@ def test_a_run_without_stalls_has_no_part_of_them() -> None:
     """Its connections are those of a run without events."""
     table = ConnectionTable(shard(events=TWO), 0, SimNet(SimServer()))
     assert type(table._connections) is HeldConnections
+
+
+def test_the_drain_does_not_wait_for_ever_for_late_answers() -> None:
+    server = SimServer()
+    ticks = list(simulate(shard(events=[("10s", "stall 30%")], keepalive=4, timeout="60s"), server, 25.0, net=_Silent(server)))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    # Those that do not stall await theirs as long.
+    assert 87 <= len(ticks) <= 90
+    assert (event.resumed, event.closes, event.back_ms.count) == (601, {"heartbeat_timeout": 601}, 0)
+    assert event.stalled == event.waiting
+    assert whole.sent == whole.answered + event.asked + whole.beats_failed
+
+
+class _Flooding(SimNet):
+    """Its server sends without an end once it was asked twice, and answers no more."""
+
+    def _serve(self, handle: int, connection: Any, close: bool) -> None:
+        connection.requests += 1
+        if connection.requests < 3:
+            self._at(self.now + 0.0002, handle, "data", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        elif connection.requests == 3:
+            self._at(self.now + 0.0002, handle, "data", b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n")
+
+    def recv(self, handle: int, most: int) -> bytes:
+        connection = self._connections[handle]
+        data = super().recv(handle, most)
+        if connection.requests >= 3 and not connection.inbox:
+            self._at(self.now + 0.5, handle, "data", b"x" * 1_000)
+        return data
+
+
+def test_a_server_that_sends_on_and_never_answers_is_not_read_for_ever() -> None:
+    server = SimServer()
+    orders = shard(events=[("10s", "stall 100% for 5s")], keepalive=8, timeout="10s", connections=20, hold=30, method="GET")
+    whole = added_up(*simulate(orders, server, 30.0, net=_Flooding(server)))
+    event = whole.events[1]
+    assert event.stalled + event.absent == event.chosen == 20
+    assert set(event.closes) <= {"heartbeat_timeout"}
+    assert event.closed == event.stalled
