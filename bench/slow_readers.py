@@ -7,8 +7,9 @@ that pace (s); ten of them read nothing for 20 s. One soak is on loopback, where
 ten announce segments as over a path with an MTU of 1500; in the other one the server is at the end
 of a veth pair with an MTU of 1500, in a namespace of its own. Beside each the same is read by hand,
 four times a second: smaps_rollup (Pss) of the server's processes, and r + f + w of "ss -tmn" of its
-sockets. "Before": the median of the five seconds before the stall; "at its end": the reading
-nearest to asyncli's last one. Needs root (namespaces), nchan, and ws (npm) for Node.
+sockets. "Before": the median of the five seconds before the stall; "at its end": of a memory that
+grows to the end the reading nearest to asyncli's last one, else the median of the last three
+seconds. Needs root (namespaces), nchan, and ws (npm) for Node.
 """
 
 from __future__ import annotations
@@ -210,8 +211,8 @@ def show(name: str, status: int, run: Run, readings: list[Reading]) -> None:
     start_s = event.at_s
     user_s = _last_read_s(run, metrics.SERVER_PSS_BYTES, start_s + STALL_S)
     kernel_s = _last_read_s(run, metrics.SERVER_SOCKETS_BYTES, start_s + STALL_S)
-    hand_user = _by_hand(run, readings, "user", start_s, user_s)
-    hand_kernel = _by_hand(run, readings, "kernel", start_s, kernel_s)
+    hand_user = _by_hand(run, readings, "user", start_s, user_s, costs.user.why == "grows")
+    hand_kernel = _by_hand(run, readings, "kernel", start_s, kernel_s, costs.kernel.why == "grows")
     print(
         f"{name:22} {summary.run.verdict} (status {status}), stalled {event.stalled}, resumed "
         f"{event.resumed}, lost {summary.connections.lost}, segments {event.segment_bytes} B; each "
@@ -238,15 +239,28 @@ def _last_read_s(run: Run, metric: str, until_s: float) -> float:
     return times[-1] if times else until_s - 0.5
 
 
-def _by_hand(run: Run, readings: list[Reading], part: str, start_s: float, end_s: float) -> float:
-    """The rise for each slow reader until the reading nearest to ``end_s`` of the run's clock."""
+def _by_hand(
+    run: Run,
+    readings: list[Reading],
+    part: str,
+    start_s: float,
+    end_s: float,
+    is_growing: bool,
+) -> float:
+    """The rise for each slow reader until ``end_s`` of the run's clock."""
     before = []
     for reading in readings:
         if start_s - 5 <= reading.at - run.started_wall_s <= start_s:
             before.append(getattr(reading, part))
     nearest = min(readings, key=lambda reading: abs(reading.at - run.started_wall_s - end_s))
-    rise: float = getattr(nearest, part) - statistics.median(before)
-    return rise / SLOW
+    reached: float = getattr(nearest, part)
+    if not is_growing:
+        late = []
+        for reading in readings:
+            if end_s - 3 <= reading.at - run.started_wall_s <= end_s:
+                late.append(getattr(reading, part))
+        reached = statistics.median(late)
+    return (reached - statistics.median(before)) / SLOW
 
 
 if __name__ == "__main__":

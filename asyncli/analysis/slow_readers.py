@@ -91,10 +91,15 @@ def _cost(
         return SlowReaderCost("unknown", why="nothing_waited")
     ended = counts.closed - counts.closed_unseen
     level = statistics.median(before)
-    reached = max(during.values) if ended else during.values[-1]
-    total = reached - level
     noise = (max(before) - min(before)) / 2
-    growth = _growth_per_s(during, noise, total)
+    earlier, later = _halves_of_the_end(during)
+    total = during.values[-1] - level
+    growth = _growth_per_s(earlier, later, max(noise, WORTH_TELLING * total))
+    if ended:
+        total = max(during.values) - level
+    elif growth == 0:
+        # A reading may fall into the instant of a message to all.
+        total = statistics.median(later.values) - level
     cost = SlowReaderCost(
         "measured",
         total=total,
@@ -134,22 +139,29 @@ def _fits_clients(counts: EventCounts) -> bool:
     return counts.waited_bytes <= UNREAD_BYTES * counts.resumed
 
 
-def _growth_per_s(during: Series, noise: float, total: float) -> float | None:
-    """How fast it grew in the last third, or in the last five readings (bytes a second); 0 if by no
-    more than the noise, None with a single reading.
+def _halves_of_the_end(during: Series) -> tuple[Series, Series]:
+    """The last third, or the last five readings, in two halves; the first is empty with a single
+    reading.
     """
     last_s = during.t_s[-1]
     third = during.between(last_s - (last_s - during.t_s[0]) / 3, last_s)
     count = max(len(third), min(FEWEST, len(during)))
-    half = count // 2
-    if not half:
+    middle = len(during) - (count + 1) // 2
+    first = len(during) - count
+    earlier = Series(during.t_s[first:middle], during.values[first:middle])
+    return earlier, Series(during.t_s[middle:], during.values[middle:])
+
+
+def _growth_per_s(earlier: Series, later: Series, least: float) -> float | None:
+    """How fast it grew between two spans (bytes a second); 0 if by no more than ``least``, None
+    without the first one.
+    """
+    if not len(earlier):
         return None
-    earlier = slice(len(during) - count, len(during) - half)
-    later = slice(len(during) - half, None)
-    growth = statistics.median(during.values[later]) - statistics.median(during.values[earlier])
-    if growth <= max(noise, WORTH_TELLING * total):
+    growth = statistics.median(later.values) - statistics.median(earlier.values)
+    if growth <= least:
         return 0.0
-    return growth / (statistics.median(during.t_s[later]) - statistics.median(during.t_s[earlier]))
+    return growth / (statistics.median(later.t_s) - statistics.median(earlier.t_s))
 
 
 def _kept(memory: Series, level: float, end_s: float, settled_s: float) -> float | None:
