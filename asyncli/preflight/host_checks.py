@@ -360,7 +360,7 @@ def _stall_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]
     """The kernel's memory for what clients that stall do not read: with none left it ends
     connections of anybody's (TCPAbortOnMemory).
     """
-    stalled = math.ceil(plan.connections * _most_stalled(plan))
+    stalled = round(plan.connections * _most_stalled(plan))
     if not stalled:
         return
     of_each = _UNREAD_BYTES
