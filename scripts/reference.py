@@ -146,7 +146,7 @@ _EVENTS: dict[str, Any] = {
                 "type": "object",
                 "properties": {
                     "at": _SHARE_OR_TIME,
-                    "do": {"enum": ["drop", "storm", "vanish", "mark"]},
+                    "do": {"enum": ["drop", "storm", "vanish", "stall", "mark"]},
                     "text": _TEXT,
                     "share": _TEXT,
                     "how": {"enum": ["rst", "fin"]},

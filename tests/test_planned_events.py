@@ -102,3 +102,40 @@ def test_a_variable_s_events_are_told_by_its_name() -> None:
     layer = Layer("$ASYNCLI_SOAK_{key}", {"events": [("30s", "drop")]})
     with pytest.raises(PlanError, match=r"^\$ASYNCLI_SOAK_AT: "):
         build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"]}), layer])
+
+
+def test_a_stall_is_written_and_read_in_both_forms(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        'urls = ["http://127.0.0.1:80/"]\nhold = 90\nseed = 1\n[[events]]\nat = "10s"\ndo = "stall"\nshare = "5%"\nfor = "60s"\n'
+        '[[events]]\nat = "80s"\ndo = "stall"\nshare = "10%"\n'
+    )
+    from_file = build_plan([read_plan_file(file)])
+    from_flags = plan_of(events=[("10s", "stall 5% for 60s"), ("80s", "stall 10%")], hold=90, seed=1)
+    assert from_file == from_flags
+    assert [planned_event(text) for text in from_file.events] == [*from_file.planned_events]
+    assert from_file.planned_events == (PlannedEvent("stall", 10.0, None, 0.05, for_s=60.0), PlannedEvent("stall", 80.0, None, 0.1))
+    # Those who stall keep their connections, and need no others.
+    assert from_file.most_open == from_file.connections
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"events": [("10s", "stall")]}, "a share is missing"),
+        ({"events": [("10s", "stall for 5s")]}, "a share is missing"),
+        ({"events": [("10s", "stall 130% for 5s")]}, "is no share"),
+        ({"events": [("10s", "stall 5% for")]}, "something is missing after 'for'"),
+        ({"events": [("10s", "stall 5% for 0s")]}, "is no time; write 'for 20s'"),
+        ({"events": [("10s", "stall 5% for 5s then return")]}, "'then' is not understood"),
+        ({"events": [("10s", "stall 5% how=rst")]}, "'how=rst' is not understood"),
+        ({"events": [("70s", "stall 5% for 5s")]}, "the hold ends after 1 min"),
+        ({"events": [("10s", "stall 5% for 55s")]}, "it is over after the hold, which lasts 1 min"),
+        ({"events": [("10s", "stall 5% for 5s"), ("10s", "storm")]}, "'stall 5% for 5s' is at the same instant"),
+        ({"events": [("10s", "stall 60%"), ("11s", "vanish 50%")]}, "110 % of the connections are to vanish for good or to stall to the end"),
+        ({"events": [("10s", "stall 5% for 5s")], "reopen": False}, "nothing comes back in a run with --no-reopen"),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_stall_that_cannot_be_is_refused_in_one_line(values: dict[str, Any], says: str) -> None:
+    test_what_cannot_be_is_refused_in_one_line(values, says)

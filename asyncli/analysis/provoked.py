@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis.server_count import server_count
+from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
@@ -41,6 +42,17 @@ class Noticed(msgspec.Struct, frozen=True):
     p90_s: float | None
     all_s: float | None
     left: int
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """How long after those clients stopped reading the server ended some (s): the first, half of
+    them, the last. ``unseen``: how many ends were seen only when they read again.
+    """
+
+    first_s: float | None
+    p50_s: float | None
+    last_s: float | None
+    unseen: int
 
 
 class EventLatency(msgspec.Struct, frozen=True):
@@ -90,6 +102,9 @@ class Provoked(msgspec.Struct, frozen=True):
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
     least_held: int
+    #: None where nobody stalled.
+    slow_readers: SlowReaders | None
+    closed: Closed | None
     listen_overflows: float | None
     segments_sent_again: int
 
@@ -100,7 +115,7 @@ class Provoked(msgspec.Struct, frozen=True):
         """
         counts = self.counts
         came = counts.ended_again + counts.back_ms.count
-        return counts.ended - came - counts.gone - counts.waiting
+        return counts.ended + counts.stalled - came - counts.gone - counts.waiting
 
 
 def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
@@ -144,12 +159,34 @@ def _provoked(
             outside_p99=outside_ms,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
-        server=_price(run, window, memory, counts),
+        server=_price(run, number, window, memory, counts),
         noticed=_noticed(run, window, counts),
+        slow_readers=_slow_readers(run, number, window, memory, counts),
+        closed=_closed(counts),
         least_held=min((tick.held for _, tick in ticks), default=0),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
+
+
+def _slow_readers(
+    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts
+) -> SlowReaders | None:
+    if not counts.stalled:
+        return None
+    planned = run.plan.event_numbered(number)
+    for_s = planned.for_s if planned is not None else None
+    return slow_readers(run, window, counts, memory, for_s)
+
+
+def _closed(counts: EventCounts) -> Closed | None:
+    if not counts.stalled:
+        return None
+    times = counts.closed_ms
+    if not times.count:
+        return Closed(None, None, None, counts.closed_unseen)
+    median_ms = times.quantile(0.5) or 0.0
+    return Closed(times.least / 1e3, median_ms / 1e3, times.greatest / 1e3, counts.closed_unseen)
 
 
 def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
@@ -161,7 +198,7 @@ def _back(counts: EventCounts) -> Back:
     they were back: those who are not back count as later than all.
     """
     came = counts.back_ms.count
-    awaited = counts.ended - counts.ended_again - counts.waiting
+    awaited = counts.ended + counts.stalled - counts.ended_again - counts.waiting
     values: list[float | None] = []
     for share in (0.5, 0.9, 0.99, 1.0):
         rank = math.ceil(share * awaited)
@@ -170,12 +207,20 @@ def _back(counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _price(run: Run, window: Gap, memory: Series, counts: EventCounts) -> ServerPrice:
+def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCounts) -> ServerPrice:
     start_s = window.start_s
     end_s = window.end_s
     assert end_s is not None
+    planned = run.plan.event_numbered(number)
+    outage_s = 0.0
+    if planned is not None:
+        outage_s = planned.for_s or 0.0
+        if planned.do == "stall" and planned.for_s is None:
+            # It ends with the hold.
+            outage_s = math.inf
     # In the second half of the time in which memory settles, unless something else came before.
-    settled_s = start_s + max(0, counts.back_ms.greatest) / 1e3 + EVENT_SETTLES_S / 2
+    back_s = start_s + outage_s + max(0, counts.back_ms.greatest) / 1e3
+    settled_s = back_s + EVENT_SETTLES_S / 2
     before = _level(memory, start_s - EVENT_SETTLES_S, start_s)
     # At its instant the server has what it had before.
     readings = memory.between(start_s, end_s).values

@@ -46,6 +46,7 @@ from asyncli.model.metrics import (
     SERVER_ENDED,
     SERVER_JOINED,
     SERVER_SOCKETS,
+    SERVER_SOCKETS_BYTES,
     SERVER_SOCKETS_ELSEWHERE,
     SERVER_SOCKETS_UNACKNOWLEDGED,
     SERVER_SOCKETS_WAITING,
@@ -222,6 +223,7 @@ class Collector(Sampler):
             paths = {real_path(target.host) for target in targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
         probes |= self._listeners(found, ports)
+        probes |= self._sockets_apart(found, ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -277,16 +279,32 @@ class Collector(Sampler):
         if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
             self._connections = None
             return ProbeReading()
-        sockets = server_sockets(ports, elsewhere)
+        sockets = server_sockets(ports, elsewhere, with_memory=self._plan.has_stalls)
         self._connections = sockets.accepted
         values = {
             SERVER_SOCKETS: float(sockets.accepted),
             SERVER_SOCKETS_WAITING: float(sockets.waiting),
             SERVER_SOCKETS_UNACKNOWLEDGED: float(sockets.unacknowledged),
         }
+        if self._plan.has_stalls:
+            values[SERVER_SOCKETS_BYTES] = float(sockets.memory)
         if elsewhere:
             values[SERVER_SOCKETS_ELSEWHERE] = float(sockets.elsewhere)
         return ProbeReading(values)
+
+    def _sockets_apart(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
+        """The probe of the memory of the server's sockets in another network namespace of this
+        host, if clients are to stall.
+        """
+        if not self._plan.has_stalls or not found.apart:
+            return {}
+        pid = found.pids[0]
+
+        def read() -> ProbeReading:
+            sockets = server_sockets(ports, with_memory=True, of=pid)
+            return ProbeReading({SERVER_SOCKETS_BYTES: float(sockets.memory)})
+
+        return {"sockets_apart": read}
 
     def _relocate(self) -> Sequence[int]:
         """The roots of a restarted server; none for --server-pid: another process may have that pid

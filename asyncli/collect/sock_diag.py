@@ -53,6 +53,10 @@ _ATTRIBUTES_AT = _HEADER.size + 72
 _MEMORY = 7
 _WITH_MEMORY = 1 << (_MEMORY - 1)
 _DROPS_AT = _ATTRIBUTE.size + 8 * _NUMBER.size
+# SK_MEMINFO_RMEM_ALLOC, _FWD_ALLOC and _WMEM_QUEUED: r, f and w of "ss -m".
+_RECEIVED_AT = _ATTRIBUTE.size
+_RESERVED_AT = _ATTRIBUTE.size + 4 * _NUMBER.size
+_QUEUED_AT = _ATTRIBUTE.size + 5 * _NUMBER.size
 # struct inet_diag_sockid: the two ports, the two addresses.
 _PORTS_AT = _HEADER.size + 4
 # linux/unix_diag.h: struct unix_diag_req, and the length of struct unix_diag_msg.
@@ -69,24 +73,37 @@ _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 class ServerSockets(NamedTuple):
     """Established sockets whose own port is the server's: those that a program has accepted, those
     that wait for it, and of the accepted ones those that have sent what is not acknowledged; and
-    those that were accepted at the server's other ports, ``elsewhere``.
+    those that were accepted at the server's other ports, ``elsewhere``. ``memory``: of the accepted
+    ones, what is queued to be sent, received and unread, and reserved for either (bytes).
     """
 
     accepted: int
     waiting: int
     unacknowledged: int
     elsewhere: int
+    memory: int = 0
 
 
-def server_sockets(ports: Collection[int], elsewhere: Collection[int] = ()) -> ServerSockets:
-    """The server's ends of the connections to ``ports``, and to those ``elsewhere``. A socket has
-    its inode from accept(2) on. Raises OSError.
+def server_sockets(
+    ports: Collection[int],
+    elsewhere: Collection[int] = (),
+    *,
+    with_memory: bool = False,
+    of: int | None = None,
+) -> ServerSockets:
+    """The server's ends of the connections to ``ports``, and to those ``elsewhere``, in the network
+    namespace of the process ``of``, else in ours. A socket has its inode from accept(2) on. Raises
+    OSError.
     """
     accepted = 0
     waiting = 0
     unacknowledged = 0
     at_others = 0
-    for chunk, at in _established({*ports, *elsewhere}, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
+    memory = 0
+    extensions = _WITH_MEMORY if with_memory else 0
+    for chunk, at in _established(
+        {*ports, *elsewhere}, _SOURCE_AT_LEAST, _SOURCE_AT_MOST, extensions, of
+    ):
         is_accepted = bool(_inode(chunk, at))
         (port,) = _PORT.unpack_from(chunk, at + _PORTS_AT)
         if port not in ports:
@@ -97,7 +114,9 @@ def server_sockets(ports: Collection[int], elsewhere: Collection[int] = ()) -> S
             continue
         accepted += 1
         unacknowledged += _NUMBER.unpack_from(chunk, at + _WQUEUE_AT)[0] > 0
-    return ServerSockets(accepted, waiting, unacknowledged, at_others)
+        if with_memory:
+            memory += _buffered(chunk, at)
+    return ServerSockets(accepted, waiting, unacknowledged, at_others, memory)
 
 
 class ListeningSocket(NamedTuple):
@@ -188,13 +207,18 @@ def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
 
 
 def _established(
-    ports: Collection[int], at_least: int, at_most: int
+    ports: Collection[int],
+    at_least: int,
+    at_most: int,
+    extensions: int = 0,
+    of: int | None = None,
 ) -> Iterator[tuple[bytes, int]]:
     """Answers of the kernel's and where in them an established socket stands whose port, by the
     comparisons ``at_least`` and ``at_most``, is one of ``ports``.
     """
     if ports:
-        yield from _dump(_port_is_one_of(ports, at_least, at_most))
+        filtered = _port_is_one_of(ports, at_least, at_most)
+        yield from _dump(filtered, of=of, extensions=extensions)
 
 
 def _port_is_one_of(ports: Collection[int], at_least: int, at_most: int) -> bytes:
@@ -277,14 +301,33 @@ def _dump(
 
 def _drops(answer: bytes, at: int) -> int | None:
     """How many packets the socket has dropped."""
+    memory = _memory_at(answer, at, _DROPS_AT + _NUMBER.size)
+    if memory is None:
+        return None
+    number: int = _NUMBER.unpack_from(answer, memory + _DROPS_AT)[0]
+    return number
+
+
+def _buffered(answer: bytes, at: int) -> int:
+    """The memory of a socket's buffers (bytes); 0 where the kernel does not say."""
+    memory = _memory_at(answer, at, _QUEUED_AT + _NUMBER.size)
+    if memory is None:
+        return 0
+    total = 0
+    for field_at in (_RECEIVED_AT, _RESERVED_AT, _QUEUED_AT):
+        total += _NUMBER.unpack_from(answer, memory + field_at)[0]
+    return total
+
+
+def _memory_at(answer: bytes, at: int, least: int) -> int | None:
+    """Where a socket's INET_DIAG_SKMEMINFO of at least so many bytes begins; None without it."""
     length, _ = _LENGTH_AND_KIND.unpack_from(answer, at)
     end = at + length
     attribute = at + _ATTRIBUTES_AT
     while attribute + _ATTRIBUTE.size <= end:
         size, name = _ATTRIBUTE.unpack_from(answer, attribute)
-        if name == _MEMORY and size >= _DROPS_AT + _NUMBER.size:
-            number: int = _NUMBER.unpack_from(answer, attribute + _DROPS_AT)[0]
-            return number
+        if name == _MEMORY and size >= least:
+            return attribute
         attribute += max(_ATTRIBUTE.size, (size + 3) & ~3)
     return None
 

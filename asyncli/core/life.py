@@ -9,7 +9,8 @@ import errno
 # States. UNOPENED: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, for example an
 # upgrade. CLOSING: at the end of the drain the goodbye is sent. DEAD: closed, and not reopened.
 # AWAY: closed by us, or by the server where clients come back by a policy; in a queue of its own.
-UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING, AWAY = range(9)
+# STALLED: by an event it reads nothing, or has not yet read all that waited meanwhile.
+UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING, AWAY, STALLED = range(10)
 
 # Events that end a connection: what the peer did, what the kernel reported, or a deadline of ours.
 EOF = "end of stream"

@@ -6,12 +6,14 @@ connections as the one before has left them.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 from asyncli.core.events import choose
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.shard import Shard
+from asyncli.engine.stalls import StallingConnections
 from asyncli.model.planned_events import PlannedEvent
 
 
@@ -68,12 +70,17 @@ class EventSchedule:
             connections.comebacks.begin_command(number, at, at + self._shard.heard_within_s)
             return
         outage_s = event.for_s or 0.0
+        if event.do == "stall" and event.for_s is None:
+            outage_s = math.inf
         connections.comebacks.begin(number, at, outage_s)
         chosen = choose(self._shard.seed, number, self._shard.ramp.connections, event.share)
         for row in range(connections.rows):
             if connections.number(row) not in chosen:
                 continue
-            if event.do == "vanish":
+            if event.do == "stall":
+                assert isinstance(connections, StallingConnections)
+                connections.stall_by_event(row, number, at + outage_s)
+            elif event.do == "vanish":
                 connections.silence_by_event(row, number, at + outage_s, event.then)
             else:
                 connections.end_by_event(row, number, abort=event.how == "rst")

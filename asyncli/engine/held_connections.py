@@ -761,7 +761,7 @@ class HeldConnections:
                 self._net.send(self._handle[row], closing.reply)
         self._end(row, ANNOUNCED, in_wheel)
 
-    def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def _interpret(self, row: int, data: bytes, awaiting: int) -> Event | None:
         """Have the protocol interpret a read; returns the answer, or None if there is none or the
         row has ended.
         """

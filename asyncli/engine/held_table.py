@@ -24,6 +24,7 @@ from asyncli.engine.event_schedule import EventSchedule
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.net import MOST_PENDING, Net
 from asyncli.engine.shard import Shard
+from asyncli.engine.stalls import StallingConnections
 from asyncli.model.records import Tick
 
 # Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or heartbeat takes, so
@@ -38,6 +39,18 @@ _MOST_PROVOKED = 512
 _SWEEP_S = 0.1
 
 
+def _connections(
+    shard: Shard, worker: int, net: Net
+) -> tuple[HeldConnections, StallingConnections | None]:
+    """The connections of a worker, and again as those that can stall, if an event has some do so:
+    most runs need not pay for that.
+    """
+    if any(event.do == "stall" for event in shard.events):
+        stalling = StallingConnections(shard, worker, net)
+        return stalling, stalling
+    return HeldConnections(shard, worker, net), None
+
+
 class ConnectionTable:
     """Worker ``worker``'s share of a shard. ``replaces``: it replaces a lost worker, whose
     connections it opens again.
@@ -45,7 +58,7 @@ class ConnectionTable:
 
     def __init__(self, shard: Shard, worker: int, net: Net, *, replaces: bool = False) -> None:
         self._shard, self._net, self._replaces = shard, net, replaces
-        self._connections = HeldConnections(shard, worker, net)
+        self._connections, self._stalls = _connections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
         self._reopens, self._stream_reopens = (
             ReopenPacer(shard.ramp, shard.workers) for _ in range(2)
@@ -177,7 +190,7 @@ class ConnectionTable:
             if self._missing:
                 due.append(self._missing[0][0])
             if self._provokes:
-                due += self._next_provoked()
+                due += self._next_provoked(now)
             if not self._ramp.finished:
                 # With too many pending, wait for an event or a timeout before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
@@ -208,9 +221,10 @@ class ConnectionTable:
         """
         more_events = self._events.provoke(now, _MOST_PROVOKED)
         more_churn = self._churn.provoke(now, _MOST_PROVOKED)
-        return self._come_back(now) or more_events or more_churn
+        more_stalled = self._stalls is not None and self._stalls.resume_due(now, _MOST_OPENS)
+        return self._come_back(now) or more_events or more_churn or more_stalled
 
-    def _next_provoked(self) -> Iterator[float]:
+    def _next_provoked(self, now: float) -> Iterator[float]:
         """When something is due by events, by churn, or to come back."""
         for instant in (
             self._events.next_instant,
@@ -219,6 +233,8 @@ class ConnectionTable:
         ):
             if instant is not None:
                 yield instant
+        if self._stalls is not None:
+            yield from self._stalls.next_instants(max(now, self._next_sweep))
 
     def _come_back(self, now: float) -> bool:
         """Connect those who are due to come back. True if more could at once."""
@@ -246,8 +262,13 @@ class ConnectionTable:
         return beats == _MOST_BEATS
 
     def _reopen(self, row: int, now: float) -> None:
-        """Reopen a lost connection if the pace allows it; else schedule it."""
+        """Reopen a lost connection if the pace allows it; else schedule it. Of a connection that
+        reads nothing, send the heartbeat.
+        """
         connections = self._connections
+        if self._stalls is not None and connections.state[row] == life.STALLED:
+            self._stalls.beat_stalled(row, now)
+            return
         room = len(connections.connecting) < MOST_PENDING
         later = self._reopens.wait_until(
             row, now, room=room, continues=connections.addresses.continues(row)
@@ -267,7 +288,7 @@ class ConnectionTable:
         while missing and missing[0][0] <= now:
             row, later = heappop(missing)[1], None
             match connections.state[row]:
-                case life.AWAITING:
+                case life.AWAITING | life.STALLED:
                     later = now + _SWEEP_S
                 case life.IDLE:
                     later = self._stream_reopens.wait_until(row, now, room=True, continues=False)
@@ -282,6 +303,8 @@ class ConnectionTable:
         """Close rows, a bounded number a turn, once nothing is outstanding."""
         connections = self._connections
         if connections.connecting or connections.awaiting:
+            return False
+        if self._stalls is not None and self._stalls.stalled:
             return False
         closed = 0
         while self._closing_row < connections.rows and closed < _MOST_CLOSES:

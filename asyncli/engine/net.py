@@ -41,6 +41,9 @@ _IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
 _IP_MINTTL = 21  # linux/in.h
 _IPV6_MINHOPCOUNT = 73  # linux/in6.h
 _HIGHEST_TTL = 255
+# What a host announces as its segments' size (RFC 6691) on a path with an MTU of 1500: without the
+# headers of IP and TCP. Timestamps take 12 bytes of each.
+_SEGMENTS_OF_1500: dict[int, int] = {socket.AF_INET: 1460, socket.AF_INET6: 1440}
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 # The C base class: no Python frame per socket, and no system call for the family and type of a
 # descriptor.
@@ -79,6 +82,16 @@ class Net(Protocol):
         """Begin to connect to the numbered destination, from source ``source`` modulo their number;
         returns the handle.
         """
+        ...
+
+    def limit_segments(self, is_limited: bool) -> None:
+        """Whether the next connections of TCP have segments as over a path with an MTU of 1500:
+        those of loopback are 44 times as long, and let the peer's send buffer grow at once.
+        """
+        ...
+
+    def segment_bytes(self, handle: int) -> int:
+        """The largest segments of a connection of TCP (bytes); 0 for other sockets."""
         ...
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
@@ -160,7 +173,6 @@ class RealNet:
     def __init__(
         self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False
     ) -> None:
-        self._range = _port_range() if crowded else None
         self._epoll = select.epoll()
         # Handles that poll reported with an error in their queue and without an outcome.
         self._with_errors: set[int] = set()
@@ -169,6 +181,13 @@ class RealNet:
             [(source, 0) for source in sources_for(destination, sources)]
             for destination in destinations
         ]
+        # By destination, what is set of a socket before it connects.
+        ports = _port_range() if crowded else None
+        self._unlimited = [_options(ports) for _ in destinations]
+        self._limited = [
+            [*_options(ports), *_segments_of_1500(destination)] for destination in destinations
+        ]
+        self._options = self._unlimited
         # The bare system calls: this is the hot path.
         self.send: Callable[[int, bytes], int] = os.write
         self.recv: Callable[[int, int], bytes] = os.read
@@ -181,8 +200,8 @@ class RealNet:
         family, address = self._targets[destination]
         sock = _Socket(family, _NONBLOCKING_STREAM)
         try:
-            if self._range is not None:
-                sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, self._range)
+            for option in self._options[destination]:
+                sock.setsockopt(*option)
             if mine := self._sources[destination]:
                 # Without this option bind() takes a port exclusively, which halves the capacity of
                 # a pair.
@@ -196,6 +215,18 @@ class RealNet:
             sock.close()
             raise OSError(error, os.strerror(error))
         return sock.detach()
+
+    def limit_segments(self, is_limited: bool) -> None:
+        self._options = self._limited if is_limited else self._unlimited
+
+    def segment_bytes(self, handle: int) -> int:
+        sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
+        try:
+            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        except OSError:
+            return 0
+        finally:
+            sock.detach()
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
         if again:
@@ -268,6 +299,24 @@ class RealNet:
 
     def add_counts(self, tick: Tick) -> None:
         pass
+
+
+# The arguments of a call of setsockopt(2).
+_Option = tuple[int, int, int | bytes]
+
+
+def _options(ports: bytes | None) -> list[_Option]:
+    """Of every socket: the range of local ports, if connect() is to try one after the other."""
+    if ports is None:
+        return []
+    return [(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, ports)]
+
+
+def _segments_of_1500(destination: Destination) -> list[_Option]:
+    size = _SEGMENTS_OF_1500.get(destination.family)
+    if size is None:
+        return []
+    return [(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)]
 
 
 def _set_least_ttl(handle: int, ttl: int) -> None:

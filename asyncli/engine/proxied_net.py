@@ -34,6 +34,7 @@ class ProxiedNet:
         )
         self.retransmitted = net.retransmitted
         self.deafen, self.hear = net.deafen, net.hear
+        self.limit_segments, self.segment_bytes = net.limit_segments, net.segment_bytes
 
     def connect(self, destination: int, source: int) -> int:
         handle = self._net.connect(destination, source)

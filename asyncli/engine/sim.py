@@ -23,6 +23,8 @@ from asyncli.engine.shard import LoadShard, Shard
 from asyncli.model.records import Tick
 
 _NEVER = float("inf")
+# The segments of loopback, and those of a path with an MTU of 1500 (bytes).
+_UNLIMITED, _LIMITED = 65_483, 1448
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _OK_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -70,6 +72,7 @@ class _Connection:
         "last_request",
         "number",
         "requests",
+        "segments",
         "silent",
         "unheard",
         "unread",
@@ -81,6 +84,7 @@ class _Connection:
         self.age_from = now
         self.last_request = now
         self.requests = 0
+        self.segments = _UNLIMITED
         self.accepted = False
         self.silent = False
         self.ended = False  # by the server, which sends no further answer
@@ -108,6 +112,7 @@ class SimNet:
         self._events: list[tuple[float, int, int, int, str, bytes]] = []
         self._scheduled = 0
         self._order = 0
+        self._segments = _UNLIMITED
         self._free: list[int] = []
         self._connections: dict[int, _Connection] = {}
         self._highest = 2
@@ -128,6 +133,7 @@ class SimNet:
             handle = self._highest
         self._order += 1
         self._connections[handle] = _Connection(self._order, self.now)
+        self._connections[handle].segments = self._segments
         if self.server.connect_s:
             self._at(self.now + self.server.connect_s, handle, "accept")
             return handle
@@ -193,6 +199,12 @@ class SimNet:
         if other == handle:
             self.watch(other, watched)
         return other
+
+    def limit_segments(self, is_limited: bool) -> None:
+        self._segments = _LIMITED if is_limited else _UNLIMITED
+
+    def segment_bytes(self, handle: int) -> int:
+        return self._connections[handle].segments
 
     def deafen(self, handle: int) -> None:
         connection = self._connections[handle]
@@ -347,7 +359,7 @@ class SimNet:
             return 0
         if connection.error:
             return READABLE
-        ready = (READABLE if connection.inbox else 0) | (
+        ready = (connection.watched & READABLE if connection.inbox else 0) | (
             connection.watched & WRITABLE if connection.accepted and not connection.full else 0
         )
         return ready | (

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
-from asyncli.engine.net import READABLE, WRITABLE, KernelNet, replace_by_closing
+from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, KernelNet, replace_by_closing
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.records import Tick, TlsCounts
@@ -102,6 +102,12 @@ class TlsNet:
             else []
         )
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
+
+    def limit_segments(self, is_limited: bool) -> None:
+        self._net.limit_segments(is_limited)
+
+    def segment_bytes(self, handle: int) -> int:
+        return self._net.segment_bytes(handle)
 
     def deafen(self, handle: int) -> None:
         self._net.deafen(handle)
@@ -414,7 +420,8 @@ class TlsNet:
         needed = self._wanted[handle]
         if handshake is not None:
             needed = READABLE if handshake.random else READABLE | WRITABLE
-        if handle in self._unsent:
+        # Who watches for the peer's end alone does not send what waits either.
+        if handle in self._unsent and needed != PEER_CLOSED:
             needed |= WRITABLE
         if needed != self._asked[handle]:
             self._net.watch(handle, needed, again=self._asked[handle] != 0)

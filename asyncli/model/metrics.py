@@ -232,6 +232,11 @@ SERVER_SOCKETS_UNACKNOWLEDGED = _gauge(
     "server.sockets_unacknowledged",
     "accepted connections at those ports on which the server sent what is not acknowledged",
 )
+SERVER_SOCKETS_BYTES = _gauge(
+    "server.sockets_bytes",
+    "memory of accepted connections' sockets at those ports: queued to send, received and unread, "
+    "and reserved for either (sock_diag); read only for runs in which clients stall",
+)
 SERVER_SOCKETS_ELSEWHERE = _gauge(
     "server.sockets_elsewhere", "accepted connections at other ports at which the server listens"
 )

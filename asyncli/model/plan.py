@@ -282,6 +282,11 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return None
 
     @property
+    def has_stalls(self) -> bool:
+        """Whether events have clients read nothing for a time."""
+        return any(event.do == "stall" for event in self.planned_events)
+
+    @property
     def most_open(self) -> int:
         """How many connections may be open at once: who vanishes and connects anew leaves the old
         one open.
@@ -525,7 +530,7 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
     for event in plan.planned_events:
         told = f"{where} {event.when} '{event.words}'"
         _require_possible(plan, event, told)
-        if event.is_for_good:
+        if event.lasts_to_the_end:
             gone += event.share
         if event.at_share is not None and plan.hold_s is None:
             # When that is, is known when the hold begins.
@@ -539,8 +544,8 @@ def _require_room_for_events(plan: Plan, where: str) -> None:
         words_at[after_s] = event.words
     if gone > 1:
         raise PlanError(
-            f"{where}: {100 * gone:.4g} % of the connections are to vanish for good, more than "
-            "there are; write smaller shares"
+            f"{where}: {100 * gone:.4g} % of the connections are to vanish for good or to stall to "
+            "the end, more than there are; write smaller shares"
         )
 
 

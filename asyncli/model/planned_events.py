@@ -16,13 +16,17 @@ from asyncli.core.events import Reconnect
 from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
-Deed = Literal["drop", "storm", "vanish", "run", "mark", "churn"]
+Deed = Literal["drop", "storm", "vanish", "stall", "run", "mark", "churn"]
 How = Literal["rst", "fin"]
 Then = Literal["return", "reconnect", "gone"]
 _WORDS = (
-    "'drop 30%', 'storm', 'vanish 30% for 20s then return', 'run nginx -s reload', or 'mark TEXT'"
+    "'drop 30%', 'storm', 'vanish 30% for 20s then return', 'stall 5% for 60s', "
+    "'run nginx -s reload', or 'mark TEXT'"
 )
 _LONGEST_NOTE = 200
+#: What a client's kernel takes while nobody reads: the first window is 64 kB (half of the usual
+#: net.ipv4.tcp_rmem), and it grows only with what is read.
+UNREAD_BYTES = 65_536
 _POLICIES = "now, jitter:10s, backoff:1s..60s or fixed:3s"
 
 
@@ -32,8 +36,9 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     by RST, or by FIN as a process that ends does.
 
     Those that vanish fall silent without RST or FIN for ``for_s`` (None: for good), and ``then``
-    return on the same connection, reconnect on a new one, or are gone. ``note``: the command of a
-    run, the text of a mark.
+    return on the same connection, reconnect on a new one, or are gone. Those that stall read
+    nothing for ``for_s`` (None: until the drain). ``note``: the command of a run, the text of a
+    mark.
     """
 
     do: Deed
@@ -64,6 +69,11 @@ class PlannedEvent(msgspec.Struct, frozen=True):
         return self.do == "vanish" and self.then == "gone"
 
     @property
+    def lasts_to_the_end(self) -> bool:
+        """Whether it keeps its connections until the hold is over."""
+        return self.is_for_good or (self.do == "stall" and self.for_s is None)
+
+    @property
     def words(self) -> str:
         """What it does, as ``--at`` has it: "drop 30% how=fin"."""
         if not self.is_of_connections:
@@ -74,7 +84,9 @@ class PlannedEvent(msgspec.Struct, frozen=True):
         if self.do == "drop":
             return f"drop {share}{self._how_words}"
         if self.for_s is None:
-            return f"vanish {share}"
+            return f"{self.do} {share}"
+        if self.do == "stall":
+            return f"stall {share} for {self.for_s:.12g}s"
         return f"vanish {share} for {self.for_s:.12g}s then {self.then}"
 
     @property
@@ -248,10 +260,28 @@ def _vanish(words: _Words) -> PlannedEvent:
     raise ValueError("who is silent for a time then does return or reconnect")
 
 
+def _stall(words: _Words) -> PlannedEvent:
+    share = words.share()
+    for_words = words.after("for")
+    words.end()
+    if for_words is None:
+        return PlannedEvent("stall", share=share)
+    return PlannedEvent("stall", share=share, for_s=_outage_s(for_words))
+
+
+def _outage_s(text: str) -> float:
+    """How long clients are silent, or read nothing (s)."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{shown(text)} is no time; write 'for 20s'")
+    return seconds
+
+
 _READERS: dict[str, Callable[[_Words], PlannedEvent]] = {
     "storm": _storm,
     "drop": _drop,
     "vanish": _vanish,
+    "stall": _stall,
 }
 
 

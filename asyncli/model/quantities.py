@@ -305,6 +305,16 @@ _TLS = (
     *_times("tls.tcp_ms", "TCP handshake of a connect", ("p50", "p90", "p99", "max")),
     *_times("tls.handshake_ms", "TLS handshake after it", ("p50", "p90", "p99", "max")),
 )
+
+
+def _slow_readers(part: str, whose: str) -> Iterator[Quantity]:
+    yield Quantity(f"{part}.total", "bytes", f"{whose}, more at the stall's end than before")
+    yield Quantity(f"{part}.per_connection", "bytes", "the same for each connection that stalled")
+    yield Quantity(f"{part}.error", "bytes", "of that, by how far its readings were apart before")
+    yield Quantity(f"{part}.grows_per_s", "bytes", "how fast that grew at the stall's end", "s")
+    yield Quantity(f"{part}.kept", "bytes", "of all, what was left when it had settled")
+
+
 _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.number", "count", "the number by which limits name it"),
     Quantity("events.*.at_s", "s", "when it was, since the run's start"),
@@ -347,6 +357,17 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.gone", "count", "of the silent ones, gone for good"),
     Quantity("events.*.returned", "count", "of the silent ones, heard again"),
     Quantity("events.*.closed", "count", "of these, ended by the server meanwhile"),
+    Quantity("events.*.stalled", "count", "connections that it had read nothing"),
+    Quantity("events.*.resumed", "count", "of these, read again at its end"),
+    Quantity("events.*.closes.*", "count", "of the others, ended by the server for this cause"),
+    Quantity("events.*.closed_after.first_s", "s", "after how long it ended the first of them"),
+    Quantity("events.*.closed_after.p50_s", "s", "after how long it ended half of them"),
+    Quantity("events.*.closed_after.last_s", "s", "after how long it ended the last of them"),
+    Quantity("events.*.closed_after.unseen", "count", "of these, seen when they read again"),
+    Quantity("events.*.waited_bytes", "bytes", "what waited for those that stalled"),
+    Quantity("events.*.segment_bytes", "bytes", "the largest TCP segments to those that stalled"),
+    *_slow_readers("events.*.slow_readers.user", "the server's memory"),
+    *_slow_readers("events.*.slow_readers.kernel", "the memory of the server's sockets"),
     Quantity("events.*.listen_overflows", "count", "listen overflows of the client's host"),
     Quantity("events.*.segments_sent_again", "count", "segments that asyncli sent again"),
 )

@@ -95,7 +95,7 @@ class Gap(msgspec.Struct):
 
 
 #: What was done: a note by the user (``asyncli mark``), or an event of the plan.
-EventKind = Literal["mark", "run", "drop", "storm", "vanish", "churn"]
+EventKind = Literal["mark", "run", "drop", "storm", "vanish", "stall", "churn"]
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -334,6 +334,19 @@ class EventCounts(msgspec.Struct):
     ended_again: Count = 0
     #: Those who were not to be back yet when the drain began.
     waiting: Count = 0
+    #: Connections that read nothing for a time; of these, those that read again at its end.
+    stalled: Count = 0
+    resumed: Count = 0
+    #: Why the server ended others of these -> how many (they are in ``closed`` too); how long after
+    #: the event that was seen (ms), and how many ends were behind what waited to be read.
+    closes: dict[str, Count] = msgspec.field(default_factory=dict)
+    closed_ms: Histogram = msgspec.field(default_factory=Histogram)
+    closed_unseen: Count = 0
+    #: Bytes that waited for those that stalled and were read afterwards, until they were back.
+    waited_bytes: Count = 0
+    #: Of those that stalled: the largest TCP segments of their connections (bytes; 0: no TCP) ->
+    #: how many.
+    segments: dict[int, Count] = msgspec.field(default_factory=dict)
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0

@@ -263,7 +263,7 @@ class Run(msgspec.Struct, dict=True):
         for t_s, tick in self.ticks:
             for number in tick.events.keys() - {CHURN}:
                 began_s.setdefault(number, t_s - TICK_S)
-                last_s[number] = t_s
+                last_s[number] = max(t_s, began_s[number] + self._least_length_s(number))
         windows = {}
         for number in sorted(last_s, key=lambda number: began_s[number]):
             start_s = began_s[number]
@@ -271,6 +271,15 @@ class Run(msgspec.Struct, dict=True):
             end_s = min(last_s[number] + EVENT_SETTLES_S, self.stop_s, *later_s)
             windows[number] = Gap(start_s, max(start_s, end_s))
         return windows
+
+    def _least_length_s(self, number: int) -> float:
+        """How long an event lasts at least (s)."""
+        planned = self.plan.event_numbered(number)
+        if planned is None:
+            return 0.0
+        if planned.do == "stall" and planned.for_s is None:
+            return math.inf
+        return planned.for_s or 0.0
 
     @cached_property
     def disturbances(self) -> list[Gap]:

@@ -8,6 +8,7 @@ at their use.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -15,8 +16,9 @@ import msgspec
 
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, share, sources_wanted, workers_needed
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import FAR, Check
-from asyncli.model.units import format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.preflight.demand import STALL_S, beats_per_s, ends
 from asyncli.preflight.host_limits import NO_LIMIT, Limits
 from asyncli.preflight.limit import Verdict, limit, round_up
@@ -26,7 +28,15 @@ from asyncli.preflight.sources import HALF, WIDEST, client_port_remedy
 
 # Our processes beside the workers: session, host, and the collector's few.
 _OTHER_PROCESSES = 8
-_TCP_CODES = ("ports", "time_wait", "event_ports", "syn_backlog", "conntrack", "tcp_mem")
+_TCP_CODES = (
+    "ports",
+    "time_wait",
+    "event_ports",
+    "syn_backlog",
+    "conntrack",
+    "tcp_mem",
+    "stall_memory",
+)
 
 
 def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
@@ -341,6 +351,61 @@ def _tcp_mem(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     )
 
 
+# Packets take up to twice the memory of what is in them.
+_UNREAD_BYTES = 2 * UNREAD_BYTES
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _stall_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
+    """The kernel's memory for what clients that stall do not read: with none left it ends
+    connections of anybody's (TCPAbortOnMemory).
+    """
+    stalled = round(plan.connections * _most_stalled(plan))
+    if not stalled:
+        return
+    of_each = _UNREAD_BYTES
+    detail = f"{format_count(stalled)} stall at once, {format_bytes(_UNREAD_BYTES)} unread for each"
+    if spread.local and limits.tcp_wmem_bytes is not None:
+        _, _, send_buffer = limits.tcp_wmem_bytes
+        of_each += send_buffer
+        detail += f" and up to {format_bytes(send_buffer)} of the server's send buffers (tcp_wmem)"
+    need = (limits.tcp_used_pages or 0) + math.ceil(stalled * of_each / _PAGE_BYTES)
+    low, pressure, high = limits.tcp_mem_pages or (0, 0, None)
+    pages = f"{low} {max(pressure, need)} {2 * need}"
+    yield limit(
+        "stall_memory",
+        "TCP memory for connections that stall (net.ipv4.tcp_mem)",
+        "pages",
+        high,
+        need,
+        short="warn",
+        source="/proc/sys/net/ipv4/tcp_mem",
+        detail=detail,
+        remedy=f'have fewer stall, or {limits.sudo}sysctl -w net.ipv4.tcp_mem="{pages}"',
+    )
+
+
+def _most_stalled(plan: Plan) -> float:
+    """The greatest share of the connections that stall at one instant; of all stalls, where the
+    hold's length is not known yet.
+    """
+    spans = []
+    for event in plan.planned_events:
+        if event.do != "stall":
+            continue
+        is_known = event.at_share is None or plan.hold_s is not None
+        start_s = event.after_s(plan.hold_s) if is_known else 0.0
+        lasts_s = math.inf
+        if is_known and event.for_s is not None:
+            lasts_s = event.for_s
+        spans.append((start_s, start_s + lasts_s, event.share))
+    greatest = 0.0
+    for instant_s, _, _ in spans:
+        at_once = [share for start_s, end_s, share in spans if start_s <= instant_s < end_s]
+        greatest = max(greatest, sum(at_once))
+    return min(1.0, greatest)
+
+
 def _epoll(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have = limits.epoll_watches
     need = plan.connections * ends(spread)
@@ -405,6 +470,7 @@ _CHECKS = (
     _queues,
     _conntrack,
     _tcp_mem,
+    _stall_memory,
     _epoll,
     _processes,
     rates,

@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     conntrack_max: int | None = None
     #: net.ipv4.tcp_mem in pages: (low, pressure, high).
     tcp_mem_pages: tuple[int, int, int] | None = None
+    #: net.ipv4.tcp_wmem in bytes: (least, at first, most) of a socket's send buffer.
+    tcp_wmem_bytes: tuple[int, int, int] | None = None
     page_bytes: int = mmap.PAGESIZE
     epoll_watches: int | None = None
     memory_total: int | None = None
@@ -140,6 +142,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
         conntrack_count=_number(sys / "net/netfilter/nf_conntrack_count"),
         conntrack_max=_number(sys / "net/netfilter/nf_conntrack_max"),
         tcp_mem_pages=_triple(sys / "net/ipv4/tcp_mem"),
+        tcp_wmem_bytes=_triple(sys / "net/ipv4/tcp_wmem"),
         epoll_watches=_number(sys / "fs/epoll/max_user_watches"),
         memory_total=_kibibytes(meminfo.get("MemTotal")),
         memory_available=_kibibytes(meminfo.get("MemAvailable")),

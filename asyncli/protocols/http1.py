@@ -339,7 +339,7 @@ class Http1(Protocol):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         return self._requests[target](row)
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         if not awaiting:
             if self._announced and data and not data.startswith(_HTTP):
                 raise ProtocolError(BODY_OF_HEAD)
@@ -354,9 +354,35 @@ class Http1(Protocol):
         if event is None:
             self.partial[row] = scanner
         elif scanner.rest:
-            error = ProtocolError(self._excess(scanner.rest))
-            error.answer = event
-            raise error
+            return self._with_further(row, event, scanner.rest, awaiting)
+        return event
+
+    def _with_further(self, row: int, first: Event, rest: bytes, awaiting: int) -> Event:
+        """The meaning of several answers in one read, of which so many are awaited. ``rest``: the
+        bytes after the ``first``. Raises :class:`ProtocolError` for bytes that nothing asked for.
+        """
+        event = msgspec.structs.replace(first, own=True)
+        while rest and event.keep_alive and event.answers < awaiting:
+            scanner = Scanner(self._method)
+            try:
+                following = scanner.feed(rest)
+            except ProtocolError as error:
+                error.answer = event
+                raise
+            if following is None:
+                self.partial[row] = scanner
+                return event
+            event = msgspec.structs.replace(
+                following,
+                body_bytes=event.body_bytes + following.body_bytes,
+                own=True,
+                answers=event.answers + 1,
+            )
+            rest = scanner.rest
+        if rest:
+            excess = ProtocolError(self._excess(rest))
+            excess.answer = event
+            raise excess
         return event
 
     def _excess(self, rest: bytes) -> str:

@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 _NONE = array("I")
 
 
+def _of_all(event: Event | None, awaiting: int) -> Event | None:
+    """The meaning of a read on which so many PINGs are unanswered: the acknowledgement of the last
+    one follows those of all others.
+    """
+    if event is None or event.kind != ANSWER:
+        return event
+    return msgspec.structs.replace(event, own=True, answers=awaiting)
+
+
 class Http2(Protocol):
     """Heartbeats by PING, or by the HEADs in ``settings.heads``, one for each URL of the plan.
     ``settings.gets``: likewise, the GETs of which each row holds ``settings.streams`` open.
@@ -86,6 +95,7 @@ class Http2(Protocol):
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open, self._draining = 0, dict[str, int](), 0, 0
         self._needed = streams_needed(self._held, bool(self._heads))
+        self.answers_further = not self._heads
         # By row, how many streams at once the server allows, if these are too few.
         self._allowed: dict[int, int] = {}
         # Rows whose last heartbeat is a PING in place of a HEAD.
@@ -122,6 +132,12 @@ class Http2(Protocol):
         self._streams[row] = stream = stream + 2 if stream else 1
         return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)
 
+    def further_heartbeat(self, row: int, target: int) -> bytes:
+        """Beside a HEAD a PING that answers none: an acknowledgement of it means nothing."""
+        if not self._heads:
+            return self.heartbeat_for(row, target)
+        return self._questions[0]
+
     def _may_ask(self, row: int) -> bool:
         """Whether the server allows the stream of a HEAD beside those that the row holds."""
         allowed = self._allowed.get(row)
@@ -135,7 +151,7 @@ class Http2(Protocol):
         self._nonces.add_row(row)
         return self._questions[self._nonces.take(row)]
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         frames = self.partial.pop(row, None)
         if not data:
             return frames.farewell() if frames is not None else None
@@ -150,7 +166,7 @@ class Http2(Protocol):
         before, frames = frames, frames or self._reader(row)
         nonce = self._nonces.text(row) if awaiting and row < len(self._nonces.owed) else b""
         try:
-            frames.feed(data, stream, awaiting, nonce)
+            frames.feed(data, stream, awaiting > 0, nonce)
         except ProtocolError as error:
             error.answer = frames.answer()
             raise
@@ -172,6 +188,8 @@ class Http2(Protocol):
             and event.kind == ANSWER
         ):
             self._known, self._status = (data[:5], data[9:]), event.status
+        if awaiting > 1:
+            event = _of_all(event, awaiting)
         granted = event is not None and event.kind == ESTABLISHED
         if self._held and (granted or (frames.lost and not frames.shakes)):
             self._count(row, frames, granted)

@@ -7,7 +7,8 @@ message.
 
 - The engine compares each read with the last whole answer first: equal bytes never reach the
 protocol. So a protocol makes its
-  answers equal if it can (one ping payload for all rows), and expects one answer at a time.
+  answers equal if it can (one ping payload for all rows), and expects one answer at a time, but of
+  a row that has not read for a time.
 - That last answer came whole in one read, without a reply, on a row without a partial message.
 - An answer proves that this question was read. Where the peer echoes, each heartbeat carries a
 nonce that the answer must
@@ -47,7 +48,7 @@ class Event(msgspec.Struct, frozen=True):
     messages. ``rest``: with ESTABLISHED the bytes after it, with CLOSING the peer's reason, with
     ANSWER a version that ends it. ``own``: with ANSWER, equal bytes differ by row or time. ``end``:
     with ANSWER, how the connection ends after it in the same read: the peer closes, or breaks the
-    protocol.
+    protocol. ``answers``: with ANSWER, how many unanswered heartbeats it answers.
     """
 
     status: int
@@ -59,6 +60,7 @@ class Event(msgspec.Struct, frozen=True):
     rest: bytes = b""
     own: bool = False
     end: Event | ProtocolError | None = None
+    answers: int = 1
 
 
 class Protocol:
@@ -81,6 +83,10 @@ class Protocol:
     #: them before the row is held; None: there is no handshake. Until ESTABLISHED the row is in
     #: ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
+    #: Whether the answer to the last of several unanswered heartbeats answers those before it.
+    last_answers_all = False
+    #: Whether :meth:`further_heartbeat` is answered as a heartbeat is.
+    answers_further = True
     #: None: rows send heartbeats. Else they listen, and a connection is dead after this long a
     #: silence.
     silence_s: float | None = None
@@ -96,9 +102,16 @@ class Protocol:
         """
         raise NotImplementedError
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def further_heartbeat(self, row: int, target: int) -> bytes:
+        """What a row sends in place of a heartbeat while another one is unanswered, because it does
+        not read.
+        """
+        return self.heartbeat or self.heartbeat_for(row, target)
+
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         """The meaning of a read, where b"" is the end of the stream; None: nothing yet.
-        ``awaiting``: a heartbeat is unanswered. Raises :class:`ProtocolError`.
+        ``awaiting``: how many heartbeats are unanswered: more than one only of a row that has not
+        read for a time. Raises :class:`ProtocolError`.
         """
         raise NotImplementedError
 

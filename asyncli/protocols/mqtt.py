@@ -113,7 +113,7 @@ class Mqtt(Protocol):
             b"".join([self._head, *(_text(text(row)) for text in (self._client_id, *self._login))]),
         )
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         packets = self.partial.pop(row, None)
         if not data:
             return None
@@ -158,7 +158,7 @@ class _Packets:
     def __init__(self, settings: MqttSettings, subscribe: bytes = b"", awaits: int = 0) -> None:
         self._settings, self._five, self._subscribe = settings, settings.version == "5", subscribe
         self.awaits = awaits  # what the handshake waits for; 0: it is over
-        self.answered = False  # in the last read
+        self.answered = 0  # heartbeats, in the last read
         self._buffer, self._needed = (
             bytearray(),
             0,
@@ -171,13 +171,13 @@ class _Packets:
     def in_message(self) -> bool:
         return bool(self.awaits or self._left or self._buffer)
 
-    def feed(self, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, data: bytes, awaiting: int) -> Event | None:
         """The meaning of a read; None: no whole packet. Raises :class:`ProtocolError`."""
         self._messages, self._body_bytes, self._reply, self.answered, self._awaiting = (
             0,
             0,
             b"",
-            False,
+            0,
             awaiting,
         )
         self._reason, shaking, at = -1, bool(self.awaits), 0
@@ -200,6 +200,8 @@ class _Packets:
                 return Event(
                     0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:]
                 )
+        if self.answered > 1:
+            return self._several_answers()
         if self._messages or self._body_bytes or self._reply:
             return Event(
                 0,
@@ -211,6 +213,18 @@ class _Packets:
             )
         return _ANSWER if self.answered else None
 
+    def _several_answers(self) -> Event:
+        """Of a row that has not read for a time."""
+        return Event(
+            0,
+            True,
+            self._body_bytes,
+            reply=self._reply,
+            messages=self._messages,
+            own=True,
+            answers=self.answered,
+        )
+
     def _farewell(self) -> Event:
         """A DISCONNECT was read, perhaps after the heartbeat's answer."""
         if not self.answered:
@@ -218,7 +232,14 @@ class _Packets:
                 self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why
             )
         closing = Event(self._reason, False, kind=CLOSING, rest=self._why)
-        return Event(0, False, self._body_bytes, messages=self._messages, end=closing)
+        return Event(
+            0,
+            False,
+            self._body_bytes,
+            messages=self._messages,
+            end=closing,
+            answers=self.answered,
+        )
 
     def _packet(self, data: bytes, at: int) -> int:
         """Read a packet; returns its end, or where a publication's payload begins."""
@@ -250,7 +271,8 @@ class _Packets:
                 raise ProtocolError(
                     "PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ"
                 )
-            self._awaiting, self.answered = False, True
+            self._awaiting -= 1
+            self.answered += 1
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
             granted = self._properties(kind, body[1:], OF_DISCONNECT)

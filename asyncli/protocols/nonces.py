@@ -39,6 +39,8 @@ class Nonces:
         number = self.owed[row] = (self.owed[row] + 1) % COUNT
         return number
 
-    def text(self, row: int) -> bytes:
-        """The nonce that the answer to the row's last heartbeat must return."""
-        return self.texts[self.owed[row]]
+    def text(self, row: int, before: int = 0) -> bytes:
+        """The nonce that the answer to the row's last heartbeat must return, or to one so many
+        ``before`` it.
+        """
+        return self.texts[(self.owed[row] - before) % COUNT]

@@ -70,7 +70,7 @@ class Stream(Protocol):
             b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n"
         )
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         reader = self.partial.pop(row, None)
         if not data:
             return None

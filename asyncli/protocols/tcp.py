@@ -43,6 +43,7 @@ class Tcp(Protocol):
         # other kinds are counted.
         self._unreported, self._first = settings.expect == "any", b""
         self._kinds = AnswerKinds() if settings.expect == "any" else None
+        self._takes_any = settings.expect == "any"
         # What is awaited, and the bytes so far.
         self.partial: dict[int, tuple[Expected, bytes]] = {}
 
@@ -58,18 +59,20 @@ class Tcp(Protocol):
             self._nonces.take(row)
         return self._send(row)
 
-    def _answer_to(self, row: int) -> Expected:
-        """The expected answer to the row's last heartbeat."""
+    def _answer_to(self, row: int, awaiting: int) -> Expected:
+        """The expected answer to the first of a row's heartbeats of which ``awaiting`` are
+        unanswered.
+        """
         if not self._repeats or row >= len(self._nonces.owed):
             return self._answer
-        nonce = self._nonces.text(row).hex().encode()
+        nonce = self._nonces.text(row, before=max(0, awaiting - 1)).hex().encode()
         return Expected(exact=self._answer.exact.replace(NONCE_FIELD.encode(), nonce))
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         if row in self.partial:
             expected, received = self.partial.pop(row)
         else:
-            expected, received = self._answer_to(row), b""
+            expected, received = self._answer_to(row, awaiting), b""
         if not data:
             return None
         greeting = expected is self._greeting
@@ -90,6 +93,14 @@ class Tcp(Protocol):
                 self._kinds.begin(received)
         if greeting:
             return Event(0, True, kind=ESTABLISHED)
+        return self._answers_in(row, expected, received, end, awaiting)
+
+    def _answers_in(
+        self, row: int, expected: Expected, received: bytes, end: int, awaiting: int
+    ) -> Event:
+        """The meaning of bytes in which the first expected answer ends at ``end``."""
+        if awaiting > 1:
+            return self._several_answers(row, received, end, awaiting)
         # Those of another kind are not taken for the usual answer, so that each comes here and is
         # counted.
         kinds = self._kinds
@@ -101,6 +112,30 @@ class Tcp(Protocol):
         if expected.exact:
             self._note_unasked(expected, received[end:], event)
         return event
+
+    def _several_answers(self, row: int, received: bytes, end: int, awaiting: int) -> Event:
+        """The answers in the bytes of a row that has not read for a time, the first of which ends
+        at ``end``. Any bytes answer all, if any are right.
+        """
+        if self._takes_any:
+            return Event(0, True, kind=ANSWER, own=True, answers=awaiting)
+        answers = 1
+        while answers < awaiting:
+            expected = self._answer_to(row, awaiting - answers)
+            rest = received[end:]
+            try:
+                further = expected.end_in(rest) if rest else None
+            except ValueError as error:
+                broken = ProtocolError(str(error))
+                broken.answer = Event(0, True, kind=ANSWER, own=True, answers=answers)
+                raise broken from None
+            if further is None:
+                if rest:
+                    self.partial[row] = (expected, rest)
+                break
+            end += further
+            answers += 1
+        return Event(0, True, kind=ANSWER, own=True, answers=answers)
 
     def _note_unasked(self, expected: Expected, data: bytes, answer: Event | None = None) -> None:
         """Handle bytes that nothing asked for, perhaps after ``answer`` in the same read. Raises

@@ -15,6 +15,8 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from asyncli.model.protocol_table import NOT_OFFERED
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
@@ -84,6 +86,7 @@ class WebSocket(Protocol):
         )
         if not self._speaks:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
+            self.last_answers_all = True
         self._words = [int.from_bytes(text) for text in self._nonces.texts]
         self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
         self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))
@@ -115,7 +118,7 @@ class WebSocket(Protocol):
             self._nonces.take(row)
         return self._message(row)
 
-    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+    def feed(self, row: int, data: bytes, awaiting: int) -> Event | None:
         reader = self.partial.pop(row, None)
         if not data:
             return None
@@ -139,10 +142,22 @@ class WebSocket(Protocol):
             raise
         if frames.in_message:
             self.partial[row] = frames
-        event = frames.event(awaiting, self._entropy)
+        event = frames.event(awaiting > 0, self._entropy)
+        if awaiting > 1:
+            return self._late(event, frames.answers, awaiting)
         if self._speaks and frames.answers:
             self._unasked += frames.answers - awaiting
         return event
+
+    def _late(self, event: Event | None, answers: int, awaiting: int) -> Event | None:
+        """The meaning of a read of a row that has not read for a time. The pong to the last ping
+        answers all before it (section 5.5.3), as does an echo with its own number.
+        """
+        if event is None or event.kind != ANSWER:
+            return event
+        if self._speaks and not self._message.numbered:
+            awaiting = min(awaiting, answers)
+        return msgspec.structs.replace(event, own=True, answers=awaiting)
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         counts.unasked, self._unasked = self._unasked, 0

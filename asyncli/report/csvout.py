@@ -61,6 +61,16 @@ _OF_DONE_EVENT = {
     "server_after": "when it had settled",
     "server_cpu_s": "the server's CPU time meanwhile, in seconds",
 }
+_OF_STALL = {
+    "stalled": "connections that it had read nothing",
+    "closed": "of these, ended by the server",
+    "segment_bytes": "the largest TCP segments to them",
+    "waited_bytes": "what waited for them and was read afterwards",
+    "slow_reader_user": "what each cost the server's memory, in bytes",
+    "slow_reader_user_measured": "1: that is the cost; 0: a bound, or unknown",
+    "slow_reader_kernel": "what each cost its kernel for sockets, in bytes",
+    "slow_reader_kernel_measured": "1: that is the cost; 0: a bound, or unknown",
+}
 #: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": _tick_meanings(),
@@ -92,6 +102,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "phase": "the phase at that time",
         "text": "what the plan or the user says",
         **_OF_DONE_EVENT,
+        **_OF_STALL,
     },
     "findings": {
         **_RUN_ID,
@@ -230,7 +241,7 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
         back = event.back
         server = event.server
         if back is msgspec.UNSET or server is msgspec.UNSET:
-            yield [*row, *[None] * len(_OF_DONE_EVENT)]
+            yield [*row, *[None] * (len(_OF_DONE_EVENT) + len(_OF_STALL))]
             continue
         counts = [event.chosen, event.absent, event.ended, event.not_back, event.attempts]
         failed = sum(known(event.failures).values())
@@ -239,7 +250,25 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
         yield [
             *(row + [known(count) for count in counts]),
             *(failed, known(event.phantoms), *times, *memory, server.cpu_s),
+            *_stall_cells(event),
         ]
+
+
+def _stall_cells(event: EventPart) -> list[Cell]:
+    """What is known only of those that stall."""
+    readers = event.slow_readers
+    if readers is msgspec.UNSET:
+        return [None] * len(_OF_STALL)
+    return [
+        known(event.stalled),
+        known(event.closed),
+        known(event.segment_bytes),
+        known(event.waited_bytes),
+        readers.user.per_connection,
+        float(readers.user.status == "measured"),
+        readers.kernel.per_connection,
+        float(readers.kernel.status == "measured"),
+    ]
 
 
 def finding_rows(findings: Iterable[Finding]) -> Iterator[list[Cell]]:

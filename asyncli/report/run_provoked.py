@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.provoked import Noticed
+from asyncli.analysis.provoked import Closed, Noticed
+from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -27,6 +28,8 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
             blocks.append(_headed(title, _done(event)))
+        if event.slow_readers is not msgspec.UNSET:
+            blocks.append(doc.Paragraph(_slow_readers(event.slow_readers)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
         blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
@@ -65,12 +68,94 @@ def _ending(event: EventPart) -> str:
 
 def _done(event: EventPart) -> str:
     """What was done, and to how many."""
+    if event.stalled is not msgspec.UNSET:
+        return _stalled(event)
     ended = format_many(known(event.ended), "connection")
     text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
     if event.absent:
         absent = format_count(known(event.absent))
         text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
     return text
+
+
+def _stalled(event: EventPart) -> str:
+    """How many read nothing, for how long, and over which segments."""
+    stalled = format_many(known(event.stalled), "connection")
+    lasted = "until the drain"
+    if isinstance(event.for_s, float):
+        lasted = f"for {format_duration(event.for_s)}"
+    text = f"{event.text} at {event.at_s:,.1f} s: {stalled} read nothing {lasted}"
+    if isinstance(event.segment_bytes, int):
+        text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
+    if event.absent:
+        absent = format_count(known(event.absent))
+        text += (
+            f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected, or "
+            "in another event"
+        )
+    return text
+
+
+#: What is said of a slow reader's cost in one memory, by how well it is known.
+_COSTS = {
+    "measured": "{amount} of {whose} for each ({total} in all)",
+    "at_most": "at most {amount} of {whose} for each ({total} in all)",
+    "estimated": "about {amount} of {whose} for each ({total} in all)",
+    "at_least": "at least {amount} of {whose} for each ({total} in all)",
+}
+_REASONS = {
+    "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
+    "not_read": "it was not read",
+    "noise": "its other changes hide it",
+    "grows": "it grew by {grows} a second for each at the end",
+    "few_readings": "it was read too seldom to tell whether it still grew",
+    "ended": "the server ended some of them before",
+    "host_wide": "by all TCP memory of its host, other programs' included",
+}
+
+
+def _slow_readers(costs: SlowReaders) -> str:
+    """What slow readers cost the server while they stalled."""
+    user = _cost(costs.user, "the server's memory")
+    kernel = _cost(costs.kernel, "its kernel's for sockets")
+    if costs.user.why == costs.kernel.why == "nothing_waited":
+        return f"what a slow reader costs is not known: {_REASONS['nothing_waited']}"
+    return f"a slow reader cost {user}; {kernel}"
+
+
+def _cost(cost: SlowReaderCost, whose: str) -> str:
+    reason = ""
+    if cost.why is not msgspec.UNSET:
+        grows = format_bytes(cost.grows_per_s or 0.0)
+        reason = f": {_REASONS[cost.why].format(grows=grows)}"
+    if cost.per_connection is None or cost.total is None:
+        return f"an unknown share of {whose}{reason}"
+    of_each = format_bytes(cost.per_connection)
+    if cost.status == "measured" and cost.error:
+        of_each = f"{of_each} ± {format_bytes(cost.error)}"
+    text = _COSTS[cost.status].format(amount=of_each, whose=whose, total=format_bytes(cost.total))
+    return f"{text}{reason}"
+
+
+def _closed(event: EventPart) -> str:
+    """How many the server ended meanwhile; of those that stalled, how and when too."""
+    if event.stalled is msgspec.UNSET:
+        return f"the server had ended {format_count(known(event.closed))} meanwhile"
+    causes = ", ".join(f"{format_count(count)} {cause}" for cause, count in _closes(event))
+    text = f"the server ended {format_count(known(event.closed))} of them ({causes})"
+    closed = event.closed_after
+    if not isinstance(closed, Closed) or closed.first_s is None or closed.last_s is None:
+        return f"{text}, which was seen when they read again"
+    text += f" after {format_duration(closed.first_s)}"
+    if closed.last_s - closed.first_s >= 1:
+        text += f" to {format_duration(closed.last_s)}"
+    if closed.unseen:
+        text += f", {format_count(closed.unseen)} seen only when they read again"
+    return text
+
+
+def _closes(event: EventPart) -> list[tuple[str, int]]:
+    return sorted(known(event.closes).items(), key=lambda item: -item[1])
 
 
 def _fate(event: EventPart) -> str:
@@ -120,7 +205,7 @@ def _comeback(event: EventPart) -> str:
     assert back is not msgspec.UNSET
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    came = known(event.ended) - known(event.ended_again) - known(event.not_back)
+    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
     came -= known(event.waiting)
     if times:
         parts = [f"back after {', '.join(times)}"]
@@ -128,10 +213,10 @@ def _comeback(event: EventPart) -> str:
         parts = [f"{format_count(came)} were back"]
     else:
         parts = ["none was back"]
-    if event.then is not msgspec.UNSET and times:
+    if (event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET) and times:
         parts[0] += " from then on"
     if event.closed:
-        parts.append(f"the server had ended {format_count(known(event.closed))} meanwhile")
+        parts.append(_closed(event))
     if event.ended_again:
         again = format_count(known(event.ended_again))
         parts.append(f"{again} were ended by another event before they were back")
@@ -142,6 +227,13 @@ def _comeback(event: EventPart) -> str:
         parts.append(f"{format_count(known(event.not_back))} were not back")
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _concerned(event: EventPart) -> int:
+    """How many connections it ended, silenced or had stall."""
+    if event.stalled is msgspec.UNSET:
+        return known(event.ended)
+    return known(event.ended) + event.stalled
 
 
 def _attempts(event: EventPart) -> str:
@@ -178,7 +270,7 @@ def _price(event: EventPart) -> str:
     if kept is None:
         parts.append("what it kept is not known: it had no time to settle")
     else:
-        of_each = kept / max(1, known(event.ended))
+        of_each = kept / max(1, _concerned(event))
         parts.append(
             f"{format_bytes(kept)} not given back ({format_bytes(of_each)} for each connection)"
         )

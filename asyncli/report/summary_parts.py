@@ -14,10 +14,18 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.provoked import Back, EventLatency, Noticed, Provoked, ServerPrice
+from asyncli.analysis.provoked import (
+    Back,
+    Closed,
+    EventLatency,
+    Noticed,
+    Provoked,
+    ServerPrice,
+)
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost
+from asyncli.analysis.slow_readers import SlowReaders
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
 from asyncli.model.planned_events import PlannedEvent
@@ -287,6 +295,16 @@ class EventPart(msgspec.Struct):
     waiting: int | msgspec.UnsetType = msgspec.UNSET
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that stall: how many, who read again at its end, why the server ended others and
+    #: when, the bytes that waited for them, and the largest segments of TCP with which the server
+    #: sent (null: no TCP). ``slow_readers``: what they cost it meanwhile.
+    stalled: int | msgspec.UnsetType = msgspec.UNSET
+    resumed: int | msgspec.UnsetType = msgspec.UNSET
+    closes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    closed_after: Closed | msgspec.UnsetType = msgspec.UNSET
+    waited_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    segment_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    slow_readers: SlowReaders | msgspec.UnsetType = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
     segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -313,6 +331,9 @@ class EventPart(msgspec.Struct):
             part.share = planned.share
             part.for_s = planned.for_s
             part.then = planned.then
+        elif planned.do == "stall":
+            part.share = planned.share
+            part.for_s = planned.for_s
         else:
             part.share = planned.share
             part.how = planned.how
@@ -338,9 +359,28 @@ class EventPart(msgspec.Struct):
             part.gone = done.counts.gone
             part.returned = done.counts.returned
             part.closed = done.counts.closed
+        if planned.do == "stall":
+            part._add_stall(done)
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_stall(self, done: Provoked) -> None:
+        """What is known only of those that stall."""
+        counts = done.counts
+        self.stalled = counts.stalled
+        self.resumed = counts.resumed
+        self.closed = counts.closed
+        self.closes = counts.closes
+        self.waited_bytes = counts.waited_bytes
+        # That of most of them; 0: no TCP.
+        self.segment_bytes = (
+            max(counts.segments, key=counts.segments.__getitem__, default=0) or None
+        )
+        if done.closed is not None:
+            self.closed_after = done.closed
+        if done.slow_readers is not None:
+            self.slow_readers = done.slow_readers
 
 
 class Summary(msgspec.Struct):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import socket
+import sys
+import termios
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -40,4 +44,23 @@ def test_sockets_are_counted_at_any_number_of_ports(listeners: list[socket.socke
         assert len(client_inodes(ports)) == len(ports)
     assert len(listening_sockets(ports)) == len(ports)
     assert listening_sockets([]) == {}
-    assert server_sockets([]) == (0, 0, 0, 0)
+    assert server_sockets([]) == (0, 0, 0, 0, 0)
+
+
+def test_what_a_client_does_not_read_is_memory_of_the_server_s_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        port = listener.getsockname()[1]
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.setblocking(False)
+            assert server_sockets([port], with_memory=True).memory == 0
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += accepted.send(bytes(65_536))
+            received = fcntl.ioctl(client, termios.FIONREAD, bytes(4))
+            waits = sent - int.from_bytes(received, sys.byteorder)
+            queued = server_sockets([port], with_memory=True).memory
+            # Its packets take some more than what is in them, and at most twice as much.
+            assert waits <= queued <= 2 * waits + 65_536
+            assert server_sockets([port]).memory == 0

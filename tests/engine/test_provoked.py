@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncli.core.adding import added_up
+from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
@@ -244,3 +245,167 @@ def test_who_is_to_come_back_after_the_hold_is_waited_for() -> None:
     ticks = list(simulate(shard(events=[("58s", "drop 30%")], reconnect="fixed:5s"), SimServer(), 60.0))
     event = added_up(*ticks).events[1]
     assert (event.ended, event.waiting, event.back_ms.count) == (601, 601, 0)
+
+
+def stalled_for(server: SimServer, words: str = "stall 30% for 30s", net: SimNet | None = None, reconnect: str = "now", **values: Any) -> Tick:
+    return whole_of(shard(events=[("10s", words)], reconnect=reconnect, **values), server, net)
+
+
+def test_who_stalls_is_held_and_answered_late() -> None:
+    """They go on sending heartbeats, of which none is a miss, and read all answers in the end."""
+    ticks = list(simulate(shard(events=[("10s", "stall 30% for 30s")], keepalive=4), SimServer(), 60.0))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    assert (whole.lost, whole.failed, whole.opened, whole.reopened, whole.beats_failed) == (0, 0, 2_003, 0, 0)
+    assert {tick.held for tick in ticks[5:60]} == {2_003}
+    assert whole.sent == whole.answered
+    assert (event.chosen, event.absent, event.ended, event.stalled, event.resumed) == (601, 0, 0, 601, 601)
+    assert (event.closed, event.closes, event.asked, event.back_ms.count) == (0, {}, 0, 601)
+    # From the end of the stall.
+    assert event.back_ms.greatest < 200
+    # Each sent one after 1 to 2 s.
+    answer = len(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    assert 18 * 601 * answer < event.waited_bytes < 23 * 601 * answer
+    # The others', in the seconds of the stall, and theirs after it.
+    assert sum(tick.answered for tick in ticks[14:38]) == pytest.approx(0.7 * sum(tick.answered for tick in ticks[44:60]) * 24 / 16, rel=0.1)
+
+
+def test_only_those_who_are_to_stall_have_the_segments_of_a_network() -> None:
+    server = SimServer()
+    net = SimNet(server)
+    limited: list[bool] = []
+    connect = net.connect
+
+    def connect_noted(destination: int, source: int) -> int:
+        handle = connect(destination, source)
+        limited.append(net.segment_bytes(handle) == 1448)
+        return handle
+
+    net.connect = connect_noted  # type: ignore[method-assign]
+    event = stalled_for(server, net=net).events[1]
+    assert (len(limited), sum(limited), event.segments) == (2_003, 601, {1448: 601})
+
+
+def test_who_stalls_to_the_end_reads_in_the_drain() -> None:
+    ticks = list(simulate(shard(events=[("10s", "stall 30%")], keepalive=4), SimServer(), 60.0))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    assert (whole.lost, whole.sent - whole.answered, whole.beats_failed, event.stalled, event.resumed) == (0, 0, 0, 601, 601)
+    assert event.back_ms.count == 601
+    assert max(tick.held_at_drain for tick in ticks) == 2_003
+
+
+def test_whom_the_server_ends_while_it_stalls_is_no_loss() -> None:
+    """How and when is told, to the second; they come back, and read from then on."""
+    whole = stalled_for(SimServer(resets_all_at_s=22.0), reconnect="fixed:1s")
+    event = whole.events[1]
+    assert (event.closed, event.closes, event.closed_unseen, event.resumed) == (601, {"reset": 601}, 0, 0)
+    assert event.closed_ms.count == 601
+    # The ramp's last batch is due 2.002 s after the start.
+    assert 9_900 < event.closed_ms.least <= event.closed_ms.greatest < 10_100
+    assert (event.opened, event.back_ms.count) == (601, 601)
+    assert 990 < event.back_ms.least <= event.back_ms.greatest < 1_300
+    # Those that did not stall were lost.
+    assert whole.lost == whole.reopened == 2_003 - 601
+    assert whole.sent == whole.answered + event.asked + whole.beats_failed
+
+
+def test_the_end_of_the_stream_is_seen_while_nothing_is_read() -> None:
+    """Though answers wait before it, which count: the server ends each with its fifth."""
+    whole = stalled_for(SimServer(most_requests=5), keepalive=8)
+    event = whole.events[1]
+    assert event.closed == 601
+    assert set(event.closes) == {"closed_announced"}
+    assert event.closed_ms.count == 601
+    assert event.back_ms.count == 601
+    assert whole.sent == whole.answered + event.asked + whole.beats_failed
+
+
+class _Silent(SimNet):
+    """Answers nothing from an instant on."""
+
+    def _serve(self, handle: int, connection: Any, close: bool) -> None:
+        if self.now < 20.0:
+            super()._serve(handle, connection, close)
+
+
+def test_who_reads_again_and_hears_nothing_is_not_waited_for_for_ever() -> None:
+    server = SimServer()
+    whole = stalled_for(server, "stall 30% for 20s", _Silent(server), keepalive=4, timeout="3s", hold=50)
+    event = whole.events[1]
+    assert event.closes == {"heartbeat_timeout": 601}
+    assert (event.closed_unseen, event.closed_ms.count) == (601, 0)
+    assert "heartbeat_timeout" in whole.deaths
+
+
+def test_a_storm_ends_those_who_stall_too() -> None:
+    orders = shard(events=[("10s", "stall 30% for 40s"), ("20s", "storm")], reconnect="now", keepalive=4)
+    whole = whole_of(orders, SimServer())
+    stall, storm = (whole.events[number] for number in (1, 2))
+    assert (whole.lost, whole.failed) == (0, 0)
+    assert (stall.stalled, stall.ended_again, stall.resumed, stall.back_ms.count) == (601, 601, 0, 0)
+    assert (storm.ended, storm.absent, storm.back_ms.count) == (2_003, 0, 2_003)
+    assert whole.sent == whole.answered + stall.asked + storm.asked
+
+
+def test_who_stalls_or_is_away_is_absent_from_a_stall() -> None:
+    orders = shard(events=[("10s", "stall 100% for 40s"), ("20s", "stall 30% for 5s"), ("22s", "vanish 30% for 5s then return")], reconnect="now")
+    whole = whole_of(orders, SimServer())
+    assert whole.lost == 0
+    assert (whole.events[2].chosen, whole.events[2].absent) == (601, 601)
+    assert (whole.events[3].chosen, whole.events[3].absent) == (601, 601)
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+def test_stalls_are_the_same_for_any_number_of_workers(workers: int) -> None:
+    alone = run_of_worker(shard(1, events=[("10s", "stall 30% for 5s")]), 0)[1]
+    orders = shard(workers, events=[("10s", "stall 30% for 5s")])
+    of_each = [run_of_worker(orders, worker)[1] for worker in range(workers)]
+    together = added_up(*of_each)
+    assert (together.stalled, together.resumed, together.segments) == (alone.stalled, alone.resumed, alone.segments) == (601, 601, {1448: 601})
+
+
+def test_a_run_without_stalls_has_no_part_of_them() -> None:
+    """Its connections are those of a run without events."""
+    table = ConnectionTable(shard(events=TWO), 0, SimNet(SimServer()))
+    assert type(table._connections) is HeldConnections
+
+
+def test_the_drain_does_not_wait_for_ever_for_late_answers() -> None:
+    server = SimServer()
+    ticks = list(simulate(shard(events=[("10s", "stall 30%")], keepalive=4, timeout="60s"), server, 25.0, net=_Silent(server)))
+    whole = added_up(*ticks)
+    event = whole.events[1]
+    # Those that do not stall await theirs as long.
+    assert 87 <= len(ticks) <= 90
+    assert (event.resumed, event.closes, event.back_ms.count) == (601, {"heartbeat_timeout": 601}, 0)
+    assert event.stalled == event.waiting
+    assert whole.sent == whole.answered + event.asked + whole.beats_failed
+
+
+class _Flooding(SimNet):
+    """Its server sends without an end once it was asked twice, and answers no more."""
+
+    def _serve(self, handle: int, connection: Any, close: bool) -> None:
+        connection.requests += 1
+        if connection.requests < 3:
+            self._at(self.now + 0.0002, handle, "data", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        elif connection.requests == 3:
+            self._at(self.now + 0.0002, handle, "data", b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n")
+
+    def recv(self, handle: int, most: int) -> bytes:
+        connection = self._connections[handle]
+        data = super().recv(handle, most)
+        if connection.requests >= 3 and not connection.inbox:
+            self._at(self.now + 0.5, handle, "data", b"x" * 1_000)
+        return data
+
+
+def test_a_server_that_sends_on_and_never_answers_is_not_read_for_ever() -> None:
+    server = SimServer()
+    orders = shard(events=[("10s", "stall 100% for 5s")], keepalive=8, timeout="10s", connections=20, hold=30, method="GET")
+    whole = added_up(*simulate(orders, server, 30.0, net=_Flooding(server)))
+    event = whole.events[1]
+    assert event.stalled + event.absent == event.chosen == 20
+    assert set(event.closes) <= {"heartbeat_timeout"}
+    assert event.closed == event.stalled

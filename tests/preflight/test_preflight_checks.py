@@ -220,3 +220,18 @@ def test_the_handshake_rate_is_checked_against_the_cpus(connections: int, per_s:
     [found] = handshake_rates(a_plan, spread(local=local), ROOMY, handshake_s=0.004, cpu_s=0.001)
     assert found.verdict == verdict
     assert ("--ramp " in found.remedy) == (verdict == "warn")
+
+
+def test_what_stalls_at_once_needs_memory_of_the_kernel() -> None:
+    """At 5 s 10 % stall, at 20 s other 5 % beside them; the third begins when the first is over."""
+    events = ("5s stall 10% for 30s", "20s stall 5% for 5s", "40s stall 12% for 5s")
+    buffers = {"tcp_wmem_bytes": (4_096, 16_384, 4_194_304)}
+    stalls = plan(hold_s=60.0, events=events)
+    here = check("stall_memory", stalls, spread(), **buffers)
+    # 15,000 connections with 131,072 unread bytes and 4,194,304 in the server's send buffer each.
+    assert here.need == 245 + 15_000 * (131_072 + 4_194_304) // 4_096
+    assert (here.verdict, here.have) == ("warn", 575_796)
+    there = check("stall_memory", stalls, spread(local=False), **buffers)
+    assert (there.need, there.verdict) == (245 + 15_000 * 131_072 // 4_096, "ok")
+    without = host_checks(plan(), spread(), ROOMY)
+    assert "stall_memory" not in {one.code for one in without}
