@@ -309,7 +309,10 @@ class Agent:
                 done = await collection(await self._how_to_collect())
             except PeerError as error:
                 return _answer(Collected(None, str(error)))
-        return _answer(Collected(done.live_bytes))
+        if done.alive is None:
+            return _answer(Collected(None))
+        alive = done.alive
+        return _answer(Collected(alive.heap_bytes, outside_bytes=alive.outside_bytes))
 
     async def _how_to_collect(self) -> Collect:
         """How to ask the server's process as it is now. Raises :class:`PeerError`."""

@@ -4,7 +4,8 @@ Resident memory of a collected heap (Go, Node, the JVM) rises with garbage until
 comes to rest at a goal that follows what was alive at the last one. So its slope is the cost of
 nothing: too low to size a host, too high for what the program keeps. Three costs are told apart:
 
-- *live*: what is reachable. It is known right after a collection, and at no other instant.
+- *live*: what is reachable, with the memory outside the heap that its objects hold (Buffers of
+  Node, direct buffers of Java). It is known right after a collection, and at no other instant.
 - *stacks*: of the runtime's threads, which no collection frees while the connections are held.
 - *at goal*: what the heap, the stacks and the runtime's own structures take when the heap has
   filled to its goal. That is what a host must have.
@@ -59,6 +60,9 @@ _COUNTED_BY_RUNTIME = (
     metrics.RUNTIME_OWN_BYTES,
 )
 
+# Whose objects hold memory outside the heap that the runtime counts.
+_HOLD_OUTSIDE = ("node", "jvm")
+
 #: The names of the costs of a heap, in the order of a report.
 HEAP_COSTS = ("live", "stacks", "at_goal")
 
@@ -78,6 +82,12 @@ class HeapCost(Cost):
     #: So much of the line (bytes a connection) came by the clock at most, by what the heap rose
     #: while no connection came. The cost is without it; its interval has how far that is known.
     by_clock: float = 0.0
+    #: So much of the cost (bytes a connection) is outside the heap, in what its objects hold there;
+    #: None: not read, or the runtime does not count it.
+    outside: float | None = None
+    #: Objects of this runtime hold memory outside the heap, which nothing read: the cost is without
+    #: it.
+    lacks_outside: bool = False
 
     @property
     def perhaps_by_clock(self) -> float:
@@ -93,6 +103,8 @@ class HeapCosts(msgspec.Struct, frozen=True):
     live: HeapCost | None = None
     stacks: HeapCost | None = None
     at_goal: HeapCost | None = None
+    #: What of :attr:`live` is in the heap itself, which its greatest size (-Xmx) bounds.
+    in_heap: HeapCost | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -119,11 +131,13 @@ class _Reading(NamedTuple):
 
 
 class _Collections(NamedTuple):
-    """What the pages after collections say: what was alive, and the goal of the heap with all that
-    is beside it. ``rising``: how many of them came while connections were opened.
+    """What the pages after collections say: what was alive, what of it in the heap itself, and the
+    goal of the heap with all that is beside it. ``rising``: how many of them came while connections
+    were opened.
     """
 
     live: Sequence[_Reading]
+    in_heap: Sequence[_Reading]
     at_goal: Sequence[_Reading]
     rising: int
 
@@ -146,7 +160,8 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
         written = _as_written(allocated.between(-math.inf, hold_end_s), fitter.held)
         known_to = max(PAGES / 2, written.known_to)
         fit = fitter.fit("live", written.series, note=note, known_to=known_to)
-        return HeapCosts(live=_by_fit(fit))
+        live = _by_fit(fit)
+        return HeapCosts(live, in_heap=live)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     seen = _collections(run, fitter.held)
     live = _line(run, [*_before_connects(run), *seen.live])
@@ -157,7 +172,26 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
             len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
-    return HeapCosts(live, _by_fit(stacks), _with_all_beside(run, _line(run, seen.at_goal)))
+    in_heap = _line(run, [*_before_connects(run, with_outside=False), *seen.in_heap])
+    at_goal = _with_all_beside(run, _line(run, seen.at_goal))
+    return HeapCosts(_with_outside(run, live, in_heap), _by_fit(stacks), at_goal, in_heap)
+
+
+def _with_outside(run: Run, live: HeapCost, in_heap: HeapCost | None) -> HeapCost:
+    """The cost of what is alive with how much of it is outside the heap, as far as that is known.
+    ``in_heap``: of the heap alone.
+    """
+    is_read = bool(run.series(metrics.RUNTIME_OUTSIDE_BYTES))
+    is_read = is_read or bool(run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES))
+    if is_read and in_heap is not None:
+        outside = live.bytes_per_connection - in_heap.bytes_per_connection
+        method = f"{live.method}, with what objects of the heap hold outside it"
+        return msgspec.structs.replace(live, outside=outside, method=method)
+    is_of_these = run.place.server_runtime.kind in _HOLD_OUTSIDE
+    if is_read or not is_of_these or run.place.alive_source is not None:
+        return live
+    method = f"{live.method}, without what objects of the heap hold outside it: that was not read"
+    return msgspec.structs.replace(live, lacks_outside=True, method=method)
 
 
 def _with_all_beside(run: Run, at_goal: HeapCost | None) -> HeapCost | None:
@@ -238,7 +272,7 @@ def _as_written(page: Series, held: Series) -> _Written:
     return _Written(written, risen / peak * most_off)
 
 
-def _before_connects(run: Run) -> list[_Reading]:
+def _before_connects(run: Run, *, with_outside: bool = True) -> list[_Reading]:
     """The heap before the first connect. Without a collection there it has garbage in it, so that
     it may be off the line, which the fit decides.
     """
@@ -246,9 +280,17 @@ def _before_connects(run: Run) -> list[_Reading]:
     for page in _pages(run, run.first_connect_s):
         for name in (metrics.RUNTIME_LIVE_BYTES, metrics.RUNTIME_HEAP_BYTES):
             if name in page.values:
-                readings.append(_Reading(page.t_s, 0.0, page.values[name]))
+                value = page.values[name]
+                if with_outside:
+                    value += _outside(page)
+                readings.append(_Reading(page.t_s, 0.0, value))
                 break
     return readings
+
+
+def _outside(page: Sample) -> float:
+    """What objects of the heap hold outside it (bytes), by a page."""
+    return page.values.get(metrics.RUNTIME_OUTSIDE_BYTES, 0.0)
 
 
 def live_over_time(run: Run) -> Series:
@@ -270,16 +312,11 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
         return HeapCosts(findings=(asked_for, refused))
     _, hold_end_s = _ends_of_ramp_and_hold(run)
     readings = []
-    for t_s, live in forced.rows():
+    for t_s, alive in forced.rows():
         # The collection at the hold's end takes a while.
         if t_s <= hold_end_s:
-            readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
-    rests = _rests(run, fitter.held, readings)
-    knows_growth = len(rests) >= FEWEST_POINTS
-    if knows_growth:
-        line = _line_through_rests(readings, rests)
-    else:
-        line = _line_at_rests(run, readings)
+            readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, alive))
+    line = _line_of_asked(run, fitter.held, readings)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     # Another process than the server answers so, and so does one whose noise hides what it keeps.
     if line is None or line.ci95[0] <= 0:
@@ -297,12 +334,51 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             others=_others_at(run, readings),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
-    after_drain = _alive_after_drain(run, forced)
-    if knows_growth:
-        line = _without_growth(line, readings, rests)
-    elif after_drain is not None:
-        line = _down_to_freed(line, readings, after_drain)
-    return HeapCosts(live=line, stacks=_by_fit(stacks), findings=(asked_for,))
+    cost = _by_asked(run, fitter.held, readings, _alive_after_drain(run, forced))
+    assert cost is not None
+    in_heap: HeapCost | None = cost
+    if run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES):
+        in_heap = _in_heap_by_asked(run, fitter.held, readings)
+    live = _with_outside(run, cost, in_heap)
+    return HeapCosts(live, _by_fit(stacks), in_heap=in_heap, findings=(asked_for,))
+
+
+def _line_of_asked(run: Run, held: Series, readings: Sequence[_Reading]) -> HeapCost | None:
+    """The line through readings after forced collections, growth by the clock included; None for
+    too few of them.
+    """
+    rests = _rests(run, held, readings)
+    if len(rests) >= FEWEST_POINTS:
+        return _line_through_rests(readings, rests)
+    return _line_at_rests(run, readings)
+
+
+def _by_asked(
+    run: Run, held: Series, readings: Sequence[_Reading], after_drain: float | None
+) -> HeapCost | None:
+    """The cost by readings after forced collections, without what came by the clock as far as that
+    is known; None for too few readings. ``after_drain``: what was alive then.
+    """
+    line = _line_of_asked(run, held, readings)
+    rests = _rests(run, held, readings)
+    if line is None:
+        return None
+    if len(rests) >= FEWEST_POINTS:
+        return _without_growth(line, readings, rests)
+    if after_drain is None:
+        return line
+    return _down_to_freed(line, readings, after_drain)
+
+
+def _in_heap_by_asked(run: Run, held: Series, readings: Sequence[_Reading]) -> HeapCost | None:
+    """The cost in the heap alone; None where a reading does not tell it from what is outside."""
+    outside_at = dict(run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES).rows())
+    in_heap = []
+    for reading in readings:
+        if reading.t_s not in outside_at:
+            return None
+        in_heap.append(reading._replace(value=reading.value - outside_at[reading.t_s]))
+    return _by_asked(run, held, in_heap, None)
 
 
 def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
@@ -588,6 +664,7 @@ def _collections(run: Run, held: Series) -> _Collections:
     ramp_end_s, hold_end_s = _ends_of_ramp_and_hold(run)
     half = max(held.values, default=0.0) / 2
     live = []
+    in_heap = []
     at_goal = []
     rising = 0
     pages = _pages(run, hold_end_s)
@@ -600,25 +677,31 @@ def _collections(run: Run, held: Series) -> _Collections:
             continue
         rising += run.first_connect_s < collected_s <= ramp_end_s
         live.append(_Reading(collected_s, n, _alive_at(collected_s, page, after)))
+        heap = _alive_at(collected_s, page, after, with_outside=False)
+        in_heap.append(_Reading(collected_s, n, heap))
         if metrics.RUNTIME_GOAL_BYTES in page.values:
             at_goal.append(_Reading(collected_s, n, _when_full(page.values)))
-    return _Collections(live, at_goal, rising)
+    return _Collections(live, in_heap, at_goal, rising)
 
 
-def _alive_at(collected_s: float, page: Sample, after: Sample | None) -> float:
+def _alive_at(
+    collected_s: float, page: Sample, after: Sample | None, *, with_outside: bool = True
+) -> float:
     """What was alive when a collection ended (bytes), by the first page after it.
 
     What was allocated between the two is in that page, and the heap goes on rising as fast until
     the next one, unless that comes after a further collection: then nobody knows how fast.
     """
+    outside = _outside(page) if with_outside else 0.0
     if metrics.RUNTIME_LIVE_BYTES in page.values:
-        return page.values[metrics.RUNTIME_LIVE_BYTES]
-    heap = page.values[metrics.RUNTIME_HEAP_BYTES]
+        return page.values[metrics.RUNTIME_LIVE_BYTES] + outside
+    heap = page.values[metrics.RUNTIME_HEAP_BYTES] + outside
     if after is None or _was_collected(page.values, after.values):
         return heap
     if metrics.RUNTIME_HEAP_BYTES not in after.values:
         return heap
-    risen = after.values[metrics.RUNTIME_HEAP_BYTES] - heap
+    outside_after = _outside(after) if with_outside else 0.0
+    risen = after.values[metrics.RUNTIME_HEAP_BYTES] + outside_after - heap
     return heap - risen / (after.t_s - page.t_s) * (page.t_s - collected_s)
 
 
@@ -633,10 +716,15 @@ def _ends_of_ramp_and_hold(run: Run) -> tuple[float, float]:
 
 
 def _pages(run: Run, until_s: float) -> list[Sample]:
-    """The samples with a page of a heap, until then (s on the run's clock)."""
+    """The samples with a page of a heap, until then (s on the run's clock); with what is outside
+    it, where the pages say that.
+    """
+    says_outside = bool(run.series(metrics.RUNTIME_OUTSIDE_BYTES))
     pages = []
     for sample in run.samples:
-        if sample.t_s <= until_s and any(name in sample.values for name in _OF_HEAP):
+        if sample.t_s > until_s or not any(name in sample.values for name in _OF_HEAP):
+            continue
+        if metrics.RUNTIME_OUTSIDE_BYTES in sample.values or not says_outside:
             pages.append(sample)
     return pages
 

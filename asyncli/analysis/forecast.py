@@ -297,7 +297,7 @@ def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:
     collected all the time, so this is the most, and no server works well there.
     """
     limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
-    live = costs.heap.live
+    live = costs.heap.in_heap
     if limit is None or live is None or live.bytes_per_connection <= 0:
         return None
     how = (

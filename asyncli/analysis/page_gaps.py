@@ -12,7 +12,13 @@ from asyncli.model.units import format_count, format_many
 
 _OF_RUNTIME = "runtime."
 # What asyncli asked the runtime for, and no page.
-_OF_COLLECT = frozenset({metrics.RUNTIME_FORCED_BYTES, metrics.RUNTIME_FORCED_S})
+_OF_COLLECT = frozenset(
+    {
+        metrics.RUNTIME_FORCED_BYTES,
+        metrics.RUNTIME_FORCED_OUTSIDE_BYTES,
+        metrics.RUNTIME_FORCED_S,
+    }
+)
 # Each connection that the server accepts changes them.
 _FOLLOW_CONNECTIONS = (metrics.STATUS_ACTIVE, metrics.RUNTIME_DESCRIPTORS)
 _COUNTS = (

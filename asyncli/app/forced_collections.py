@@ -15,6 +15,7 @@ from asyncli.collect.answering import Answerer, Answering, answering_at
 from asyncli.collect.forced_collection import (
     Collect,
     Collection,
+    StillAlive,
     by_command,
     by_runtime,
     by_url,
@@ -157,7 +158,7 @@ class ForcedCollections:
         collected = await self._unless_stopped()
         if collected is None:
             return None
-        live, took_s = collected
+        alive, took_s = collected
         self._longest_s = max(self._longest_s, took_s)
         now_s = self._progress.now_s()
         if before_s is not None and now_s > before_s:
@@ -165,11 +166,15 @@ class ForcedCollections:
                 f"one took {took_s:.1f} s, longer than was left of the plateau's rest; use a "
                 "longer --plateau-rest"
             )
-        if live is None:
-            live = await self._by_page(before)
+        if alive is None:
+            alive = await self._by_page(before)
         else:
             await self._require_of_server(self._answering, before)
-        values = {metrics.RUNTIME_FORCED_BYTES: live, metrics.RUNTIME_FORCED_S: took_s}
+            alive = await self._as_named(alive)
+        values = {metrics.RUNTIME_FORCED_BYTES: alive.heap_bytes, metrics.RUNTIME_FORCED_S: took_s}
+        if alive.outside_bytes is not None:
+            values[metrics.RUNTIME_FORCED_BYTES] += alive.outside_bytes
+            values[metrics.RUNTIME_FORCED_OUTSIDE_BYTES] = alive.outside_bytes
         return Sample(now_s, values)
 
     def _who_answers(self) -> Answering:
@@ -232,11 +237,31 @@ class ForcedCollections:
         if counts_collections(page) and not shows_collection(before, page):
             raise _not_collected()
 
-    async def _by_page(self, before: Mapping[str, float]) -> float:
+    async def _as_named(self, alive: StillAlive) -> StillAlive:
+        """What is alive by the metric that the user has named for it; by the runtime's answer where
+        none is named, with what its objects hold outside the heap by the page, where the answer
+        does not have it. Raises :class:`PeerError` if the page lacks what is named.
+        """
+        named = _alive_by(self._server)
+        if not named and (alive.outside_bytes is not None or not self._server.metrics):
+            return alive
+        page = (await self._read_all()).values
+        if not named:
+            return StillAlive(alive.heap_bytes, page.get(metrics.RUNTIME_OUTSIDE_BYTES))
+        live = page.get(metrics.RUNTIME_LIVE_BYTES, page.get(metrics.RUNTIME_HEAP_BYTES))
+        if live is None:
+            raise PeerError(
+                f"--metrics-map: the page had no usable value of {named} after it; name a metric "
+                "that the page always has, or leave it out"
+            )
+        return StillAlive(live)
+
+    async def _by_page(self, before: Mapping[str, float]) -> StillAlive:
         """What is alive by the page of metrics, which had the values ``before``. Raises
         :class:`PeerError` if it does not say that, or shows no collection.
         """
         page = await self._page_after(before)
+        outside = page.get(metrics.RUNTIME_OUTSIDE_BYTES)
         live = page.get(metrics.RUNTIME_LIVE_BYTES)
         heap = page.get(metrics.RUNTIME_HEAP_BYTES)
         if live is None and heap is None:
@@ -245,10 +270,10 @@ class ForcedCollections:
                 "server's page with --server-metrics"
             )
         if shows_collection(before, page):
-            return live if live is not None else heap or 0.0
+            return StillAlive(live if live is not None else heap or 0.0, outside)
         # What such a page says is of its last collection, whenever that was.
         if live is not None and not counts_collections(page):
-            return live
+            return StillAlive(live, outside)
         raise _not_collected()
 
     async def _page_after(self, before: Mapping[str, float]) -> Mapping[str, float]:
@@ -258,6 +283,14 @@ class ForcedCollections:
             await asyncio.sleep(_COUNTED_WITHIN_S)
             page = (await self._read_all()).values
         return page
+
+
+def _alive_by(server: ServerFacts) -> str:
+    """The metric of the server's page that a user has named for what is alive; "" without one."""
+    for source in server.metrics:
+        if source.alive_by:
+            return source.alive_by
+    return ""
 
 
 async def _until(due_s: float) -> None:

@@ -55,7 +55,8 @@ _START_PROFILER = """
 """
 _STOP_PROFILER = """
 function () {
-  return this.stop().statistics.at(-1).afterGC.heapStatistics.usedHeapSize;
+  const { usedHeapSize, externalMemory } = this.stop().statistics.at(-1).afterGC.heapStatistics;
+  return [usedHeapSize, externalMemory];
 }
 """
 # How long Node may take to open its inspector, or to close it (s).
@@ -74,16 +75,25 @@ _GO_HEAP = re.compile(rb"^# HeapAlloc = (\d{1,18})$", re.MULTILINE)
 _JVM_TOTAL = re.compile(rb"^Total +\d{1,18} +(\d{1,18})\s*\Z", re.MULTILINE)
 
 
-class Collection(NamedTuple):
-    """What was alive after a collection (bytes), None where only the page of metrics says; and how
-    long it took (s).
+class StillAlive(NamedTuple):
+    """What was alive after a collection (bytes): in the heap, and what its objects held outside it;
+    None where the runtime did not say that.
     """
 
-    live_bytes: float | None
+    heap_bytes: float
+    outside_bytes: float | None = None
+
+
+class Collection(NamedTuple):
+    """What was alive after a collection, None where only the page of metrics says; and how long it
+    took (s).
+    """
+
+    alive: StillAlive | None
     took_s: float
 
 
-Collect = Callable[[], Awaitable[float | None]]
+Collect = Callable[[], Awaitable[StillAlive | None]]
 
 
 async def collection(collect: Collect) -> Collection:
@@ -91,13 +101,13 @@ async def collection(collect: Collect) -> Collection:
     begun_s = time.monotonic()
     try:
         async with asyncio.timeout(LONGEST_S):
-            live_bytes = await collect()
+            alive = await collect()
     except TimeoutError:
         raise PeerError(
             f"--collect: no collection ended within {LONGEST_S:.0f} s; see what the server does, "
             "or leave --collect out"
         ) from None
-    return Collection(live_bytes, time.monotonic() - begun_s)
+    return Collection(alive, time.monotonic() - begun_s)
 
 
 def by_runtime(kind: str, pid: int) -> Collect:
@@ -146,7 +156,7 @@ def by_command(words: str, pid: int | None) -> Collect:
 # Node.
 
 
-async def _of_node(pid: int) -> float:
+async def _of_node(pid: int) -> StillAlive:
     import aiohttp
 
     _require_same_network(pid)
@@ -186,7 +196,7 @@ async def _turn_at_inspector() -> AsyncIterator[None]:
         yield
 
 
-async def _by_inspector(pid: int) -> float:
+async def _by_inspector(pid: int) -> StillAlive:
     """What is alive after a collection. Raises :class:`PeerError`, errors of aiohttp and of the
     system, and those of an answer that is not as it should be.
     """
@@ -217,9 +227,12 @@ async def _by_inspector(pid: int) -> float:
                 await _inspector_closed(session)
 
 
-async def _alive_after_collection(inspector: _Inspector) -> float:
-    """What was alive (bytes) when the collection ended, by V8's own account of it: what is read
-    only an answer later has what the server allocated meanwhile (up to 240 kB).
+async def _alive_after_collection(inspector: _Inspector) -> StillAlive:
+    """What was alive when the collection ended, by V8's own account of it: what is read only an
+    answer later has what the server allocated meanwhile (up to 240 kB).
+
+    Buffers are outside the heap: one that no object holds any more is freed by then, without a
+    second collection (Node 18, 20, 22 and 24).
     """
     started = await inspector.ask(
         "Runtime.evaluate", expression=_START_PROFILER, includeCommandLineAPI=True
@@ -237,7 +250,8 @@ async def _alive_after_collection(inspector: _Inspector) -> float:
         functionDeclaration=_STOP_PROFILER,
         returnByValue=True,
     )
-    return float(stopped["result"]["value"])
+    used_bytes, external_bytes = stopped["result"]["value"]
+    return StillAlive(float(used_bytes), float(external_bytes))
 
 
 def _require_debug_signal(pid: int) -> None:
@@ -354,9 +368,10 @@ class _Inspector:
 # The JVM.
 
 
-async def _of_jvm(pid: int) -> float:
+async def _of_jvm(pid: int) -> StillAlive:
     """By a histogram of the live objects, before which the JVM collects: exact with each collector,
-    which the sizes of generations are not (GC.heap_info: some 100 kB).
+    which the sizes of generations are not (GC.heap_info: some 100 kB). Direct buffers are not in
+    it.
     """
     text = await _jcmd(pid, "GC.class_histogram")
     live = heap_of_jvm(text)
@@ -366,7 +381,7 @@ async def _of_jvm(pid: int) -> float:
             f'--collect auto: jcmd has no histogram of the live objects ("{shown}"); leave '
             "--collect out"
         )
-    return live
+    return StillAlive(live)
 
 
 def heap_of_jvm(text: bytes) -> float | None:
@@ -455,7 +470,7 @@ async def _end_of(output: asyncio.StreamReader) -> bytes:
 # Go, and what a user names.
 
 
-async def _of_url(url: str, tls: TlsOptions) -> float | None:
+async def _of_url(url: str, tls: TlsOptions) -> StillAlive | None:
     """By a page that collects: of net/http/pprof, whose text says what is alive; else unknown."""
     import aiohttp
 
@@ -475,7 +490,10 @@ async def _of_url(url: str, tls: TlsOptions) -> float | None:
         await connection.close()
     if answer.status != 200:
         raise PeerError(f"--collect {masked_page(url)}: answered {answer.status}")
-    return heap_of_go(answer.body)
+    live = heap_of_go(answer.body)
+    if live is None:
+        return None
+    return StillAlive(live)
 
 
 def heap_of_go(text: bytes) -> float | None:

@@ -66,7 +66,8 @@ class Found(msgspec.Struct, frozen=True):
 class MetricsSource(msgspec.Struct, frozen=True):
     """A page of the server's metrics. ``url``: without its login and query; ``products``: what it
     was recognised as; ``active_by``, ``descriptors_by``: its metrics of active connections, and of
-    its process's descriptors, if those are used; ``cpu_ms``: what a reading cost at most, the
+    its process's descriptors, if those are used; ``alive_by``: the metric that a user has named for
+    what is alive (--metrics-map live=..., heap=...); ``cpu_ms``: what a reading cost at most, the
     server and asyncli together: the shortest that one took. None: it is not asked, but publishes.
     """
 
@@ -74,6 +75,7 @@ class MetricsSource(msgspec.Struct, frozen=True):
     products: tuple[str, ...] = ()
     active_by: str | None = None
     descriptors_by: str | None = None
+    alive_by: str | None = None
     interval_s: float = 1.0
     cpu_ms: float | None = None
 

@@ -26,11 +26,14 @@ from asyncli.model.metrics import (
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
+    RUNTIME_OUTSIDE_BYTES,
     STATUS_ACTIVE,
     greatest,
 )
 from asyncli.model.metrics_map import MAPPED, MappedMetric
 
+# What a user may name for what is alive: it is all of it.
+_ALIVE = (RUNTIME_LIVE_BYTES, RUNTIME_HEAP_BYTES)
 # Until the first collection a runtime writes 0, which is no measure of it.
 _ABOVE_ZERO = (RUNTIME_LIVE_BYTES, RUNTIME_COLLECTED_AT_S)
 
@@ -88,9 +91,22 @@ class PageValues:
             products=tuple(self.products),
             active_by=self.source or None,
             descriptors_by=self._name_of(RUNTIME_DESCRIPTORS) or None,
+            alive_by=self._alive_as_named or None,
             interval_s=round(interval_s, 1),
             cpu_ms=cpu_ms,
         )
+
+    @property
+    def _alive_as_named(self) -> str:
+        """The page's name of what the user says is alive; "" where none is named, or it is not
+        there.
+        """
+        if self._table[0].name != MAPPED_PRODUCT:
+            return ""
+        for reading in self._table[0].readings:
+            if reading.metric in _ALIVE and self._reading_of.get(reading.metric) is reading:
+                return reading.names[0]
+        return ""
 
     @property
     def _products(self) -> list[Product]:
@@ -131,6 +147,9 @@ class PageValues:
                 if value is not None:
                     self._reading_of[reading.metric] = reading
                     values[reading.metric] = value
+        if self._alive_as_named:
+            # It is all that is alive, and nothing is added to it.
+            values.pop(RUNTIME_OUTSIDE_BYTES, None)
         return values
 
     def page_counts(self, page: MetricsPage) -> dict[str, float]:

@@ -50,6 +50,8 @@ class Place(msgspec.Struct, frozen=True):
     count_source: CountSource | None = None
     #: Where the descriptors of the server's process are from; None: its pages do not say them.
     descriptors_source: CountSource | None = None
+    #: The metric that the user has named for what is alive in its heap; None without one.
+    alive_source: CountSource | None = None
     #: The URLs of the server's pages of metrics, in the order of --server-metrics.
     metrics_urls: tuple[str, ...] = ()
     #: The agent's host; None without an agent.
@@ -117,6 +119,7 @@ def place_of(environment: Environment) -> Place:
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
         count_source=_count_source(server.get("metrics"), "active_by"),
         descriptors_source=_count_source(server.get("metrics"), "descriptors_by"),
+        alive_source=_count_source(server.get("metrics"), "alive_by"),
         metrics_urls=_metrics_urls(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,

@@ -45,6 +45,33 @@ def test_a_heap_is_known_at_its_collections(says_live: bool) -> None:
     assert heap.findings == ()
 
 
+@pytest.mark.parametrize("says_live", [False, True])
+def test_buffers_are_alive_and_not_in_the_greatest_heap(says_live: bool) -> None:
+    """A connection holds 64 kB outside the heap, whose limit (-Xmx) does not bound them."""
+    run = of_go(soak(), says_live=says_live)
+    for sample in run.samples:
+        sample.values |= {metrics.RUNTIME_OUTSIDE_BYTES: 2e6 + 65_536 * (run.held.at(sample.t_s) or 0.0), metrics.RUNTIME_LIMIT_BYTES: 100e6}
+    known = costs(run)
+    heap = known.heap
+    assert heap.live is not None
+    assert heap.in_heap is not None
+    assert heap.live.ci95[0] <= LIVE + 65_536 <= heap.live.ci95[1]
+    assert heap.live.outside == pytest.approx(65_536, rel=0.01)
+    assert heap.in_heap.bytes_per_connection == pytest.approx(LIVE, rel=0.05)
+    [of_heap] = [ceiling for ceiling in forecast(run, known)[0].ceilings if ceiling.name == "server_heap"]
+    assert of_heap.connections == pytest.approx((100e6 - FIXED) / LIVE, rel=0.06)
+
+
+def test_a_page_without_what_it_said_of_buffers_is_left_out() -> None:
+    run = of_go(soak())
+    for sample in run.samples[::2]:
+        sample.values[metrics.RUNTIME_OUTSIDE_BYTES] = 2e6 + 65_536 * (run.held.at(sample.t_s) or 0.0)
+    heap = heap_of(run)
+    assert heap.live is not None
+    assert heap.live.ci95[0] <= LIVE + 65_536 <= heap.live.ci95[1]
+    assert heap.live.half_width < 0.1 * (LIVE + 65_536)
+
+
 def test_the_resident_slope_is_neither() -> None:
     """The reason for it all: the heap between its collections shows nothing that a connection costs."""
     run = of_go(soak())

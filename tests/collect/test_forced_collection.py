@@ -68,7 +68,7 @@ async def refused(command: str) -> str:
 async def test_a_command_that_leaves_a_program_running_has_ended() -> None:
     """The program it left keeps the output open, and is left alone."""
     done = await collection(by_command("sh -c 'sleep 3 & echo $!'", None))
-    assert done.live_bytes is None
+    assert done.alive is None
     assert done.took_s < 2
 
 

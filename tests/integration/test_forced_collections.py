@@ -134,9 +134,9 @@ def serving(argv: Sequence[str]) -> Iterator[str]:
 _BRISK = ("-k", "2", "--ramp", "100/s", "--plateaus", "3", "--plateau-rest", "0.5", "--hold", "1", "--baseline", "0.5", "--residue", "0.2")
 
 
-def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = _PACE) -> tuple[Run, dict[str, Any]]:
+def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = _PACE, status: int = 0) -> tuple[Run, dict[str, Any]]:
     done = here(folder, "soak", url, "-c", str(connections), *pace, *how, "--out", "run.db")
-    assert done.status == 0, done
+    assert done.status == status, done
     run = recorded(folder / "run.db")
     return run, document(run)
 
@@ -183,6 +183,61 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     assert f"{format_bytes(kept)} alive" in said
 
 
+# Each connection keeps a Buffer of 64 kB, which is outside V8's heap. It has a page of prom-client at /metrics.
+_BUFFERS = """
+const page = require('prom-client');
+page.collectDefaultMetrics();
+const kept = new Map();
+const server = require('http').createServer(async (asked, answer) => {
+  answer.end(asked.url === '/metrics' ? await page.register.metrics() : 'ok');
+});
+server.on('connection', (socket) => {
+  kept.set(socket, Buffer.alloc(65536, 1));
+  socket.on('close', () => kept.delete(socket));
+});
+server.keepAliveTimeout = 60000;
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+"""
+_OF_BUFFER = 65_536
+needs_prom_client = pytest.mark.skipif(
+    shutil.which("node") is None or subprocess.run(["node", "-e", "require('prom-client')"], check=False, capture_output=True).returncode != 0,
+    reason="no Node with prom-client on this host",
+)
+
+
+@needs_prom_client
+@pytest.mark.parametrize("leaks", [False, True])
+def test_buffers_of_node_are_alive(tmp_path: Path, *, leaks: bool) -> None:
+    """They are outside V8's heap, and a leak of them is a leak."""
+    program = _BUFFERS.replace("kept.delete(socket)", "0") if leaks else _BUFFERS
+    with serving(["node", "-e", program]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", "auto", "--fail-if", "residue.live > 1MB", connections=300, status=99 if leaks else 0)
+    live = summary["cost"]["live"]
+    assert _OF_BUFFER < live["bytes_per_connection"] < _OF_BUFFER + 8_000
+    low, high = live["ci95"]
+    assert high - low < 0.2 * _OF_BUFFER
+    assert live["outside"] == pytest.approx(_OF_BUFFER, rel=0.01)
+    assert not live["lacks_outside"]
+    kept = summary["residue"]["live"]
+    assert kept > 0.98 * 300 * _OF_BUFFER if leaks else kept < 300 * 3_000
+    said = " ".join(here(tmp_path, "report", "run.db").out.split())
+    assert "its Buffers:" in said
+    assert "in Buffers)" in said
+
+
+@needs_prom_client
+def test_what_is_alive_is_what_the_user_names(tmp_path: Path) -> None:
+    """The runtime is asked for the collection alone."""
+    with serving(["node", "-e", _BUFFERS]) as url:
+        named = ("--server-metrics", f"{url}metrics", "--metrics-map", "live=nodejs_external_memory_bytes")
+        run, summary = soaked(tmp_path, url, "--collect", "auto", *named, connections=300)
+    live = summary["cost"]["live"]
+    assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.01)
+    assert (live["collections"], live["outside"], live["lacks_outside"]) == (16, None, False)
+    assert not run.series(metrics.RUNTIME_OUTSIDE_BYTES)
+    assert not run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES)
+
+
 @pytest.mark.skipif(shutil.which("java") is None or shutil.which("jcmd") is None, reason="no JDK on this host")
 @pytest.mark.parametrize("collector", ["-XX:+UseSerialGC", "-XX:+UseG1GC"])
 def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
@@ -191,6 +246,9 @@ def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
         _, summary = soaked(tmp_path, url, "--collect", "auto")
     live = summary["cost"]["live"]
     assert live["forced"]
+    # A histogram of classes does not count direct buffers.
+    assert (live["lacks_outside"], live["outside"]) == (True, None)
+    assert "direct buffers," in " ".join(here(tmp_path, "report", "run.db").out.split())
     assert 20_000 < live["bytes_per_connection"] < 35_000
     assert live["ci95"][0] < live["bytes_per_connection"] < live["ci95"][1]
     # It keeps what it has kept.
@@ -245,7 +303,9 @@ async def test_two_soaks_do_not_take_each_other_s_inspector() -> None:
     with serving_process(node) as (_, first), serving_process(node) as (_, second):
         for _ in range(5):
             alive = await asyncio.gather(by_runtime("node", first)(), by_runtime("node", second)())
-            assert min(alive) > 1e6
+            for of_one in alive:
+                assert of_one is not None
+                assert min(of_one.heap_bytes, of_one.outside_bytes or 0.0) > 1e5
 
 
 @pytest.mark.namespaces
