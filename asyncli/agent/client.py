@@ -16,7 +16,7 @@ from asyncli.collect.clocks import ClockOffset, Exchange
 from asyncli.collect.forced_collection import StillAlive
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.model.certificates import trusting
-from asyncli.model.errors import HeldError, PeerError
+from asyncli.model.errors import CannotCollectError, HeldError, PeerError
 from asyncli.model.plan import Plan
 from asyncli.model.secret_variables import TOKEN_VARIABLE
 from asyncli.model.text import plain
@@ -121,14 +121,16 @@ class AgentClient:
 
     async def collection(self) -> StillAlive | None:
         """Ask the server's runtime for a collection: what is alive after it. May be asked
-        while another request is under way. Raises :class:`AgentError` where there was none.
+        while another request is under way. Raises :class:`AgentError`, and
+        :class:`CannotCollectError` where there was none.
         """
         body = await self._ask(
             "POST", "/v1/collection", within_s=_COLLECTION_S, connection=self._collections
         )
         collected = self._read(body, wire.Collected)
         if collected.failed:
-            raise AgentError(f"agent {self.url}: {collected.failed[:_LONGEST_REASON]}")
+            why = f"agent {self.url}: {collected.failed[:_LONGEST_REASON]}"
+            raise CannotCollectError(why, collected.remedy[:_LONGEST_REASON])
         if collected.live_bytes is None:
             return None
         return StillAlive(collected.live_bytes, collected.outside_bytes)

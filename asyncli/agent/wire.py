@@ -128,12 +128,13 @@ class LeaseGrant(msgspec.Struct, frozen=True):
 
 class Collected(msgspec.Struct, frozen=True):
     """What was alive (bytes) after a collection of the server's heap, and what its objects held
-    outside it; ``failed``: why there was none, "" if there was.
+    outside it; ``failed``: why there was none, "" if there was, and the ``remedy``.
     """
 
     live_bytes: Size | None
     failed: str = ""
     outside_bytes: Size | None = None
+    remedy: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):

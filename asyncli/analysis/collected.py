@@ -142,18 +142,22 @@ class _Collections(NamedTuple):
     rising: int
 
 
-def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
-    """The costs by the pages of a run. ``fitter``: over the connections that the server holds."""
+def heap_costs(run: Run, fitter: Fitter, replaced_s: float | None = None) -> HeapCosts:
+    """The costs by the pages of a run. ``fitter``: over the connections that the server holds.
+    ``replaced_s``: when processes of the server were replaced in the ramp.
+    """
     forced = run.series(metrics.RUNTIME_FORCED_BYTES)
     allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
     if not forced and not allocated and not heap:
         return HeapCosts()
     refused = _of_a_part(run, fitter.held, is_forced=bool(forced))
+    if refused is not None and forced:
+        return HeapCosts(findings=(_asked_for(run, forced), refused))
     if refused is not None:
         return HeapCosts(findings=(refused,))
     if forced:
-        return _of_forced(run, fitter, forced)
+        return _of_forced(run, fitter, forced, replaced_s)
     if not heap:
         note = " of the memory in use by the allocator's own count"
         _, hold_end_s = _ends_of_ramp_and_hold(run)
@@ -167,9 +171,12 @@ def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
     live = _line(run, [*_before_connects(run), *seen.live])
     if live is None:
         kind = run.place.server_runtime.kind
-        has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
         unknown = findings.live_unknown(
-            len(seen.live), seen.rising, kind, forced=False, has_failed=has_failed
+            len(seen.live),
+            seen.rising,
+            kind,
+            forced=False,
+            remedy_of_failed=remedy_of_failed_collections(run),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
     in_heap = _line(run, [*_before_connects(run, with_outside=False), *seen.in_heap])
@@ -299,17 +306,41 @@ def live_over_time(run: Run) -> Series:
     return Series([reading.t_s for reading in readings], [reading.value for reading in readings])
 
 
-def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
+def remedy_of_failed_collections(run: Run) -> str | None:
+    """The remedy of collections that were asked for in vain; None where none was."""
+    for said in run.findings:
+        if said.code == findings.collection_failed.code:
+            return said.remedy
+    return None
+
+
+def _why_collections_failed(run: Run) -> str:
+    """Why asyncli asked for no more collections; "" where nothing hindered it."""
+    for said in run.findings:
+        if said.code == findings.collection_failed.code:
+            return str(said.fields.get("why") or "")
+    return ""
+
+
+def _asked_for(run: Run, forced: Series) -> Finding:
+    """That collections were asked for, without what they say: of one process among several, what
+    connections added or left cannot be told.
+    """
+    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
+    return findings.collections_forced(len(forced), longest_s)
+
+
+def _of_forced(run: Run, fitter: Fitter, forced: Series, replaced_s: float | None) -> HeapCosts:
     """By the collections that asyncli asked for: before the first connect, at the end of each
     plateau and at the hold's end. They keep the heap from its goal, so that is not told.
     """
-    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
-    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
     processes = _most_processes(run)
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
     if processes > 1 and not says_descriptors:
         refused = findings.heap_of_a_part(None, processes, None, None)
-        return HeapCosts(findings=(asked_for, refused))
+        return HeapCosts(findings=(_asked_for(run, forced), refused))
+    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
+    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
     _, hold_end_s = _ends_of_ramp_and_hold(run)
     readings = []
     for t_s, alive in forced.rows():
@@ -332,6 +363,9 @@ def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
             most_bytes=upper,
             plateaus=run.plan.plateaus,
             others=_others_at(run, readings),
+            replaced_s=replaced_s,
+            why_failed=_why_collections_failed(run),
+            remedy_of_failed=remedy_of_failed_collections(run),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
     cost = _by_asked(run, fitter.held, readings, _alive_after_drain(run, forced))

@@ -324,7 +324,8 @@ def _of_filling_heap(summary: Summary) -> str:
     """
     if not is_heap_filling(summary) or _total_leads(summary):
         return ""
-    if summary.finding("collections_forced") is not None:
+    of_a_part = summary.finding("heap_of_a_part") is not None
+    if summary.finding("collections_forced") is not None and not of_a_part:
         return " (resident memory between forced collections, not a size to plan with)"
     return " (resident memory while its heap was filling, not a size to plan with)"
 

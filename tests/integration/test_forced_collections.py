@@ -22,6 +22,7 @@ from programs import here, recorded
 from programs import serving as listening
 
 from asyncli.analysis.cost import costs
+from asyncli.app.check import check
 from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.progress import Progress
 from asyncli.collect.forced_collection import by_runtime
@@ -29,7 +30,7 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
 from asyncli.model.errors import PeerError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Sample
+from asyncli.model.records import Check, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 
@@ -139,6 +140,14 @@ def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tupl
     assert done.status == status, done
     run = recorded(folder / "run.db")
     return run, document(run)
+
+
+def checked(url: str, collect: str, **of_plan: Any) -> Check:
+    """What a check says of collections."""
+    plan = Plan(urls=(url,), plateaus=4, collect=collect, **of_plan)
+    examined = asyncio.run(check(plan, connects=False, beats=False))
+    [row] = [row for row in examined.checks if row.code == "collections"]
+    return row
 
 
 def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -371,11 +380,56 @@ def test_a_check_says_who_cannot_be_asked(tmp_path: Path, nginx: Any) -> None:
     """A soak would say so only when it asks."""
     with serving([sys.executable, "-c", _SIDECAR]) as other:
         for collect, says in ((f"{other}heap", "pid"), ("auto", "unknown")):
-            done = here(tmp_path, "check", nginx.url, "--server-pid", str(nginx.pid), "--plateaus", "4", "--collect", collect)
-            assert (done.status, "could ask" in " ".join(done.out.split())) == (0, True)
-            assert says in done.out
-        counted = here(tmp_path, "check", nginx.url, "--plateaus", "4", "--collect", f"{other}heap", "--server-metrics", f"{other}metrics")
-        assert "could ask" not in counted.out
+            row = checked(nginx.url, collect, server_pid=nginx.pid)
+            assert (row.verdict, says in row.detail) == ("warn", True)
+            assert row.remedy
+        counted = checked(nginx.url, f"{other}heap", server_metrics=(f"{other}metrics",))
+        assert counted.verdict == "unknown"
+        assert checked(other, f"{other}heap").verdict == "ok"
+        done = here(tmp_path, "check", nginx.url, "--server-pid", str(nginx.pid), "--plateaus", "4", "--collect", f"{other}heap")
+        assert (done.status, "--collect)" in done.out) == (0, True)
+
+
+# The workers of a cluster hold the connections.
+_CLUSTER = """
+const cluster = require('cluster');
+if (cluster.isPrimary) {
+  cluster.fork();
+  cluster.fork().on('listening', (address) => console.log(address.port));
+} else {
+  const server = require('http').createServer((_, answer) => answer.end('ok'));
+  server.keepAliveTimeout = 60000;
+  server.listen(0, '127.0.0.1');
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
+def test_a_cluster_is_not_asked_and_that_is_told_before_the_run(tmp_path: Path) -> None:
+    """Its primary process, which would be asked, holds no connections."""
+    with serving_process(["node", "-e", _NODE]) as (url, pid):
+        row = checked(url, "auto")
+        assert (row.verdict, str(pid) in row.detail) == ("ok", True)
+    (tmp_path / "cluster.js").write_text(_CLUSTER)
+    with serving_process(["node", str(tmp_path / "cluster.js")]) as (url, pid):
+        row = checked(url, "auto")
+        assert (row.verdict, "2 workers" in row.detail) == ("warn", True)
+        run, summary = soaked(tmp_path, url, "--collect", "auto", connections=40, pace=_BRISK)
+        assert INSPECTOR not in listens_at(pid)
+    told = findings(summary)
+    assert "2 workers" in told["collection_failed"]["evidence"]
+    assert "its cluster" in told["collection_failed"]["remedy"]
+    assert "collections_forced" not in told
+    assert not run.series(metrics.RUNTIME_FORCED_BYTES)
+
+
+def test_a_collection_longer_than_the_rest_is_the_reason_and_its_remedy_the_first(tmp_path: Path, nginx: Any) -> None:
+    with serving([sys.executable, "-c", _SIDECAR.replace("made += self.path == '/gc'", "made += self.path == '/gc'; import time; time.sleep(1.5 * (self.path == '/gc'))")]) as other:
+        asked = ("--collect", f"{other}gc", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+    told = findings(summary)
+    assert told["collection_failed"]["remedy"].endswith("--plateau-rest 10s")
+    assert told["collection_failed"]["fields"]["why"].startswith("one took")
 
 
 def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
