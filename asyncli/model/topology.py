@@ -52,6 +52,8 @@ class Place(msgspec.Struct, frozen=True):
     descriptors_source: CountSource | None = None
     #: The metric that the user has named for what is alive in its heap; None without one.
     alive_source: CountSource | None = None
+    #: Metrics that the user has named, with values that cannot be theirs: ``my_gauge=NaN``.
+    unusable_metrics: tuple[str, ...] = ()
     #: The URLs of the server's pages of metrics, in the order of --server-metrics.
     metrics_urls: tuple[str, ...] = ()
     #: The agent's host; None without an agent.
@@ -120,6 +122,7 @@ def place_of(environment: Environment) -> Place:
         count_source=_count_source(server.get("metrics"), "active_by"),
         descriptors_source=_count_source(server.get("metrics"), "descriptors_by"),
         alive_source=_count_source(server.get("metrics"), "alive_by"),
+        unusable_metrics=_unusable_metrics(server.get("metrics")),
         metrics_urls=_metrics_urls(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
@@ -144,6 +147,17 @@ def _count_source(pages: object, key: str) -> CountSource | None:
         if isinstance(page, dict) and page.get(key):
             return CountSource(str(page.get("url")), str(page[key]))
     return None
+
+
+def _unusable_metrics(pages: object) -> tuple[str, ...]:
+    if not isinstance(pages, list):
+        return ()
+    unusable: list[str] = []
+    for page in pages:
+        written = page.get("unusable") if isinstance(page, dict) else None
+        if isinstance(written, list):
+            unusable += map(str, written)
+    return tuple(unusable)
 
 
 def _metrics_urls(pages: object) -> tuple[str, ...]:

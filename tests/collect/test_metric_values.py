@@ -279,3 +279,22 @@ def test_nothing_is_added_to_what_a_user_says_is_alive() -> None:
     assert values["runtime.live_bytes"] == 2_067_813
     assert "runtime.outside_bytes" not in values
     assert pages.source_at("http://x/", 1.0).alive_by == "nodejs_external_memory_bytes"
+
+
+def test_a_named_metric_may_have_labels_with_quotes() -> None:
+    """They are escaped as on the page."""
+    written = r'conns{path="a\"b\\c\nd",pool="x"}'
+    assert mapped_metric(f"active={written}").labels == {"path": 'a"b\\c\nd', "pool": "x"}
+    page = parse_metrics(f'conns{{path="other",pool="x"}} 9\n{written} 5\n'.encode())
+    pages = PageValues(mapped_product([mapped_metric(f"active={written}")]))
+    pages.recognise(page)
+    assert pages.page_counts(page)["status.active"] == 5
+
+
+def test_a_named_metric_that_is_no_number_is_told_with_its_value() -> None:
+    named = [mapped_metric(text) for text in ("active=my_conns", "live=my_live", "heap=my_heap", "requests=my_requests")]
+    pages = PageValues(mapped_product(named))
+    pages.recognise(parse_metrics(b"my_conns NaN\nmy_live 1e300\nmy_heap -5\nmy_requests 3\n"))
+    assert pages.source_at("http://x/", 1.0).unusable == ("my_conns=NaN", "my_live=1e+300", "my_heap=-5")
+    pages.recognise(parse_metrics(b"my_conns 1\nmy_live 1\nmy_heap 5\nmy_requests 3\n"))
+    assert pages.source_at("http://x/", 1.0).unusable == ()
