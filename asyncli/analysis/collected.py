@@ -435,7 +435,7 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     """
     before = [reading for reading in readings if reading.t_s <= run.first_connect_s]
     at_rest = [reading for reading in readings if reading.n > 0]
-    if len({reading.n for reading in at_rest}) < FEWEST_POINTS:
+    if _levels(at_rest) < FEWEST_POINTS:
         return None
     # Of many plateaus the baseline may be off the line: the first connections load code.
     may_be_apart = len(at_rest) >= FEWEST
@@ -443,6 +443,20 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     points += [Point(*reading) for reading in at_rest]
     how = f"{len(readings)} collections that asyncli asked for, at rest, linear regression"
     return _by_points(points, how, len(readings), forced=True)
+
+
+def _levels(readings: Sequence[_Reading]) -> int:
+    """How many different numbers of connections the readings are of: those of one rest are one,
+    though a late connection may come between them.
+    """
+    levels = 0
+    counted = 0.0
+    all_held = max((reading.n for reading in readings), default=0.0)
+    for n in sorted(reading.n for reading in readings):
+        if not levels or n - counted >= PART * HALF * all_held:
+            levels += 1
+            counted = n
+    return levels
 
 
 def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | None]:

@@ -57,8 +57,8 @@ def _of_named_metrics(run: Run) -> list[Finding]:
     its.
     """
     value_of = {}
-    for written in run.place.unusable_metrics:
-        name, _, value = written.rpartition("=")
+    for metric in run.place.unusable_metrics:
+        name, _, value = metric.rpartition("=")
         value_of[name] = value
     unusable = []
     for text in run.plan.metrics_map:
@@ -67,8 +67,8 @@ def _of_named_metrics(run: Run) -> list[Finding]:
         is_other = source is not None and source.metric != mapped.name
         is_counted_otherwise = mapped.meaning == "active" and is_other
         if is_counted_otherwise or not run.series(MAPPED[mapped.meaning]):
-            value = value_of.get(mapped.name)
-            unusable.append(text if value is None else f"{text} ({value})")
+            written = value_of.get(mapped.name)
+            unusable.append(text if written is None else f"{text} ({written})")
     if not unusable:
         return []
     return [probe_lost("metrics", 0.0, "", untrusted=False, unusable=unusable)]

@@ -326,7 +326,7 @@ def check_collections(plan: Plan, server: ServerFacts) -> Check | None:
         return Check("collections", _SUBJECT, "warn", detail=error.why, remedy=error.remedy)
 
 
-_SUBJECT = "collections of the server's heap (--collect)"
+_SUBJECT = "collections of the server's heap"
 
 
 def _askable(plan: Plan, collect: str, server: ServerFacts) -> Check:

@@ -279,6 +279,23 @@ def test_a_server_that_is_replaced_in_the_ramp_is_the_cause_of_few_samples() -> 
     assert told["cost_few_points"].evidence.startswith("the server's")
 
 
+def test_the_collections_of_one_rest_are_of_one_number_of_connections() -> None:
+    """A late connection comes between them; they are no line."""
+    run = a_run(300, batch=1, interval_s=0.03, plateaus=1, plateau_s=6.0)
+    rest_s = run.first_connect_s + 10.0
+    for t_s, tick in run.ticks:
+        if rest_s < t_s <= rest_s + 5:
+            tick.held = 296 + int(t_s - rest_s)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+        if sample.t_s < run.first_connect_s or rest_s < sample.t_s < rest_s + 5:
+            alive = 4e6 + 3_000 * (run.held.at(sample.t_s) or 0.0)
+            sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.1}
+    heap = heap_of(run)
+    assert heap.live is None
+    assert "live_unknown" in [finding.code for finding in heap.findings]
+
+
 def test_collections_of_one_process_among_several_say_nothing_of_connections() -> None:
     """Of a cluster's primary process what stays alive is no connection's; its page, a worker's, is refused with a word on them."""
     for says_descriptors in (False, True):
