@@ -36,7 +36,7 @@ def test_what_comes_from_outside_is_made_printable_in_fields_too() -> None:
 def test_another_clocks_instants_are_moved_in_fields_and_words_and_no_address_is_taken_for_one() -> None:
     theirs = probe_lost("status", 7.0, "status page http://[fd00::10:20:30]:8081/: no answer", False)
     ours = rewritten(theirs, lambda name, value: value + 60.0 if name in INSTANTS else value)
-    assert ours == probe_lost("status", 67.0, theirs.fields["why"], False)
+    assert ours == probe_lost("status", 67.0, theirs.fields["why"], False, [])
     assert " 0:01:07 " in ours.evidence
     # What comes from outside may have any fields.
     for fields in ({}, {"probe": "status"}, {"probe": "status", "from_s": "soon", "why": ""}, {"probe": 1, "from_s": 1.0, "why": ""}):

@@ -13,9 +13,10 @@ import msgspec
 from asyncli import __version__
 from asyncli.agent import wire
 from asyncli.collect.clocks import ClockOffset, Exchange
+from asyncli.collect.forced_collection import StillAlive
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.model.certificates import trusting
-from asyncli.model.errors import HeldError, PeerError
+from asyncli.model.errors import CannotCollectError, HeldError, PeerError
 from asyncli.model.plan import Plan
 from asyncli.model.secret_variables import TOKEN_VARIABLE
 from asyncli.model.text import plain
@@ -118,17 +119,21 @@ class AgentClient:
         self._add_exchange(asked_s, batch.clock)
         return batch
 
-    async def collection(self) -> float | None:
-        """Ask the server's runtime for a collection: what is alive after it (bytes). May be asked
-        while another request is under way. Raises :class:`AgentError` where there was none.
+    async def collection(self) -> StillAlive | None:
+        """Ask the server's runtime for a collection: what is alive after it. May be asked
+        while another request is under way. Raises :class:`AgentError`, and
+        :class:`CannotCollectError` where there was none.
         """
         body = await self._ask(
             "POST", "/v1/collection", within_s=_COLLECTION_S, connection=self._collections
         )
         collected = self._read(body, wire.Collected)
         if collected.failed:
-            raise AgentError(f"agent {self.url}: {collected.failed[:_LONGEST_REASON]}")
-        return collected.live_bytes
+            why = f"agent {self.url}: {collected.failed[:_LONGEST_REASON]}"
+            raise CannotCollectError(why, collected.remedy[:_LONGEST_REASON])
+        if collected.live_bytes is None:
+            return None
+        return StillAlive(collected.live_bytes, collected.outside_bytes)
 
     async def close(self) -> None:
         await self._connection.close()

@@ -45,9 +45,8 @@ from asyncli.collect.forced_collection import (
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
-from asyncli.model.errors import PeerError
+from asyncli.model.errors import CannotCollectError, PeerError
 from asyncli.model.masks import masked_page
-from asyncli.model.metrics import SERVER_RSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
 from asyncli.preflight.configured import Configured, read_configured
@@ -307,21 +306,25 @@ class Agent:
         async with self._collecting:
             try:
                 done = await collection(await self._how_to_collect())
+            except CannotCollectError as error:
+                return _answer(Collected(None, error.why, remedy=error.remedy))
             except PeerError as error:
                 return _answer(Collected(None, str(error)))
-        return _answer(Collected(done.live_bytes))
+        if done.alive is None:
+            return _answer(Collected(None))
+        alive = done.alive
+        return _answer(Collected(alive.heap_bytes, outside_bytes=alive.outside_bytes))
 
     async def _how_to_collect(self) -> Collect:
         """How to ask the server's process as it is now. Raises :class:`PeerError`."""
         await self._collector.refresh_server()
         server = self.server
         if server.pid is None:
-            raise PeerError(
-                "--collect auto: the server's process is unknown; name it to the agent with "
-                "--server-pid"
+            raise CannotCollectError(
+                "--collect auto: the server's process is unknown",
+                "name it to the agent with --server-pid",
             )
-        memory = self._buffer.latest(time.monotonic()).get(SERVER_RSS_BYTES, 0.0)
-        require_small_heap(memory)
+        require_small_heap(self._buffer.latest(time.monotonic()))
         return by_runtime(server.runtime.kind, server.pid)
 
     def _found(self, finding: Finding) -> None:

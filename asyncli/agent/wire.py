@@ -41,6 +41,8 @@ NO_COLLECTIONS = (
 )
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+#: Bytes that were measured.
+Size = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 #: An instant of a monotonic clock (s).
 Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
@@ -125,12 +127,14 @@ class LeaseGrant(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What was alive (bytes) after a collection of the server's heap; ``failed``: why there was
-    none, "" if there was.
+    """What was alive (bytes) after a collection of the server's heap, and what its objects held
+    outside it; ``failed``: why there was none, "" if there was, and the ``remedy``.
     """
 
-    live_bytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)] | None
+    live_bytes: Size | None
     failed: str = ""
+    outside_bytes: Size | None = None
+    remedy: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -4,7 +4,8 @@ Resident memory of a collected heap (Go, Node, the JVM) rises with garbage until
 comes to rest at a goal that follows what was alive at the last one. So its slope is the cost of
 nothing: too low to size a host, too high for what the program keeps. Three costs are told apart:
 
-- *live*: what is reachable. It is known right after a collection, and at no other instant.
+- *live*: what is reachable, with the memory outside the heap that its objects hold (Buffers of
+  Node, direct buffers of Java). It is known right after a collection, and at no other instant.
 - *stacks*: of the runtime's threads, which no collection frees while the connections are held.
 - *at goal*: what the heap, the stacks and the runtime's own structures take when the heap has
   filled to its goal. That is what a host must have.
@@ -70,6 +71,9 @@ _COUNTED_BY_RUNTIME = (
     metrics.RUNTIME_OWN_BYTES,
 )
 
+# Whose objects hold memory outside the heap that the runtime counts.
+_HOLD_OUTSIDE = ("node", "jvm")
+
 #: The names of the costs of a heap, in the order of a report.
 HEAP_COSTS = ("live", "stacks", "at_goal")
 
@@ -88,6 +92,12 @@ class HeapCost(Cost):
     not_freed: float = 0.0
     #: So much (bytes a connection) rose in the ramp by the clock alone, and is not in the cost.
     by_clock: float = 0.0
+    #: So much of the cost (bytes a connection) is outside the heap, in what its objects hold there;
+    #: None: not read, or the runtime does not count it.
+    outside: float | None = None
+    #: Objects of this runtime hold memory outside the heap, which nothing read: the cost is without
+    #: it.
+    lacks_outside: bool = False
 
     @property
     def perhaps_by_clock(self) -> float:
@@ -103,6 +113,8 @@ class HeapCosts(msgspec.Struct, frozen=True):
     live: HeapCost | None = None
     stacks: HeapCost | None = None
     at_goal: HeapCost | None = None
+    #: What of :attr:`live` is in the heap itself, which its greatest size (-Xmx) bounds.
+    in_heap: HeapCost | None = None
     findings: tuple[Finding, ...] = ()
     #: The runtime's own structures.
     own: HeapCost | None = None
@@ -131,13 +143,14 @@ class _Reading(NamedTuple):
 
 
 class _Collections(NamedTuple):
-    """What the pages after collections say: what was alive, and the goal of the heap with all that
-    is beside it, where that goal follows what is alive. ``at_least_goal``: the connections held
-    where it was Go's least one; ``at_limit``: at how many it was what a memory limit leaves.
-    ``rising``: how many of them came while connections were opened.
+    """What the pages after collections say: what was alive, what of it in the heap itself, and the
+    goal of the heap with all that is beside it, where that goal follows what is alive.
+    ``at_least_goal``: the connections held where it was Go's least one; ``at_limit``: at how many
+    it was what a memory limit leaves. ``rising``: how many came while connections were opened.
     """
 
     live: Sequence[_Reading]
+    in_heap: Sequence[_Reading]
     at_goal: Sequence[_Reading]
     at_least_goal: Sequence[float]
     at_limit: int
@@ -149,52 +162,58 @@ class _Collections(NamedTuple):
         return bool(self.at_goal or self.at_least_goal or self.at_limit)
 
 
-def heap_costs(run: Run, fitter: Fitter) -> HeapCosts:
-    """The costs by the pages of a run. ``fitter``: over the connections that the server holds."""
-    heap = _with_goal(run, fitter)
+def heap_costs(run: Run, fitter: Fitter, replaced_s: float | None = None) -> HeapCosts:
+    """The costs by the pages of a run. ``fitter``: over the connections that the server holds.
+    ``replaced_s``: when processes of the server were replaced in the ramp.
+    """
+    heap = _with_goal(run, fitter, replaced_s)
     if heap.stacks is None:
         return heap
     own = fitter.fit("own", run.series(metrics.RUNTIME_OWN_BYTES))
     return msgspec.structs.replace(heap, own=_by_fit(own))
 
 
-def _with_goal(run: Run, fitter: Fitter) -> HeapCosts:
+def _with_goal(run: Run, fitter: Fitter, replaced_s: float | None) -> HeapCosts:
     forced = run.series(metrics.RUNTIME_FORCED_BYTES)
     allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
     if not forced and not allocated and not heap:
         return HeapCosts()
     refused = _of_a_part(run, fitter.held, is_forced=bool(forced))
+    if refused is not None and forced:
+        return HeapCosts(findings=(_asked_for(run, forced), refused))
     if refused is not None:
         return HeapCosts(findings=(refused,))
     if forced:
-        return _of_forced(run, fitter, forced)
+        return _of_forced(run, fitter, forced, replaced_s)
     if not heap:
         note = " of the memory in use by the allocator's own count"
         _, hold_end_s = _ends_of_ramp_and_hold(run)
         written = _as_written(allocated.between(-math.inf, hold_end_s), fitter.held)
         known_to = max(PAGES / 2, written.known_to)
         fit = fitter.fit("live", written.series, note=note, known_to=known_to)
-        return HeapCosts(live=_by_fit(fit))
+        live = _by_fit(fit)
+        return HeapCosts(live, in_heap=live)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     seen = _collections(run, fitter.held)
     live = _line(run, [*_before_connects(run), *seen.live])
     if live is None:
         kind = run.place.server_runtime.kind
-        has_failed = any(said.code == findings.collection_failed.code for said in run.findings)
         unknown = findings.live_unknown(
             len(seen.live),
             seen.rising,
             kind,
             forced=False,
-            has_failed=has_failed,
+            remedy_of_failed=remedy_of_failed_collections(run),
             at_limit=seen.at_limit > 0,
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(unknown,))
+    in_heap = _line(run, [*_before_connects(run, with_outside=False), *seen.in_heap])
+    known = HeapCosts(_with_outside(run, live, in_heap), _by_fit(stacks), in_heap=in_heap)
     at_goal = _at_goal(run, seen)
     if at_goal is not None or not seen.says_goal:
-        return HeapCosts(live, _by_fit(stacks), at_goal)
-    return HeapCosts(live, _by_fit(stacks), findings=(_why_no_goal(run, seen, live),))
+        return msgspec.structs.replace(known, at_goal=at_goal)
+    return msgspec.structs.replace(known, findings=(_why_no_goal(run, seen, live),))
 
 
 def _at_goal(run: Run, seen: _Collections) -> HeapCost | None:
@@ -239,6 +258,23 @@ def _connections_beyond_least_goal(
     most_held = max(run.held.values)
     rounded = float(f"{max(enough, 2 * most_held):.2g}")
     return math.ceil(rounded)
+
+
+def _with_outside(run: Run, live: HeapCost, in_heap: HeapCost | None) -> HeapCost:
+    """The cost of what is alive with how much of it is outside the heap, as far as that is known.
+    ``in_heap``: of the heap alone.
+    """
+    is_read = bool(run.series(metrics.RUNTIME_OUTSIDE_BYTES))
+    is_read = is_read or bool(run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES))
+    if is_read and in_heap is not None:
+        outside = live.bytes_per_connection - in_heap.bytes_per_connection
+        method = f"{live.method}, with what objects of the heap hold outside it"
+        return msgspec.structs.replace(live, outside=outside, method=method)
+    is_of_these = run.place.server_runtime.kind in _HOLD_OUTSIDE
+    if is_read or not is_of_these or run.place.alive_source is not None:
+        return live
+    method = f"{live.method}, without what objects of the heap hold outside it: that was not read"
+    return msgspec.structs.replace(live, lacks_outside=True, method=method)
 
 
 def _with_all_beside(run: Run, at_goal: HeapCost | None) -> HeapCost | None:
@@ -319,7 +355,7 @@ def _as_written(page: Series, held: Series) -> _Written:
     return _Written(written, risen / peak * most_off)
 
 
-def _before_connects(run: Run) -> list[_Reading]:
+def _before_connects(run: Run, *, with_outside: bool = True) -> list[_Reading]:
     """The heap before the first connect. Without a collection there it has garbage in it, so that
     it may be off the line, which the fit decides.
     """
@@ -327,9 +363,17 @@ def _before_connects(run: Run) -> list[_Reading]:
     for page in _pages(run, run.first_connect_s):
         for name in (metrics.RUNTIME_LIVE_BYTES, metrics.RUNTIME_HEAP_BYTES):
             if name in page.values:
-                readings.append(_Reading(page.t_s, 0.0, page.values[name]))
+                value = page.values[name]
+                if with_outside:
+                    value += _outside(page)
+                readings.append(_Reading(page.t_s, 0.0, value))
                 break
     return readings
+
+
+def _outside(page: Sample) -> float:
+    """What objects of the heap hold outside it (bytes), by a page."""
+    return page.values.get(metrics.RUNTIME_OUTSIDE_BYTES, 0.0)
 
 
 def live_over_time(run: Run) -> Series:
@@ -338,52 +382,123 @@ def live_over_time(run: Run) -> Series:
     return Series([reading.t_s for reading in readings], [reading.value for reading in readings])
 
 
-def _of_forced(run: Run, fitter: Fitter, forced: Series) -> HeapCosts:
+def remedy_of_failed_collections(run: Run) -> str | None:
+    """The remedy of collections that were asked for in vain; None where none was."""
+    for said in run.findings:
+        if said.code == findings.collection_failed.code:
+            return said.remedy
+    return None
+
+
+def _why_collections_failed(run: Run) -> str:
+    """Why asyncli asked for no more collections; "" where nothing hindered it."""
+    for said in run.findings:
+        if said.code == findings.collection_failed.code:
+            return str(said.fields.get("why") or "")
+    return ""
+
+
+def _asked_for(run: Run, forced: Series) -> Finding:
+    """That collections were asked for, without what they say: of one process among several, what
+    connections added or left cannot be told.
+    """
+    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
+    return findings.collections_forced(len(forced), longest_s)
+
+
+def _of_forced(run: Run, fitter: Fitter, forced: Series, replaced_s: float | None) -> HeapCosts:
     """By the collections that asyncli asked for: before the first connect, at the end of each
     plateau and at the hold's end. They keep the heap from its goal, so that is not told.
     """
-    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
-    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
     processes = _most_processes(run)
     says_descriptors = bool(run.series(metrics.RUNTIME_DESCRIPTORS))
     if processes > 1 and not says_descriptors:
         refused = findings.heap_of_a_part(None, processes, None, None)
-        return HeapCosts(findings=(asked_for, refused))
-    _, hold_end_s = _ends_of_ramp_and_hold(run)
-    readings = []
-    for t_s, live in forced.rows():
-        # The collection at the hold's end takes a while.
-        if t_s <= hold_end_s:
-            readings.append(_Reading(t_s, fitter.held.at(t_s) or 0.0, live))
-    clock = _clock(run, forced)
-    after_drain = _after_drain(run, forced)
-    if after_drain is not None:
-        readings.append(after_drain)
-    aged = _of_one_age(readings, clock)
-    rests = _rests(run, fitter.held, aged)
-    if len(rests) >= FEWEST_POINTS:
-        line = _line_through_rests(aged, rests)
-    else:
-        line = _line_at_rests(run, aged)
+        return HeapCosts(findings=(_asked_for(run, forced), refused))
+    longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
+    asked_for = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
+    asked = _asked(run, fitter.held, forced)
+    line = _line_of_asked(run, asked)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
     # Another process than the server answers so, and so does one whose noise hides what it keeps.
     if line is None or line.ci95[0] <= 0:
         upper = None if line is None else line.ci95[1]
-        all_held = max((reading.n for reading in readings), default=0.0)
-        rising = sum(0 < reading.n < all_held for reading in readings)
+        all_held = max((reading.n for reading in asked.readings), default=0.0)
+        rising = sum(0 < reading.n < all_held for reading in asked.readings)
         kind = run.place.server_runtime.kind
         unknown = findings.live_unknown(
-            len(readings),
+            len(asked.readings),
             rising,
             kind,
             forced=True,
             most_bytes=upper,
             plateaus=run.plan.plateaus,
-            others=_others_at(run, readings),
+            others=_others_at(run, asked.readings),
+            replaced_s=replaced_s,
+            why_failed=_why_collections_failed(run),
+            remedy_of_failed=remedy_of_failed_collections(run),
         )
         return HeapCosts(stacks=_by_fit(stacks), findings=(asked_for, unknown))
-    live_cost = _down_to_growth(line, aged, rests, clock or _NO_GROWTH)
-    return HeapCosts(live=live_cost, stacks=_by_fit(stacks), findings=(asked_for,))
+    live = _down_to_growth(line, asked)
+    in_heap: HeapCost | None = live
+    if run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES):
+        in_heap = _in_heap_by_asked(run, fitter.held, forced)
+    live = _with_outside(run, live, in_heap)
+    return HeapCosts(live, _by_fit(stacks), in_heap=in_heap, findings=(asked_for,))
+
+
+class _Alive(NamedTuple):
+    """What was alive after forced collections until the hold's end, and ``after_drain`` (None where
+    it did not settle), less what came by the ``clock``. ``rests``: those of the ramp with enough of
+    them.
+    """
+
+    readings: Sequence[_Reading]
+    after_drain: _Reading | None
+    clock: _Growth
+    rests: Sequence[_Rest]
+
+
+def _asked(run: Run, held: Series, alive: Series) -> _Alive:
+    """``alive``: after forced collections."""
+    _, hold_end_s = _ends_of_ramp_and_hold(run)
+    clock = _clock(run, alive) or _NO_GROWTH
+
+    def of_one_age(t_s: float, n: float, value: float) -> _Reading:
+        return _Reading(t_s, n, value - clock.per_s * (t_s - alive.t_s[0]))
+
+    readings = []
+    for t_s, value in alive.rows():
+        # The collection at the hold's end takes a while.
+        if t_s <= hold_end_s:
+            readings.append(of_one_age(t_s, held.at(t_s) or 0.0, value))
+    after_drain = _after_drain(run, alive)
+    if after_drain is not None:
+        after_drain = of_one_age(*after_drain)
+    return _Alive(readings, after_drain, clock, _rests(run, held, readings))
+
+
+def _line_of_asked(run: Run, asked: _Alive) -> HeapCost | None:
+    """The line through readings after forced collections; None for too few of them."""
+    if len(asked.rests) >= FEWEST_POINTS:
+        return _line_through_rests(asked.readings, asked.rests)
+    return _line_at_rests(run, asked.readings)
+
+
+def _in_heap_by_asked(run: Run, held: Series, forced: Series) -> HeapCost | None:
+    """The cost in the heap alone; None where a reading does not tell it from what is outside."""
+    outside_at = dict(run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES).rows())
+    in_heap = Series()
+    for t_s, alive in forced.rows():
+        if t_s not in outside_at:
+            return None
+        in_heap.t_s.append(t_s)
+        in_heap.values.append(alive - outside_at[t_s])
+    asked = _asked(run, held, in_heap)
+    line = _line_of_asked(run, asked)
+    if line is None:
+        return None
+    return _down_to_growth(line, asked)
 
 
 def _others_at(run: Run, readings: Sequence[_Reading]) -> int:
@@ -406,13 +521,27 @@ def _line_at_rests(run: Run, readings: Sequence[_Reading]) -> HeapCost | None:
     """
     before = [reading for reading in readings if reading.t_s <= run.first_connect_s]
     at_rest = [reading for reading in readings if reading.n > 0]
-    if len({reading.n for reading in at_rest}) < FEWEST_POINTS:
+    if _levels(at_rest) < FEWEST_POINTS:
         return None
     # Of many plateaus the baseline may be off the line: the first connections load code.
     may_be_apart = len(at_rest) >= FEWEST
     points = [median_point(before, baseline=may_be_apart)] if before else []
     points += [Point(*reading) for reading in at_rest]
     return _by_collections(points, len(before) + len(at_rest))
+
+
+def _levels(readings: Sequence[_Reading]) -> int:
+    """How many different numbers of connections the readings are of: those of one rest are one,
+    though a late connection may come between them.
+    """
+    levels = 0
+    counted = 0.0
+    all_held = max((reading.n for reading in readings), default=0.0)
+    for n in sorted(reading.n for reading in readings):
+        if not levels or n - counted >= PART * HALF * all_held:
+            levels += 1
+            counted = n
+    return levels
 
 
 def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | None]:
@@ -492,17 +621,6 @@ def _clock(run: Run, forced: Series) -> _Growth | None:
     return _Growth(statistics.median(slopes), (max(steps) - min(steps)) / span_s)
 
 
-def _of_one_age(readings: Sequence[_Reading], clock: _Growth | None) -> list[_Reading]:
-    """The readings less what came by the clock since the first of them."""
-    per_s = (clock or _NO_GROWTH).per_s
-    first_s = min((reading.t_s for reading in readings), default=0.0)
-    aged = []
-    for reading in readings:
-        came = per_s * (reading.t_s - first_s)
-        aged.append(reading._replace(value=reading.value - came))
-    return aged
-
-
 class _Rest(NamedTuple):
     """The readings of a rest of the ramp, without the first: that has what connecting left to the
     runtime, and what goes at the second collection.
@@ -563,18 +681,17 @@ def _by_collections(points: Sequence[Point], collections: int) -> HeapCost | Non
     return _by_points(points, how, collections, forced=True)
 
 
-def _down_to_growth(
-    line: HeapCost, readings: Sequence[_Reading], rests: Sequence[_Rest], clock: _Growth
-) -> HeapCost:
+def _down_to_growth(line: HeapCost, asked: _Alive) -> HeapCost:
     """The cost with an interval that reaches down as far as growth may look like a cost.
 
     In a ramp, time and connections rise together. What rises by the clock alone is known from after
-    the drain, and is taken off ``readings``. What rises by heartbeats is not: it may be a leak, or
-    what a connection takes with its first ones. Two bounds hold for both, and the higher one
-    counts. In the ramp it rose no faster than in the rests, where no connection comes. And
+    the drain, and is taken off what was ``asked``. What rises by heartbeats is not: it may be a
+    leak, or what a connection takes with its first ones. Two bounds hold for both, and the higher
+    one counts. In the ramp it rose no faster than in the rests, where no connection comes. And
     connections cost no less than the drain freed: a leak stays then, and so do code and pools.
     """
-    connected = [reading for reading in readings if reading.n > 0]
+    clock = asked.clock
+    connected = [reading for reading in asked.readings if reading.n > 0]
     first = connected[0]
     at_end = connected[-1]
     full = next(reading for reading in connected if reading.n >= at_end.n)
@@ -582,14 +699,13 @@ def _down_to_growth(
     value = line.bytes_per_connection
     half = math.hypot(line.half_width, clock.half * seconds_a_connection)
     bounds = []
-    if len(rests) >= FEWEST_POINTS:
-        growth = _growth_of(line, rests)
+    if len(asked.rests) >= FEWEST_POINTS:
+        growth = _growth_of(line, asked.rests)
         most_per_s = max(0.0, growth.per_s + growth.half)
         bounds.append(value - half - most_per_s * seconds_a_connection)
-    after_drain = readings[-1]
-    if after_drain.n == 0:
-        freed = at_end.value - after_drain.value
-        freed -= clock.half * (after_drain.t_s - at_end.t_s)
+    if asked.after_drain is not None:
+        freed = at_end.value - asked.after_drain.value
+        freed -= clock.half * (asked.after_drain.t_s - at_end.t_s)
         bounds.append(freed / at_end.n)
     low = value - half
     least = max(0.0, min(low, max(bounds, default=low)))
@@ -708,6 +824,7 @@ def _collections(run: Run, held: Series) -> _Collections:
     ramp_end_s, hold_end_s = _ends_of_ramp_and_hold(run)
     half = max(held.values, default=0.0) / 2
     live = []
+    in_heap = []
     goals: dict[_Rule, list[_Reading]] = {rule: [] for rule in _Rule}
     rising = 0
     pages = _pages(run, hold_end_s)
@@ -720,13 +837,15 @@ def _collections(run: Run, held: Series) -> _Collections:
             continue
         rising += run.first_connect_s < collected_s <= ramp_end_s
         live.append(_Reading(collected_s, n, _alive_at(collected_s, page, after)))
+        heap = _alive_at(collected_s, page, after, with_outside=False)
+        in_heap.append(_Reading(collected_s, n, heap))
         if metrics.RUNTIME_GOAL_BYTES in page.values:
             goals[_rule_of_goal(run, page.values)].append(
                 _Reading(collected_s, n, _when_full(page.values))
             )
     at_least_goal = [reading.n for reading in goals[_Rule.LEAST]]
     at_limit = len(goals[_Rule.LIMIT])
-    return _Collections(live, goals[_Rule.LIVE], at_least_goal, at_limit, rising)
+    return _Collections(live, in_heap, goals[_Rule.LIVE], at_least_goal, at_limit, rising)
 
 
 class _Rule(enum.Enum):
@@ -758,20 +877,24 @@ def _may_be_at_limit(page: Mapping[str, float], goal: float, limit: float) -> bo
     return goal >= left - headroom(left)
 
 
-def _alive_at(collected_s: float, page: Sample, after: Sample | None) -> float:
+def _alive_at(
+    collected_s: float, page: Sample, after: Sample | None, *, with_outside: bool = True
+) -> float:
     """What was alive when a collection ended (bytes), by the first page after it.
 
     What was allocated between the two is in that page, and the heap goes on rising as fast until
     the next one, unless that comes after a further collection: then nobody knows how fast.
     """
+    outside = _outside(page) if with_outside else 0.0
     if metrics.RUNTIME_LIVE_BYTES in page.values:
-        return page.values[metrics.RUNTIME_LIVE_BYTES]
-    heap = page.values[metrics.RUNTIME_HEAP_BYTES]
+        return page.values[metrics.RUNTIME_LIVE_BYTES] + outside
+    heap = page.values[metrics.RUNTIME_HEAP_BYTES] + outside
     if after is None or _was_collected(page.values, after.values):
         return heap
     if metrics.RUNTIME_HEAP_BYTES not in after.values:
         return heap
-    risen = after.values[metrics.RUNTIME_HEAP_BYTES] - heap
+    outside_after = _outside(after) if with_outside else 0.0
+    risen = after.values[metrics.RUNTIME_HEAP_BYTES] + outside_after - heap
     return heap - risen / (after.t_s - page.t_s) * (page.t_s - collected_s)
 
 
@@ -786,10 +909,15 @@ def _ends_of_ramp_and_hold(run: Run) -> tuple[float, float]:
 
 
 def _pages(run: Run, until_s: float) -> list[Sample]:
-    """The samples with a page of a heap, until then (s on the run's clock)."""
+    """The samples with a page of a heap, until then (s on the run's clock); with what is outside
+    it, where the pages say that.
+    """
+    says_outside = bool(run.series(metrics.RUNTIME_OUTSIDE_BYTES))
     pages = []
     for sample in run.samples:
-        if sample.t_s <= until_s and any(name in sample.values for name in _OF_HEAP):
+        if sample.t_s > until_s or not any(name in sample.values for name in _OF_HEAP):
+            continue
+        if metrics.RUNTIME_OUTSIDE_BYTES in sample.values or not says_outside:
             pages.append(sample)
     return pages
 

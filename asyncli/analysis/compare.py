@@ -101,7 +101,9 @@ ROWS: tuple[Number, ...] = (
         "cost",
         "memory per connection on the host in all",
     ),
-    Number("cost.live", "bytes", "live heap", "cost", "memory alive per connection in the heap"),
+    Number(
+        "cost.live", "bytes", "live heap", "cost", "memory alive per connection, Buffers included"
+    ),
     Number("cost.stacks", "bytes", "stacks", "cost", "memory per connection in stacks"),
     Number("cost.at_goal", "bytes", "at its goal", "cost", "memory per connection at its goal"),
     Number("fixed.server_user", "bytes", "fixed", "memory", "the server's fixed memory"),

@@ -23,7 +23,7 @@ from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.cost_readings import Fitters, Readings
 from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.gaps import for_cost, replaced_in_ramp_s
 from asyncli.analysis.generations import has_processes_for_connections
 from asyncli.analysis.go_limit import limit_reached
 from asyncli.analysis.holders import holders_of
@@ -83,13 +83,14 @@ def costs(run: Run) -> Costs:
         if isinstance(fit, Fit):
             known = known.fitted(name, fit)
     known = _with_other_hosts(seen, known)
-    heap = heap_costs(seen.run, seen.fitters.server)
+    replaced_s = replaced_in_ramp_s(run)
+    heap = heap_costs(seen.run, seen.fitters.server, replaced_s)
     known = msgspec.structs.replace(known, heap=heap).noting(*heap.findings)
     if heap_of_a_part.code not in [finding.code for finding in heap.findings]:
         known = known.noting(*limit_reached(seen.run))
     for adjust in adjustments.ADJUSTMENTS:
         known = adjust(seen, known)
-    return _with_caveats(seen, known)
+    return _with_caveats(seen, known, replaced_s)
 
 
 def _with_other_hosts(seen: Readings, known: Costs) -> Costs:
@@ -118,13 +119,15 @@ def _with_other_hosts(seen: Readings, known: Costs) -> Costs:
 # What is missing, and what the costs may miss.
 
 
-def _with_caveats(seen: Readings, known: Costs) -> Costs:
-    """With the residue, the reasons of what is unknown, and findings of what the costs miss."""
+def _with_caveats(seen: Readings, known: Costs, replaced_s: float | None) -> Costs:
+    """With the residue, the reasons of what is unknown, and findings of what the costs miss.
+    ``replaced_s``: when processes of the server were replaced in the ramp.
+    """
     run = seen.run
     known = known.noting(*_excluded(seen, known))
     level, _ = server_memory(run, seen.holders)
     known = msgspec.structs.replace(known, residue=residue(run, level, seen.memory.host.whole))
-    known = _with_reasons(seen, known)
+    known = _with_reasons(seen, known, replaced_s)
     known = known.noting(*_after_ramp(known, run), *_caveats(known, run, seen.fitters))
     if known.residual is None:
         known = _with_reason_of_residual(seen, known)
@@ -157,7 +160,7 @@ def _excluded(seen: Readings, known: Costs) -> list[Finding]:
     return excluded
 
 
-def _with_reasons(seen: Readings, known: Costs) -> Costs:
+def _with_reasons(seen: Readings, known: Costs, replaced_s: float | None) -> Costs:
     """With findings about the costs that have too few points, or none."""
     few = {}
     unread = []
@@ -168,7 +171,7 @@ def _with_reasons(seen: Readings, known: Costs) -> Costs:
             unread.append(name)
         else:
             few[name] = fit
-    known = _with_few_points(seen, known, few)
+    known = _with_few_points(seen, known, few, replaced_s)
     # Nothing was read where there was something to read.
     wanted = {"kernel_queued": seen.run.plan.has_ports, "behind": bool(known.behind_programs)}
     missing = [name for name in unread if wanted.get(name, True)]
@@ -178,7 +181,9 @@ def _with_reasons(seen: Readings, known: Costs) -> Costs:
     return known.noting(not_sampled).without(not_sampled, *missing)
 
 
-def _with_few_points(seen: Readings, known: Costs, few: Mapping[str, int]) -> Costs:
+def _with_few_points(
+    seen: Readings, known: Costs, few: Mapping[str, int], replaced_s: float | None
+) -> Costs:
     """With a finding about the costs of which there are too ``few`` points for a slope (name ->
     points), two levels or not.
     """
@@ -187,12 +192,17 @@ def _with_few_points(seen: Readings, known: Costs, few: Mapping[str, int]) -> Co
     of_levels = {name: points for name, points in levels.items() if name in known.fits}
     if not of_levels and not few:
         return known
-    too_few = _few_points(of_levels, few, fitters.own.points_wanted, seen.run.plan)
+    wanted = fitters.own.points_wanted
+    too_few = _few_points(of_levels, few, wanted, seen.run.plan, replaced_s)
     return known.noting(too_few).without(too_few, *few)
 
 
 def _few_points(
-    levels: Mapping[str, int], few: Mapping[str, int], wanted: int, plan: Plan
+    levels: Mapping[str, int],
+    few: Mapping[str, int],
+    wanted: int,
+    plan: Plan,
+    replaced_s: float | None,
 ) -> Finding:
     points = max([*levels.values(), *few.values()])
     reported = [name for name in findings.COST_NAMES if name in _REPORTED]
@@ -200,7 +210,7 @@ def _few_points(
     unknown = [name for name in reported if name in few]
     remedy = "--plateaus 5" if plan.plateaus else ramp_that_fits(plan)
     return findings.cost_few_points(
-        points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy
+        points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy, replaced_s
     )
 
 

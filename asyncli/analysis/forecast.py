@@ -301,7 +301,7 @@ def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:
     if run.place.server_runtime.kind == "go":
         return go_limit(run, costs)
     limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
-    live = costs.heap.live
+    live = costs.heap.in_heap
     if limit is None or live is None or live.bytes_per_connection <= 0:
         return None
     how = (

@@ -66,6 +66,16 @@ def for_cost(run: Run) -> Run:
     return msgspec.structs.replace(kept, ticks=ticks)
 
 
+def replaced_in_ramp_s(run: Run) -> float | None:
+    """When processes of the server ended with connections, or new ones joined them, before all were
+    open (s on the run's clock): the cost is then of those before. None where they did not.
+    """
+    first = min(_ended_s(run), generation_ends_s(run))
+    hold = run.phase("hold")
+    ramp_end_s = run.stop_s if hold is None else hold.start_s
+    return first if first < ramp_end_s else None
+
+
 def _tick_that_follows(run: Run, end_s: float) -> Ticks:
     """The tick of the second in which the records end, by which the connections of the last sample
     are known; none where some of them ended in it.

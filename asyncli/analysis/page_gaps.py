@@ -12,7 +12,13 @@ from asyncli.model.units import format_count, format_many
 
 _OF_RUNTIME = "runtime."
 # What asyncli asked the runtime for, and no page.
-_OF_COLLECT = frozenset({metrics.RUNTIME_FORCED_BYTES, metrics.RUNTIME_FORCED_S})
+_OF_COLLECT = frozenset(
+    {
+        metrics.RUNTIME_FORCED_BYTES,
+        metrics.RUNTIME_FORCED_OUTSIDE_BYTES,
+        metrics.RUNTIME_FORCED_S,
+    }
+)
 # Each connection that the server accepts changes them.
 _FOLLOW_CONNECTIONS = (metrics.STATUS_ACTIVE, metrics.RUNTIME_DESCRIPTORS)
 _COUNTS = (
@@ -29,13 +35,13 @@ def page_gaps(run: Run) -> list[Finding]:
     if not urls:
         return []
     names = _metrics_of_pages(run)
+    gaps = _of_named_metrics(run)
     if not names and not any(name.startswith(metrics.PAGE) for name in run.metrics):
         why = (
             f"no value of the page {' and '.join(urls)} could be used: each is NaN, infinite, "
             "negative or impossibly large"
         )
-        return [_told(0.0, why)]
-    gaps = _of_named_metrics(run)
+        return gaps or [_told(0.0, why)]
     # Of several pages each has its own interval, and a broker publishes only what has changed.
     if len(urls) > 1 or urls[0].startswith("mqtt"):
         return gaps
@@ -47,17 +53,25 @@ def _told(from_s: float, why: str) -> Finding:
 
 
 def _of_named_metrics(run: Run) -> list[Finding]:
-    """Findings on what --metrics-map names and no page had."""
-    gaps = []
+    """A finding on what --metrics-map names and no page had, or only with values that cannot be
+    its.
+    """
+    value_of = {}
+    for metric in run.place.unusable_metrics:
+        name, _, value = metric.rpartition("=")
+        value_of[name] = value
+    unusable = []
     for text in run.plan.metrics_map:
         mapped = mapped_metric(text)
         source = run.place.count_source
         is_other = source is not None and source.metric != mapped.name
         is_counted_otherwise = mapped.meaning == "active" and is_other
         if is_counted_otherwise or not run.series(MAPPED[mapped.meaning]):
-            why = f"no page of --server-metrics had a usable value of {text} (--metrics-map)"
-            gaps.append(_told(0.0, why))
-    return gaps
+            written = value_of.get(mapped.name)
+            unusable.append(text if written is None else f"{text} ({written})")
+    if not unusable:
+        return []
+    return [probe_lost("metrics", 0.0, "", untrusted=False, unusable=unusable)]
 
 
 def _repeated(run: Run, names: list[str]) -> list[Finding]:

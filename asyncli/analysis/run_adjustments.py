@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from asyncli.analysis.absent_server import absent_server
+from asyncli.analysis.collected import remedy_of_failed_collections
 from asyncli.analysis.constants import PART, WORTH_TELLING
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
@@ -20,7 +21,7 @@ from asyncli.analysis.other_programs import memory_of_others
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import PAGES, Cost, Fit, Fitter
 from asyncli.findings import cost as findings
-from asyncli.findings.collected import collection_failed, heap_of_a_part
+from asyncli.findings.collected import heap_of_a_part
 from asyncli.findings.server import held_behind, held_by_others, server_holds_nothing
 from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
@@ -241,8 +242,14 @@ def collected_heap(seen: WholeRun, known: Costs) -> Costs:
         return known
     server = run.place.server_label or "the server"
     runtime = run.place.server_runtime
-    asked = any(finding.code == collection_failed.code for finding in run.findings)
-    return known.noting(findings.heap_collected(server, runtime.title, runtime.kind, asked))
+    collected = findings.heap_collected(
+        server,
+        runtime.title,
+        runtime.kind,
+        run.place.metrics_urls,
+        remedy_of_failed_collections(run),
+    )
+    return known.noting(collected)
 
 
 # The metrics of a server's own runtime begin so.

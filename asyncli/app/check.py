@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from asyncli import preflight
-from asyncli.app.forced_collections import cannot_collect
+from asyncli.app.forced_collections import check_collections
 from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens
 from asyncli.collect.locate import ServerFacts
@@ -237,9 +237,9 @@ async def check(
             # A server that does not run has no processes to know.
             unknown = server_processes_unknown.code
             findings = [missing, *(finding for finding in findings if finding.code != unknown)]
-        unasked = await asyncio.to_thread(cannot_collect, plan, examined.server)
-        if unasked is not None and missing is None:
-            findings.append(unasked)
+        collections = await asyncio.to_thread(check_collections, plan, examined.server)
+        if collections is not None and missing is None:
+            examined.checks.append(collections)
         several = sampler.several_servers()
         if several is not None:
             findings.append(several)

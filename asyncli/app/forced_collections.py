@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from asyncli.app.progress import Progress
 from asyncli.collect.answering import Answerer, Answering, answering_at
+from asyncli.collect.askable import ASKED_BY, require_askable
 from asyncli.collect.forced_collection import (
     Collect,
     Collection,
+    StillAlive,
     by_command,
     by_runtime,
     by_url,
@@ -24,15 +26,17 @@ from asyncli.collect.forced_collection import (
 from asyncli.collect.locate import ServerFacts
 from asyncli.findings.collected import collection_failed
 from asyncli.model import metrics
-from asyncli.model.errors import PeerError
+from asyncli.model.errors import CannotCollectError, PeerError
 from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding, Sample
+from asyncli.model.records import Check, Finding, Sample
 from asyncli.model.run import SETTLING_COLLECTIONS
 
 # A collection before a plateau's end begins so early (s), or by so many times the longest so far.
 _LEAD_S = 1.0
 _TIMES_LONGEST = 3.0
+# In a rest there are three of them, and what is between.
+_RESTS_OF_COLLECTIONS = 6.0
 # The first may free what the server's start left, and loads code.
 _BEFORE_CONNECTS = 2
 # What connecting left to runtimes goes at the second collection (Node: 25 B a connection). So at a
@@ -142,12 +146,18 @@ class ForcedCollections:
             return
         try:
             sample = await self._collected(before_s)
+        except CannotCollectError as error:
+            self._end(error.why, error.remedy)
+            return
         except PeerError as error:
-            self._is_asked = False
-            self._on_finding(collection_failed(str(error)))
+            self._end(str(error), "")
             return
         if sample is not None:
             self._on_sample(sample)
+
+    def _end(self, why: str, remedy: str) -> None:
+        self._is_asked = False
+        self._on_finding(collection_failed(why, remedy))
 
     async def _collected(self, before_s: float | None) -> Sample | None:
         """What is alive after a collection; None if the run is stopped meanwhile. Raises
@@ -161,19 +171,24 @@ class ForcedCollections:
         collected = await self._unless_stopped()
         if collected is None:
             return None
-        live, took_s = collected
+        alive, took_s = collected
         self._longest_s = max(self._longest_s, took_s)
         now_s = self._progress.now_s()
         if before_s is not None and now_s > before_s:
-            raise PeerError(
-                f"one took {took_s:.1f} s, longer than was left of the plateau's rest; use a "
-                "longer --plateau-rest"
+            rest_s = _RESTS_OF_COLLECTIONS * took_s
+            raise CannotCollectError(
+                f"one took {took_s:.1f} s, longer than was left of the plateau's rest",
+                f"rest longer: --plateau-rest {math.ceil(rest_s)}s",
             )
-        if live is None:
-            live = await self._by_page(before)
+        if alive is None:
+            alive = await self._by_page(before)
         else:
             await self._require_of_server(self._answering, before)
-        values = {metrics.RUNTIME_FORCED_BYTES: live, metrics.RUNTIME_FORCED_S: took_s}
+            alive = await self._as_named(alive)
+        values = {metrics.RUNTIME_FORCED_BYTES: alive.heap_bytes, metrics.RUNTIME_FORCED_S: took_s}
+        if alive.outside_bytes is not None:
+            values[metrics.RUNTIME_FORCED_BYTES] += alive.outside_bytes
+            values[metrics.RUNTIME_FORCED_OUTSIDE_BYTES] = alive.outside_bytes
         return Sample(now_s, values)
 
     def _who_answers(self) -> Answering:
@@ -213,15 +228,10 @@ class ForcedCollections:
             return by_url(self._plan.collect, self._plan.tls_options)
         if self._by_agent is not None:
             return self._by_agent
-        if self._server.pid is None:
-            raise _process_unknown()
+        pid = _known_pid(self._server)
         if not self._longest_s:
-            await self._require_small_heap()
-        return by_runtime(self._server.runtime.kind, self._server.pid)
-
-    async def _require_small_heap(self) -> None:
-        sample = await self._read_all()
-        require_small_heap(sample.values.get(metrics.SERVER_RSS_BYTES, 0.0))
+            require_small_heap((await self._read_all()).values)
+        return by_runtime(self._server.runtime.kind, pid)
 
     async def _require_of_server(self, answering: Answering, before: Mapping[str, float]) -> None:
         """Raise :class:`PeerError` if an answer that says what is alive is of another process than
@@ -236,24 +246,53 @@ class ForcedCollections:
         if counts_collections(page) and not shows_collection(before, page):
             raise _not_collected()
 
-    async def _by_page(self, before: Mapping[str, float]) -> float:
+    async def _as_named(self, alive: StillAlive) -> StillAlive:
+        """What is alive by the metric that the user has named for it; by the runtime's answer where
+        none is named, with what its objects hold outside the heap by the page, where the answer
+        does not have it. Raises :class:`PeerError` if the page lacks what is named.
+        """
+        named = _alive_by(self._server)
+        if not named and (alive.outside_bytes is not None or not self._server.metrics):
+            return alive
+        page = (await self._read_all()).values
+        if not named:
+            return StillAlive(alive.heap_bytes, page.get(metrics.RUNTIME_OUTSIDE_BYTES))
+        live = page.get(metrics.RUNTIME_LIVE_BYTES, page.get(metrics.RUNTIME_HEAP_BYTES))
+        if live is None:
+            raise CannotCollectError(
+                f"--metrics-map: the page had no usable value of {named} after it",
+                "name a metric that the page always has, or leave it out",
+            )
+        return StillAlive(live)
+
+    async def _by_page(self, before: Mapping[str, float]) -> StillAlive:
         """What is alive by the page of metrics, which had the values ``before``. Raises
         :class:`PeerError` if it does not say that, or shows no collection.
         """
         page = await self._page_after(before)
+        outside = page.get(metrics.RUNTIME_OUTSIDE_BYTES)
         live = page.get(metrics.RUNTIME_LIVE_BYTES)
         heap = page.get(metrics.RUNTIME_HEAP_BYTES)
         if live is None and heap is None:
-            raise PeerError(
-                "neither its answer nor a page of metrics says what is alive after it; name the "
-                "server's page with --server-metrics"
-            )
+            raise self._nothing_says_alive()
         if shows_collection(before, page):
-            return live if live is not None else heap or 0.0
+            return StillAlive(live if live is not None else heap or 0.0, outside)
         # What such a page says is of its last collection, whenever that was.
         if live is not None and not counts_collections(page):
-            return live
+            return StillAlive(live, outside)
         raise _not_collected()
+
+    def _nothing_says_alive(self) -> CannotCollectError:
+        if not self._server.metrics:
+            return CannotCollectError(
+                "neither its answer nor a page of metrics says what is alive after it",
+                "name the server's page with --server-metrics",
+            )
+        urls = " and ".join(source.url for source in self._server.metrics)
+        return CannotCollectError(
+            f"neither its answer nor {urls} says what is alive after it",
+            "name the metric that does with --metrics-map live=NAME, or a page of net/http/pprof",
+        )
 
     async def _page_after(self, before: Mapping[str, float]) -> Mapping[str, float]:
         """The page after a collection; read once more where it does not show one yet."""
@@ -264,55 +303,81 @@ class ForcedCollections:
         return page
 
 
+def _alive_by(server: ServerFacts) -> str:
+    """The metric of the server's page that a user has named for what is alive; "" without one."""
+    for source in server.metrics:
+        if source.alive_by:
+            return source.alive_by
+    return ""
+
+
 async def _until(due_s: float) -> None:
     """Wait until then (of time.monotonic)."""
     await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
 
-def cannot_collect(plan: Plan, server: ServerFacts) -> Finding | None:
-    """A finding of why a soak of this plan cannot ask for collections, as far as that is known
-    before it asks; None where nothing is known to be in the way. Blocking.
+def check_collections(plan: Plan, server: ServerFacts) -> Check | None:
+    """Whether a soak of this plan can ask for collections, as far as that is known before it asks;
+    None where the plan does not. Blocking.
 
     An agent's server is on another host, where only the agent can tell.
     """
-    if plan.collect is None or plan.agent is not None:
+    if plan.collect is None:
         return None
     try:
-        _require_answerer(plan, plan.collect, server)
-    except PeerError as error:
-        return collection_failed(str(error), before_run=True)
-    return None
+        return _askable(plan, plan.collect, server)
+    except CannotCollectError as error:
+        return Check("collections", _SUBJECT, "warn", detail=error.why, remedy=error.remedy)
 
 
-def _require_answerer(plan: Plan, collect: str, server: ServerFacts) -> None:
-    if collect != "auto" and plan.server_metrics:
-        # Another process may collect, and the server's page count it.
-        return
-    if collect != "auto":
-        answering = answering_at(collect, server.pids)
-        if answering.answerer is Answerer.ANOTHER:
-            raise _answered_by_another(collect, answering)
-        return
+_SUBJECT = "collections of the server's heap"
+
+
+def _askable(plan: Plan, collect: str, server: ServerFacts) -> Check:
+    """The check of collections that nothing is known to hinder. Raises
+    :class:`CannotCollectError`.
+    """
+    if collect == "auto" and plan.agent is not None:
+        detail = "the agent asks for them, if it can"
+        return Check("collections", _SUBJECT, "unknown", detail=detail)
+    if collect == "auto":
+        pid = _known_pid(server)
+        require_askable(server.runtime.kind, pid)
+        asked_by = ASKED_BY[server.runtime.kind]
+        return Check("collections", _SUBJECT, "ok", detail=f"process {pid} by {asked_by}")
+    pids = () if plan.agent is not None else server.pids
+    answering = answering_at(collect, pids)
+    if answering.answerer is Answerer.SERVER:
+        detail = f"the server itself answers at {masked_page(collect)}"
+        return Check("collections", _SUBJECT, "ok", detail=detail)
+    if answering.answerer is Answerer.ANOTHER and not plan.server_metrics:
+        raise _answered_by_another(collect, answering)
+    # Another process may collect, and the server's page count it.
+    detail = f"whether the server's process collects by {masked_page(collect)}, only a soak tells"
+    return Check("collections", _SUBJECT, "unknown", detail=detail)
+
+
+def _known_pid(server: ServerFacts) -> int:
+    """The server's process. Raises :class:`CannotCollectError` where it is unknown."""
     if server.pid is None:
-        raise _process_unknown()
-    by_runtime(server.runtime.kind, server.pid)
+        raise CannotCollectError(
+            "--collect auto: the server's process is unknown", "name it with --server-pid"
+        )
+    return server.pid
 
 
-def _process_unknown() -> PeerError:
-    return PeerError("--collect auto: the server's process is unknown; name it with --server-pid")
-
-
-def _answered_by_another(url: str, answering: Answering) -> PeerError:
-    return PeerError(
+def _answered_by_another(url: str, answering: Answering) -> CannotCollectError:
+    return CannotCollectError(
         f"--collect {masked_page(url)} is answered by {answering.name} (pid {answering.pid}), "
-        "which is not the server's process; name a page of the server's own process"
+        "which is not the server's process",
+        "name a page of the server's own process",
     )
 
 
-def _not_collected() -> PeerError:
-    return PeerError(
-        "the server's page of metrics shows none after asyncli had asked for one; name a page or a "
-        "command that collects the heap of the server's process"
+def _not_collected() -> CannotCollectError:
+    return CannotCollectError(
+        "the server's page of metrics shows none after asyncli had asked for one",
+        "name a page or a command that collects the heap of the server's process",
     )
 
 

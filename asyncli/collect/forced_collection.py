@@ -17,15 +17,26 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asyncli.collect.askable import (
+    INSPECTOR_PORT,
+    has_ended,
+    of_another_user,
+    require_debug_signal,
+    require_free_inspector,
+    require_jcmd,
+    require_kind,
+    require_no_workers,
+    require_same_network,
+)
 from asyncli.collect.http import KeptConnection
 from asyncli.collect.http import reason as reason_of_failure
-from asyncli.collect.procfs import shares_namespace
 from asyncli.model.certificates import client_context
-from asyncli.model.errors import PeerError
+from asyncli.model.errors import CannotCollectError, PeerError
 from asyncli.model.masks import masked_page
+from asyncli.model.metrics import RUNTIME_HEAP_BYTES, SERVER_RSS_BYTES
 from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes
@@ -40,8 +51,8 @@ LONGEST_S = 20.0
 #: A larger heap stands still for long: it is asked only where a URL or a command is named.
 LARGEST_HEAP = 1e9
 #: Node's inspector, unless --inspect-port names another.
-_INSPECTOR = "http://127.0.0.1:9229"
-_INSPECTOR_LINK = "ws://127.0.0.1:9229/"
+_INSPECTOR = f"http://127.0.0.1:{INSPECTOR_PORT}"
+_INSPECTOR_LINK = f"ws://127.0.0.1:{INSPECTOR_PORT}/"
 _TURN_AT_INSPECTOR = "\0asyncli inspector 127.0.0.1:9229"
 # Node's account of each collection (nodejs.org, "v8.GCProfiler", since 18.15).
 _START_PROFILER = """
@@ -55,7 +66,8 @@ _START_PROFILER = """
 """
 _STOP_PROFILER = """
 function () {
-  return this.stop().statistics.at(-1).afterGC.heapStatistics.usedHeapSize;
+  const { usedHeapSize, externalMemory } = this.stop().statistics.at(-1).afterGC.heapStatistics;
+  return [usedHeapSize, externalMemory];
 }
 """
 # How long Node may take to open its inspector, or to close it (s).
@@ -66,70 +78,77 @@ _LONGEST_ANSWER = 1 << 20
 _LONGEST_PROFILE = 16 << 20
 # How long the output of a program that has ended may take to end too (s).
 _PRINTS_AFTER_END_S = 0.5
-# Of /proc/PID/status: the signals for which a process has a handler (proc(5)).
-_SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]{1,32})$", re.MULTILINE)
 # The text of a heap profile ends with the numbers of runtime.MemStats.
 _GO_HEAP = re.compile(rb"^# HeapAlloc = (\d{1,18})$", re.MULTILINE)
 # The last line of a histogram of classes: instances and bytes of all.
 _JVM_TOTAL = re.compile(rb"^Total +\d{1,18} +(\d{1,18})\s*\Z", re.MULTILINE)
 
 
-class Collection(NamedTuple):
-    """What was alive after a collection (bytes), None where only the page of metrics says; and how
-    long it took (s).
+class StillAlive(NamedTuple):
+    """What was alive after a collection (bytes): in the heap, and what its objects held outside it;
+    None where the runtime did not say that.
     """
 
-    live_bytes: float | None
+    heap_bytes: float
+    outside_bytes: float | None = None
+
+
+class Collection(NamedTuple):
+    """What was alive after a collection, None where only the page of metrics says; and how long it
+    took (s).
+    """
+
+    alive: StillAlive | None
     took_s: float
 
 
-Collect = Callable[[], Awaitable[float | None]]
+Collect = Callable[[], Awaitable[StillAlive | None]]
 
 
 async def collection(collect: Collect) -> Collection:
-    """Ask for one. Raises :class:`PeerError`, also after :data:`LONGEST_S`."""
+    """Ask for one. Raises :class:`CannotCollectError`, also after :data:`LONGEST_S`."""
     begun_s = time.monotonic()
     try:
         async with asyncio.timeout(LONGEST_S):
-            live_bytes = await collect()
+            alive = await collect()
     except TimeoutError:
-        raise PeerError(
-            f"--collect: no collection ended within {LONGEST_S:.0f} s; see what the server does, "
-            "or leave --collect out"
+        raise CannotCollectError(
+            f"--collect: no collection ended within {LONGEST_S:.0f} s",
+            "see what the server does, or leave --collect out",
         ) from None
-    return Collection(live_bytes, time.monotonic() - begun_s)
+    return Collection(alive, time.monotonic() - begun_s)
 
 
 def by_runtime(kind: str, pid: int) -> Collect:
-    """How to ask a process of this runtime. Raises :class:`PeerError` where that cannot be asked
-    from outside.
+    """How to ask a process of this runtime. Raises :class:`CannotCollectError` where that cannot be
+    asked from outside.
     """
+    require_kind(kind, pid)
     if kind == "node":
         return lambda: _of_node(pid)
-    if kind == "jvm":
-        return lambda: _of_jvm(pid)
-    if kind == "go":
-        raise PeerError(
-            "--collect auto: a program of Go collects only by a page of its own; name it: "
-            "--collect 'http://HOST:PORT/debug/pprof/heap?gc=1' (net/http/pprof)"
-        )
-    if kind == "" and _is_of_another_user(pid):
-        raise _of_another_user(pid)
-    named = kind or "unknown"
-    raise PeerError(
-        f"--collect auto: the server's runtime is {named}, which cannot be asked for a collection; "
-        "name a command that asks it: --collect 'COMMAND {pid}', or leave --collect out"
-    )
+    return lambda: _of_jvm(pid)
 
 
-def require_small_heap(memory: float) -> None:
-    """Raise :class:`PeerError` if a server with this resident memory (bytes) would stand still for
-    long.
+def require_small_heap(values: Mapping[str, float]) -> None:
+    """Raise :class:`CannotCollectError` if a server would stand still for long: by its heap, where
+    a page of metrics says that (``values``: of a sample), else by its resident memory.
     """
-    if memory > LARGEST_HEAP:
-        raise PeerError(
-            f"--collect auto: the server has {format_bytes(memory)}, and would stand still for "
-            "long; name how to ask it all the same: --collect URL or COMMAND"
+    heap_bytes = values.get(RUNTIME_HEAP_BYTES)
+    if heap_bytes is not None:
+        if heap_bytes > LARGEST_HEAP:
+            raise CannotCollectError(
+                f"--collect auto: the server's heap has {format_bytes(heap_bytes)}, so the server "
+                "would stand still for long",
+                "name how to ask it all the same: --collect URL or COMMAND",
+            )
+        return
+    resident_bytes = values.get(SERVER_RSS_BYTES, 0.0)
+    if resident_bytes > LARGEST_HEAP:
+        raise CannotCollectError(
+            f"--collect auto: the server has {format_bytes(resident_bytes)} of resident memory; if "
+            "that is its heap, which nothing read, the server would stand still for long",
+            "name its page of metrics, which tells the heap (--server-metrics URL), or how to ask "
+            "it all the same: --collect URL or COMMAND",
         )
 
 
@@ -146,24 +165,26 @@ def by_command(words: str, pid: int | None) -> Collect:
 # Node.
 
 
-async def _of_node(pid: int) -> float:
+async def _of_node(pid: int) -> StillAlive:
     import aiohttp
 
-    _require_same_network(pid)
-    _require_debug_signal(pid)
+    require_same_network(pid)
+    require_debug_signal(pid)
+    await asyncio.to_thread(require_no_workers, pid)
     # Whoever has the port may answer anything, and the server may end at any time.
     try:
         async with _turn_at_inspector():
+            await asyncio.to_thread(require_free_inspector, pid)
             _signal(pid, signal.SIGUSR1)
             return await _by_inspector(pid)
     except (aiohttp.ClientError, OSError) as error:
-        raise PeerError(
+        raise CannotCollectError(
             f"--collect auto: Node's inspector of process {pid} ended ({reason_of_failure(error)})"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise PeerError(
-            "--collect auto: what listens at port 9229 is no inspector of Node; end it, or leave "
-            "--collect out"
+        raise CannotCollectError(
+            f"--collect auto: what listens at port {INSPECTOR_PORT} is no inspector of Node",
+            "end it, or leave --collect out",
         ) from None
 
 
@@ -186,7 +207,7 @@ async def _turn_at_inspector() -> AsyncIterator[None]:
         yield
 
 
-async def _by_inspector(pid: int) -> float:
+async def _by_inspector(pid: int) -> StillAlive:
     """What is alive after a collection. Raises :class:`PeerError`, errors of aiohttp and of the
     system, and those of an answer that is not as it should be.
     """
@@ -199,10 +220,11 @@ async def _by_inspector(pid: int) -> float:
             # Another program of Node may have the port.
             answered_by = await inspector.ask("Runtime.evaluate", expression="process.pid")
             if answered_by.get("result", {}).get("value") != pid:
-                raise PeerError(
-                    f"--collect auto: port 9229 is the inspector of another program than {pid}; "
+                raise CannotCollectError(
+                    f"--collect auto: port {INSPECTOR_PORT} is the inspector of another program "
+                    f"than {pid}",
                     "end that one's inspector, or start the server with an --inspect-port of its "
-                    "own and --collect COMMAND"
+                    "own and --collect COMMAND",
                 )
             try:
                 return await _alive_after_collection(inspector)
@@ -217,18 +239,21 @@ async def _by_inspector(pid: int) -> float:
                 await _inspector_closed(session)
 
 
-async def _alive_after_collection(inspector: _Inspector) -> float:
-    """What was alive (bytes) when the collection ended, by V8's own account of it: what is read
-    only an answer later has what the server allocated meanwhile (up to 240 kB).
+async def _alive_after_collection(inspector: _Inspector) -> StillAlive:
+    """What was alive when the collection ended, by V8's own account of it: what is read only an
+    answer later has what the server allocated meanwhile (up to 240 kB).
+
+    Buffers are outside the heap: one that no object holds any more is freed by then, without a
+    second collection (Node 18, 20, 22 and 24).
     """
     started = await inspector.ask(
         "Runtime.evaluate", expression=_START_PROFILER, includeCommandLineAPI=True
     )
     profiler = started["result"].get("objectId")
     if profiler is None:
-        raise PeerError(
-            "--collect auto: Node before 18.15 does not say what is alive after a collection; "
-            "use a later one, or name a command: --collect COMMAND"
+        raise CannotCollectError(
+            "--collect auto: Node before 18.15 does not say what is alive after a collection",
+            "use a later one, or name a command: --collect COMMAND",
         )
     await inspector.ask("HeapProfiler.collectGarbage")
     stopped = await inspector.ask(
@@ -237,57 +262,17 @@ async def _alive_after_collection(inspector: _Inspector) -> float:
         functionDeclaration=_STOP_PROFILER,
         returnByValue=True,
     )
-    return float(stopped["result"]["value"])
-
-
-def _require_debug_signal(pid: int) -> None:
-    """Raise :class:`PeerError` unless the process handles SIGUSR1, which would end it otherwise
-    (Node with --disable-sigusr1 does not).
-    """
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-            text = status.read()
-    except OSError:
-        raise PeerError(f"--collect: process {pid} has ended") from None
-    caught = _SIGNALS_CAUGHT.search(text)
-    if caught is None or not int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
-        raise PeerError(
-            f"--collect auto: process {pid} does not handle SIGUSR1, so its inspector cannot be "
-            "opened; start it without --disable-sigusr1, or name a command: --collect COMMAND"
-        )
+    used_bytes, external_bytes = stopped["result"]["value"]
+    return StillAlive(float(used_bytes), float(external_bytes))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        raise PeerError(f"--collect: process {pid} has ended") from None
+        raise has_ended(pid) from None
     except PermissionError:
-        raise _of_another_user(pid) from None
-
-
-def _is_of_another_user(pid: int) -> bool:
-    """Whether the runtime of a process cannot be seen because of whose it is."""
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return False
-    return os.geteuid() not in (0, owner)
-
-
-def _of_another_user(pid: int) -> PeerError:
-    return PeerError(
-        f"--collect: process {pid} belongs to another user; run asyncli as that user or as root"
-    )
-
-
-def _require_same_network(pid: int) -> None:
-    """Raise :class:`PeerError` if the inspector would open where asyncli cannot close it again."""
-    if shares_namespace(pid, "net") is False:
-        raise PeerError(
-            f"--collect auto: process {pid} is in another network namespace, where its inspector "
-            "cannot be reached; run asyncli or its agent there"
-        )
+        raise of_another_user(pid) from None
 
 
 async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
@@ -307,9 +292,10 @@ async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
                 if page.startswith(_INSPECTOR_LINK):
                     return page
         if time.monotonic() > deadline_s:
-            raise PeerError(
-                f"--collect auto: process {pid} opened no inspector at port 9229; another program "
-                "may have that port, or the server handles SIGUSR1 itself"
+            raise CannotCollectError(
+                f"--collect auto: process {pid} opened no inspector at port {INSPECTOR_PORT}: it "
+                "handles SIGUSR1 itself, or has an --inspect-port of its own",
+                "name a command that asks it: --collect COMMAND, or leave --collect out",
             )
         await asyncio.sleep(_POLL_S)
 
@@ -346,27 +332,28 @@ class _Inspector:
                 continue
             result = answer.get("result")
             if not isinstance(result, dict):
-                raise PeerError(f"--collect: Node's inspector refused {method}")
+                raise CannotCollectError(f"--collect: Node's inspector refused {method}")
             return result
-        raise PeerError(f"--collect: Node's inspector ended at {method}")
+        raise CannotCollectError(f"--collect: Node's inspector ended at {method}")
 
 
 # The JVM.
 
 
-async def _of_jvm(pid: int) -> float:
+async def _of_jvm(pid: int) -> StillAlive:
     """By a histogram of the live objects, before which the JVM collects: exact with each collector,
-    which the sizes of generations are not (GC.heap_info: some 100 kB).
+    which the sizes of generations are not (GC.heap_info: some 100 kB). Direct buffers are not in
+    it.
     """
     text = await _jcmd(pid, "GC.class_histogram")
     live = heap_of_jvm(text)
     if live is None:
         shown = oneline(text[:200].decode("utf-8", "replace"))
-        raise PeerError(
-            f'--collect auto: jcmd has no histogram of the live objects ("{shown}"); leave '
-            "--collect out"
+        raise CannotCollectError(
+            f'--collect auto: jcmd has no histogram of the live objects ("{shown}")',
+            "leave --collect out",
         )
-    return live
+    return StillAlive(live)
 
 
 def heap_of_jvm(text: bytes) -> float | None:
@@ -378,13 +365,8 @@ def heap_of_jvm(text: bytes) -> float | None:
 
 
 async def _jcmd(pid: int, *words: str) -> bytes:
-    try:
-        return await _output(["jcmd", str(pid), *words])
-    except FileNotFoundError:
-        raise PeerError(
-            "--collect auto: jcmd is not in PATH; install a JDK of the server's version, or name "
-            "its jcmd: --collect '/path/to/jcmd {pid} GC.run' with --server-metrics"
-        ) from None
+    require_jcmd()
+    return await _output(["jcmd", str(pid), *words])
 
 
 async def _output(words: list[str]) -> bytes:
@@ -422,7 +404,9 @@ async def _output(words: list[str]) -> bytes:
         said, _, _ = text.partition(b"\n\tat ")
         shown = oneline(said[:200].decode("utf-8", "replace"))
         printed = f'printed "{shown}"' if shown else "printed nothing"
-        raise PeerError(f"`{words[0]}` of --collect ended with status {status} and {printed}")
+        raise CannotCollectError(
+            f"`{words[0]}` of --collect ended with status {status} and {printed}"
+        )
     return text
 
 
@@ -442,7 +426,7 @@ async def _started(words: list[str], output: int) -> asyncio.subprocess.Process:
         raise
     except OSError as error:
         why = os.strerror(error.errno or errno.EIO)
-        raise PeerError(f"--collect: {words[0]} cannot be started ({why})") from None
+        raise CannotCollectError(f"--collect: {words[0]} cannot be started ({why})") from None
 
 
 async def _end_of(output: asyncio.StreamReader) -> bytes:
@@ -455,7 +439,7 @@ async def _end_of(output: asyncio.StreamReader) -> bytes:
 # Go, and what a user names.
 
 
-async def _of_url(url: str, tls: TlsOptions) -> float | None:
+async def _of_url(url: str, tls: TlsOptions) -> StillAlive | None:
     """By a page that collects: of net/http/pprof, whose text says what is alive; else unknown."""
     import aiohttp
 
@@ -468,14 +452,17 @@ async def _of_url(url: str, tls: TlsOptions) -> float | None:
     try:
         answer = await connection.ask("GET", asked, within_s=LONGEST_S, most=_LONGEST_PROFILE)
     except (aiohttp.ClientError, OSError) as error:
-        raise PeerError(
+        raise CannotCollectError(
             f"--collect {masked_page(url)}: cannot be read ({reason_of_failure(error)})"
         ) from None
     finally:
         await connection.close()
     if answer.status != 200:
-        raise PeerError(f"--collect {masked_page(url)}: answered {answer.status}")
-    return heap_of_go(answer.body)
+        raise CannotCollectError(f"--collect {masked_page(url)}: answered {answer.status}")
+    live = heap_of_go(answer.body)
+    if live is None:
+        return None
+    return StillAlive(live)
 
 
 def heap_of_go(text: bytes) -> float | None:
@@ -489,8 +476,10 @@ def heap_of_go(text: bytes) -> float | None:
 async def _of_command(words: str, pid: int | None) -> None:
     """By a command; what is alive then, the page of metrics says."""
     if "{pid}" in words and pid is None:
-        raise PeerError("--collect: the server's process is unknown; name it with --server-pid")
+        raise CannotCollectError(
+            "--collect: the server's process is unknown", "name it with --server-pid"
+        )
     try:
         await _output(shlex.split(words.replace("{pid}", str(pid))))
     except FileNotFoundError:
-        raise PeerError(f"--collect: {shlex.split(words)[0]} was not found") from None
+        raise CannotCollectError(f"--collect: {shlex.split(words)[0]} was not found") from None

@@ -66,14 +66,18 @@ class Found(msgspec.Struct, frozen=True):
 class MetricsSource(msgspec.Struct, frozen=True):
     """A page of the server's metrics. ``url``: without its login and query; ``products``: what it
     was recognised as; ``active_by``, ``descriptors_by``: its metrics of active connections, and of
-    its process's descriptors, if those are used; ``cpu_ms``: what a reading cost at most, the
-    server and asyncli together: the shortest that one took. None: it is not asked, but publishes.
+    its process's descriptors, if those are used; ``alive_by``: the metric that a user has named for
+    what is alive (--metrics-map live=..., heap=...); ``unusable``: metrics that a user has named,
+    with values that cannot be theirs; ``cpu_ms``: what a reading cost at most, the server and
+    asyncli together: the shortest that one took. None: it is not asked, but publishes.
     """
 
     url: str
     products: tuple[str, ...] = ()
     active_by: str | None = None
     descriptors_by: str | None = None
+    alive_by: str | None = None
+    unusable: tuple[str, ...] = ()
     interval_s: float = 1.0
     cpu_ms: float | None = None
 
@@ -82,6 +86,8 @@ class MetricsSource(msgspec.Struct, frozen=True):
         # An agent may send anything.
         products = tuple(printable(product) for product in self.products)
         msgspec.structs.force_setattr(self, "products", products)
+        unusable = tuple(printable(written) for written in self.unusable)
+        msgspec.structs.force_setattr(self, "unusable", unusable)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):

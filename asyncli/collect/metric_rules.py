@@ -20,6 +20,7 @@ from asyncli.model.metrics import (
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
+    RUNTIME_OUTSIDE_BYTES,
     RUNTIME_OWN_BYTES,
     RUNTIME_STACKS_BYTES,
     STATUS_ACCEPTS,
@@ -88,6 +89,9 @@ class Product(NamedTuple):
 
 
 _DESCRIPTORS = Reading(RUNTIME_DESCRIPTORS, ("process_open_fds",))
+# A pool of the JVM that young collections free only by chance: Netty's buffers are in it, unless
+# Netty takes them from the system itself.
+_DIRECT = ("direct",)
 _HEAP_AREA = {"area": ("heap",)}
 # Pools of the JVM's collectors G1, parallel and serial that outlive young collections.
 _OLD_POOLS = {"pool": ("G1 Old Gen", "PS Old Gen", "Tenured Gen")}
@@ -296,8 +300,9 @@ PRODUCTS: tuple[Product, ...] = (
         (Reading(STATUS_ACTIVE, ("vertx_http_server_active_connections",), counts_scrape=True),),
         measured=False,
     ),
-    # nodejs_active_handles says the same of connections, so it is not added. The old space is what
-    # outlives young collections: its size means something after a major one.
+    # nodejs_active_handles says the same of connections, so it is not added. All spaces but the new
+    # ones outlive young collections: their size means something after a major one. Buffers are
+    # outside V8's heap.
     Product(
         "Node",
         ("nodejs_heap_space_size_used_bytes", "nodejs_active_resources"),
@@ -311,8 +316,9 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(
                 RUNTIME_HEAP_BYTES,
                 ("nodejs_heap_space_size_used_bytes",),
-                where={"space": ("old",)},
+                unless={"space": ("new", "new_large_object")},
             ),
+            Reading(RUNTIME_OUTSIDE_BYTES, ("nodejs_external_memory_bytes",)),
             Reading(
                 RUNTIME_COLLECTIONS,
                 ("nodejs_gc_duration_seconds_count",),
@@ -376,6 +382,9 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(RUNTIME_HEAP_BYTES, ("jvm_memory_used_bytes",), where=_HEAP_AREA),
             Reading(RUNTIME_LIVE_BYTES, ("jvm_gc_live_data_size_bytes",)),
             Reading(
+                RUNTIME_OUTSIDE_BYTES, ("jvm_buffer_memory_used_bytes",), where={"id": _DIRECT}
+            ),
+            Reading(
                 RUNTIME_COLLECTIONS,
                 ("jvm_gc_pause_seconds_count",),
                 where={"action": ("end of major GC",)},
@@ -395,6 +404,9 @@ PRODUCTS: tuple[Product, ...] = (
                 RUNTIME_LIVE_BYTES, ("jvm_memory_pool_collection_used_bytes",), where=_OLD_POOLS
             ),
             Reading(
+                RUNTIME_OUTSIDE_BYTES, ("jvm_buffer_pool_used_bytes",), where={"pool": _DIRECT}
+            ),
+            Reading(
                 RUNTIME_COLLECTIONS, ("jvm_gc_collection_seconds_count",), where=_OLD_COLLECTORS
             ),
             Reading(
@@ -410,6 +422,11 @@ PRODUCTS: tuple[Product, ...] = (
         (
             Reading(RUNTIME_HEAP_BYTES, ("jvm_memory_used_bytes",), where=_HEAP_TYPE),
             Reading(RUNTIME_LIVE_BYTES, ("jvm_memory_used_after_last_gc_bytes",), where=_HEAP_TYPE),
+            Reading(
+                RUNTIME_OUTSIDE_BYTES,
+                ("jvm_buffer_memory_used_bytes",),
+                where={"jvm_buffer_pool_name": _DIRECT},
+            ),
             Reading(
                 RUNTIME_LIMIT_BYTES, ("jvm_memory_limit_bytes",), where=_HEAP_TYPE, undefined=-1.0
             ),

@@ -26,11 +26,14 @@ from asyncli.model.metrics import (
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
+    RUNTIME_OUTSIDE_BYTES,
     STATUS_ACTIVE,
     greatest,
 )
 from asyncli.model.metrics_map import MAPPED, MappedMetric
 
+# What a user may name for what is alive: it is all of it.
+_ALIVE = (RUNTIME_LIVE_BYTES, RUNTIME_HEAP_BYTES)
 # Until the first collection a runtime writes 0, which is no measure of it.
 _ABOVE_ZERO = (RUNTIME_LIVE_BYTES, RUNTIME_COLLECTED_AT_S)
 
@@ -49,6 +52,8 @@ class PageValues:
         self._ruled_out: set[str] = set()
         self._reading_of: dict[str, Reading] = {}
         self._counting: Product | None = None
+        #: What the user has named and the last page had with a value that cannot be one.
+        self._unusable: dict[str, float] = {}
         #: Whether the user's metric of active connections has our own; None before its first page.
         self._mapped_has_ours: bool | None = None
         self._last_counts: dict[str, float] = {}
@@ -88,9 +93,32 @@ class PageValues:
             products=tuple(self.products),
             active_by=self.source or None,
             descriptors_by=self._name_of(RUNTIME_DESCRIPTORS) or None,
+            alive_by=self._alive_as_named or None,
+            unusable=self._unusable_as_written,
             interval_s=round(interval_s, 1),
             cpu_ms=cpu_ms,
         )
+
+    @property
+    def _alive_as_named(self) -> str:
+        """The page's name of what the user says is alive; "" where none is named, or it is not
+        there.
+        """
+        if self._table[0].name != MAPPED_PRODUCT:
+            return ""
+        for reading in self._table[0].readings:
+            if reading.metric in _ALIVE and self._reading_of.get(reading.metric) is reading:
+                return reading.names[0]
+        return ""
+
+    @property
+    def _unusable_as_written(self) -> tuple[str, ...]:
+        """``my_gauge=NaN``, for each of them."""
+        written = []
+        for name, value in self._unusable.items():
+            number = "NaN" if math.isnan(value) else f"{value:g}"
+            written.append(f"{name}={number}")
+        return tuple(written)
 
     @property
     def _products(self) -> list[Product]:
@@ -112,6 +140,8 @@ class PageValues:
                 self._ruled_out.add(product.name)
             if not names.isdisjoint(product.recognised_by):
                 self._recognised.add(product.name)
+        if self._table[0].name == MAPPED_PRODUCT:
+            self._unusable = _impossible(page, self._table[0].readings)
 
     def runtime(self, page: MetricsPage) -> dict[str, float]:
         """The ``runtime.*`` metrics of a page: those of the server's process, not of an
@@ -131,6 +161,9 @@ class PageValues:
                 if value is not None:
                     self._reading_of[reading.metric] = reading
                     values[reading.metric] = value
+        if self._alive_as_named:
+            # It is all that is alive, and nothing is added to it.
+            values.pop(RUNTIME_OUTSIDE_BYTES, None)
         return values
 
     def page_counts(self, page: MetricsPage) -> dict[str, float]:
@@ -260,6 +293,21 @@ def joined(page: MetricsPage, reading: Reading) -> float | None:
     if not is_possible(reading.metric, total):
         return None
     return total
+
+
+def _impossible(page: MetricsPage, readings: Iterable[Reading]) -> dict[str, float]:
+    """The names of readings that a page has without a value that can be one, and what it has: the
+    first such row, else the sum.
+    """
+    impossible = {}
+    for reading in readings:
+        rows = _rows(page, reading)
+        if not rows or joined(page, reading) is not None:
+            continue
+        values = [row.value for row in rows]
+        wrong = [value for value in values if not is_possible(reading.metric, value)]
+        impossible[reading.names[0]] = wrong[0] if wrong else sum(values)
+    return impossible
 
 
 def is_possible(metric: str, value: float) -> bool:

@@ -45,9 +45,11 @@ def live_unknown(
     forced: bool,
     most_bytes: float | None = None,
     plateaus: int = 0,
-    has_failed: bool = False,
     others: int = 0,
     at_limit: bool = False,
+    replaced_s: float | None = None,
+    why_failed: str = "",
+    remedy_of_failed: str | None = None,
 ) -> Words:
     """What is alive in a collected heap is known only right after a collection, and too few came;
     or what was alive did not rise with the connections.
@@ -55,22 +57,24 @@ def live_unknown(
     ``collections``: those that the page of metrics showed, or that asyncli asked for (``forced``);
     ``rising``: of these, while connections were opened; ``kind``: the server's runtime;
     ``most_bytes``: what was alive for each connection at most, where it did not rise with them;
-    ``plateaus``: of the ramp; ``has_failed``: collections were asked for in vain;
-    ``others``: the most connections that other clients had at the server in a collection;
-    ``at_limit``: a memory limit set the heap's goal, so that more connections show no more.
+    ``plateaus``: of the ramp; ``others``: the most connections that other clients had at the server
+    in a collection. ``at_limit``: a memory limit set the heap's goal, so that more connections show
+    no more. ``replaced_s``: when processes of the server were replaced in the ramp; ``why_failed``,
+    ``remedy_of_failed``: of collections that were asked for in vain; "" and null without.
     """
     if most_bytes is not None:
         return _did_not_rise(collections, most_bytes, others)
     if forced:
-        return _forced_too_few(collections, rising, plateaus)
+        cause = _cause_of_too_few(plateaus, replaced_s, why_failed, remedy_of_failed)
+        return _forced_too_few(collections, rising, cause)
     remedy = (
         "hold more connections, which fill the heap more often: a line needs three collections, "
         "some of them while connections are opened"
     )
     asking = collect_flags(kind) or BY_COMMAND
     by_asking = f"ask for collections ({asking})"
-    if has_failed:
-        by_asking = "mend what made the collections fail that were asked for"
+    if remedy_of_failed:
+        by_asking = f"for collections: {remedy_of_failed}"
     remedy = f"{by_asking}, or {remedy}"
     if at_limit or (not collections and kind == "jvm"):
         # Its old generation is collected when that is full, which it may never be.
@@ -108,15 +112,31 @@ def _did_not_rise(collections: int, most_bytes: float, others: int) -> Words:
     )
 
 
-def _forced_too_few(collections: int, rising: int, plateaus: int) -> Words:
-    remedy = "let the ramp rest, so that more come between: --plateaus 5"
+def _cause_of_too_few(
+    plateaus: int, replaced_s: float | None, why_failed: str, remedy_of_failed: str | None
+) -> Words:
+    """Why there were too few forced collections, as far as that is known, and the remedy."""
+    if replaced_s is not None:
+        return Words(
+            "the server's processes ended, or others replaced them, after "
+            f"{format_clock(replaced_s)}, in the ramp",
+            "see the server's log of that moment, and run again",
+        )
+    if remedy_of_failed is not None:
+        return Words(why_failed, remedy_of_failed)
     if plateaus >= _PLATEAUS_OF_A_LINE:
-        remedy = "let each rest be longer than a collection takes (--plateau-rest)"
-    return Words(
+        return Words("", "let each rest be longer than a collection takes (--plateau-rest)")
+    return Words("", "let the ramp rest, so that more come between: --plateaus 5")
+
+
+def _forced_too_few(collections: int, rising: int, cause: Words) -> Words:
+    evidence = (
         f"{_CANNOT_BE_TOLD} by {format_many(collections, 'collection')} that asyncli asked for, "
-        f"{format_count(rising)} of them before all connections were open",
-        remedy,
+        f"{format_count(rising)} of them while connections were opened"
     )
+    if cause.evidence:
+        evidence = f"{evidence}: {cause.evidence}"
+    return Words(evidence, cause.remedy)
 
 
 @finding("goal_unknown", "info")
@@ -284,15 +304,12 @@ def collections_forced(
     )
 
 
-@finding(
-    "collection_failed",
-    "warning",
-    "mend that, or leave --collect out",
-)
-def collection_failed(why: str, before_run: bool = False) -> str:
+@finding("collection_failed", "warning")
+def collection_failed(why: str, remedy: str) -> Words:
     """The server's runtime could not be asked for a collection, or nothing showed that it made one.
-    The run goes on without them. ``before_run``: a check found that it cannot be asked.
+    The run goes on without them. ``remedy``: "" where ``why`` says all that is known.
     """
-    if before_run:
-        return f"a soak could ask for no collection of the server's heap: {why}"
-    return f"asyncli asked for no more collections of the server's heap: {why}"
+    return Words(
+        f"asyncli asked for no more collections of the server's heap: {why}",
+        remedy or "mend that, or leave --collect out",
+    )

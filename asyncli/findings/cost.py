@@ -9,6 +9,7 @@ from asyncli.findings import Words, finding
 from asyncli.findings.collected import collect_flags
 from asyncli.model.units import (
     format_bytes,
+    format_clock,
     format_count,
     format_each,
     format_many,
@@ -212,13 +213,22 @@ def cost_few_points(
     plateaus: int,
     plateaus_wanted: int,
     remedy: str,
+    replaced_s: float | None = None,
 ) -> Words:
     """The ramp has too few samples for a slope. Costs are the difference of memory before the first
     connection and with all of them, or are unknown. ``levels``: those that are a difference;
-    ``unknown``: the unknown ones.
+    ``unknown``: the unknown ones. ``replaced_s``: when processes of the server that held
+    connections ended, or others replaced them, before all connections were open.
     """
     evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
-    if 0 < plateaus < plateaus_wanted:
+    if replaced_s is not None:
+        evidence = (
+            "the server's processes ended, or others replaced them, after "
+            f"{format_clock(replaced_s)}, in the ramp: {format_many(points, 'sample')} until then, "
+            f"{wanted} needed for a slope"
+        )
+        remedy = "see the server's log of that moment, and run again"
+    elif 0 < plateaus < plateaus_wanted:
         too_few = f"{format_many(plateaus, 'plateau')}, {plateaus_wanted} needed for a slope"
         evidence = f"{too_few}; {evidence}"
     parts = []
@@ -369,11 +379,14 @@ def memory_after_ramp(moved: Mapping[str, float], held: float, rest_s: float) ->
 
 
 @finding("heap_collected", "info")
-def heap_collected(server: str, runtime: str, kind: str, asked: bool) -> Words:
+def heap_collected(
+    server: str, runtime: str, kind: str, pages: Sequence[str], remedy_of_failed: str | None
+) -> Words:
     """The server's memory was read of its processes, and its runtime frees memory by a tracing
     collector: what is resident has garbage in it, and free room that the heap fills before the next
     collection. Its own metrics tell what is live. ``runtime``: its name and version; ``kind``:
-    go, node, jvm or another; ``asked``: collections were asked for, in vain.
+    go, node, jvm or another; ``pages``: its pages of metrics, which do not; ``remedy_of_failed``:
+    that of collections that were asked for in vain; null: none were asked for.
     """
     # Go does not give memory back before its heap has reached its goal.
     than_this = "more than this" if kind == "go" else "more or less than this"
@@ -381,11 +394,19 @@ def heap_collected(server: str, runtime: str, kind: str, asked: bool) -> Words:
         f"{runtime} collects the heap of {server} now and then: at rest it may take {than_this}, "
         "and less is alive; neither was read"
     )
-    remedy = "name its page of metrics (--server-metrics URL)"
+    if pages:
+        evidence += f" ({' and '.join(pages)} has no heap)"
+    remedies = []
+    if not pages:
+        remedies.append("name its page of metrics (--server-metrics URL)")
     asking = collect_flags(kind)
-    if asking and not asked:
-        remedy += f", or ask for collections ({asking}), which show what is alive"
-    return Words(evidence, remedy)
+    if remedy_of_failed is not None:
+        remedies.append(f"for collections: {remedy_of_failed}")
+    elif asking:
+        remedies.append(f"ask for collections ({asking}), which show what is alive")
+    elif pages:
+        remedies.append("name a page that has it (--server-metrics URL)")
+    return Words(evidence, ", or ".join(remedies))
 
 
 @finding("plateau_unsettled", "warning")

@@ -47,10 +47,19 @@ def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> s
 
 
 @finding("{probe}_lost", "warning", values=_PROBES)
-def probe_lost(probe: str, from_s: float, why: str, untrusted: bool) -> Words:
+def probe_lost(
+    probe: str, from_s: float, why: str, untrusted: bool, unusable: Sequence[str] = ()
+) -> Words:
     """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap
     from then on. ``untrusted``: TLS failed, which is no sign that the server is silent.
+    ``unusable``: what --metrics-map names and no page had a value of, each with what it had in
+    parentheses if it had any: NaN, a negative number, one beyond all memory.
     """
+    if unusable:
+        return Words(
+            f"no page of --server-metrics had a usable value of {', '.join(unusable)}",
+            "have the page write a number that can be one, or name another metric (--metrics-map)",
+        )
     remedy = "figures leave this gap blank"
     if probe.startswith(("status", "metrics")):
         remedy = (

@@ -42,6 +42,17 @@ class PeerError(AsyncliError):
     """The server, its status page or its agent failed."""
 
 
+class CannotCollectError(PeerError):
+    """The server's runtime was not asked for a collection, or made none: ``why``, and the
+    ``remedy``.
+    """
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(f"{why}; {remedy}" if remedy else why)
+        self.why = why
+        self.remedy = remedy
+
+
 class UntrustedPeerError(PeerError):
     """TLS with the peer failed, so nothing else is known about it."""
 

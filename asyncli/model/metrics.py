@@ -145,6 +145,10 @@ RUNTIME_HEAP_BYTES = _gauge(
 RUNTIME_LIVE_BYTES = _gauge(
     "runtime.live_bytes", "of these, what was alive after the last collection, by the runtime"
 )
+RUNTIME_OUTSIDE_BYTES = _gauge(
+    "runtime.outside_bytes",
+    "memory outside the server's heap that its objects hold (Buffers of Node, direct ones of Java)",
+)
 RUNTIME_COLLECTIONS = _counter(
     "runtime.collections", "major collections of garbage since the server's start"
 )
@@ -167,6 +171,9 @@ RUNTIME_ALLOCATED_BYTES = _gauge(
 )
 RUNTIME_FORCED_BYTES = _gauge(
     "runtime.forced_bytes", "what was alive after a collection that asyncli asked for (--collect)"
+)
+RUNTIME_FORCED_OUTSIDE_BYTES = _gauge(
+    "runtime.forced_outside_bytes", "of that, what objects of the heap held outside it"
 )
 RUNTIME_FORCED_S = _gauge("runtime.forced_s", "how long that collection took")
 RUNTIME_DESCRIPTORS = _gauge(

@@ -21,7 +21,12 @@ MAPPED = {
 _MAPPED = re.compile(
     r"(?P<meaning>[a-z]++)=(?P<name>[^\s{}\"=,]{1,200}+)(?:\{(?P<labels>[^\n]{0,1000})\})?"
 )
-_LABEL = re.compile(r'\s*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)="(?P<value>[^"\\]*+)"\s*+(?:,|\Z)')
+_LABEL = re.compile(
+    r'\s*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)="(?P<value>(?:[^"\\]|\\.)*+)"\s*+(?:,|\Z)'
+)
+# As in Prometheus' text.
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 _EXAMPLE = 'write active=NAME or active=NAME{label="x"}'
 
 
@@ -54,9 +59,14 @@ def _labels(text: str) -> dict[str, str]:
         match = _LABEL.match(text, position)
         if match is None:
             raise ValueError(f"{shown(text)} are no labels; {_EXAMPLE}")
-        labels[match["name"]] = match["value"]
+        labels[match["name"]] = _ESCAPE.sub(_unescaped, match["value"])
         position = match.end()
     return labels
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    # An unknown escape stays as it is.
+    return _ESCAPED.get(match[1], match[0])
 
 
 def parse_metrics_map(value: object) -> str:

@@ -287,6 +287,10 @@ def _cost_of_heap(part: str, whose: str) -> Iterator[Quantity]:
     yield Quantity(
         f"{part}.by_clock", "bytes", "what rose in the ramp by the clock alone, and is not in it"
     )
+    yield Quantity(
+        f"{part}.outside", "bytes", "of it, what objects of the heap hold outside it (Buffers)"
+    )
+    yield Quantity(f"{part}.lacks_outside", "yes_or_no", "it is without that, which nothing read")
     yield Quantity(f"{part}.forced", "yes_or_no", "asyncli asked for these collections")
     yield Quantity(
         f"{part}.is_whole", "yes_or_no", "its levels have all memory of the server's processes"

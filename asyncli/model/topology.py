@@ -50,6 +50,10 @@ class Place(msgspec.Struct, frozen=True):
     count_source: CountSource | None = None
     #: Where the descriptors of the server's process are from; None: its pages do not say them.
     descriptors_source: CountSource | None = None
+    #: The metric that the user has named for what is alive in its heap; None without one.
+    alive_source: CountSource | None = None
+    #: Metrics that the user has named, with values that cannot be theirs: ``my_gauge=NaN``.
+    unusable_metrics: tuple[str, ...] = ()
     #: The URLs of the server's pages of metrics, in the order of --server-metrics.
     metrics_urls: tuple[str, ...] = ()
     #: The agent's host; None without an agent.
@@ -117,6 +121,8 @@ def place_of(environment: Environment) -> Place:
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
         count_source=_count_source(server.get("metrics"), "active_by"),
         descriptors_source=_count_source(server.get("metrics"), "descriptors_by"),
+        alive_source=_count_source(server.get("metrics"), "alive_by"),
+        unusable_metrics=_unusable_metrics(server.get("metrics")),
         metrics_urls=_metrics_urls(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
@@ -141,6 +147,17 @@ def _count_source(pages: object, key: str) -> CountSource | None:
         if isinstance(page, dict) and page.get(key):
             return CountSource(str(page.get("url")), str(page[key]))
     return None
+
+
+def _unusable_metrics(pages: object) -> tuple[str, ...]:
+    if not isinstance(pages, list):
+        return ()
+    unusable: list[str] = []
+    for page in pages:
+        written = page.get("unusable") if isinstance(page, dict) else None
+        if isinstance(written, list):
+            unusable += map(str, written)
+    return tuple(unusable)
 
 
 def _metrics_urls(pages: object) -> tuple[str, ...]:

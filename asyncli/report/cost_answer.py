@@ -8,8 +8,11 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 from msgspec import UnsetType
 
+from asyncli.analysis.collected import HeapCost
+from asyncli.analysis.constants import PART
 from asyncli.analysis.slope import Cost
 from asyncli.model.go_heap import USUAL_GOGC
 from asyncli.model.text import first_part, oneline
@@ -34,6 +37,7 @@ from asyncli.report.format import (
 )
 from asyncli.report.summary import CostPart, Summary
 
+_HELD_OUTSIDE = {"node": "Buffers", "jvm": "direct buffers"}
 _ENDS = {2: "two", 3: "three", 4: "four"}
 
 
@@ -73,7 +77,6 @@ def heap_answer(summary: Summary) -> str:
     or why that is unknown; "" where no heap is collected.
     """
     cost = summary.cost
-    server = server_name(summary)
     stays = _of_what_stays(summary)
     unknown = heap_unknown(summary)
     if unknown is not None:
@@ -83,8 +86,8 @@ def heap_answer(summary: Summary) -> str:
     in_stacks = ""
     if cost.stacks:
         in_stacks = f", and {with_error(cost.stacks)} in its stacks"
-    alive = f"Alive in the heap of {server}: {with_error(cost.live)} a connection{in_stacks}."
-    alive += stays
+    outside = _of_outside(summary, cost.live)
+    alive = f"{_alive(summary, cost.live)} a connection{outside}{in_stacks}.{stays}"
     no_goal = goal_unknown(summary)
     if no_goal is not None:
         return f"{alive} {as_doubt(no_goal, with_remedy(summary, no_goal))}"
@@ -92,6 +95,31 @@ def heap_answer(summary: Summary) -> str:
         return alive
     # With its goal the answer has begun.
     return f"{alive} Resident while the heap was filling: {with_error(cost.server_user)}."
+
+
+def _alive(summary: Summary, live: HeapCost) -> str:
+    place = f"in the heap of {server_name(summary)}"
+    if live.outside is not None:
+        place += f" and in its {_held_outside(summary)}"
+    return f"Alive {place}: {with_error(live)}"
+
+
+def _of_outside(summary: Summary, live: HeapCost) -> str:
+    """How much of what is alive is outside the heap, or that this is unknown, in parentheses; "" if
+    it is little.
+    """
+    if live.lacks_outside:
+        return f" (without its {_held_outside(summary)}, which nothing read)"
+    if live.outside is None or live.outside < PART * live.bytes_per_connection:
+        return ""
+    return f" ({format_each(live.outside)} of it in {_held_outside(summary)})"
+
+
+def _held_outside(summary: Summary) -> str:
+    """What objects of the server's heap hold outside it."""
+    runtime = summary.server.runtime
+    kind = "" if runtime is msgspec.UNSET else runtime.kind
+    return _HELD_OUTSIDE.get(kind, "memory outside it")
 
 
 def _of_what_stays(summary: Summary) -> str:
@@ -304,7 +332,8 @@ def _of_filling_heap(summary: Summary) -> str:
     if not is_heap_filling(summary) or _total_leads(summary):
         return ""
     of_which_heap = "resident memory while its heap was filling"
-    if summary.finding("collections_forced") is not None:
+    of_a_part = summary.finding("heap_of_a_part") is not None
+    if summary.finding("collections_forced") is not None and not of_a_part:
         of_which_heap = "resident memory between forced collections"
     return f" ({of_which_heap}, not a size to plan with{_by_gogc(summary)})"
 

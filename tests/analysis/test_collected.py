@@ -20,6 +20,7 @@ from asyncli.analysis.totals import fold
 from asyncli.findings.collected import live_unknown
 from asyncli.findings.cost import heap_collected
 from asyncli.model import metrics
+from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 
@@ -43,6 +44,33 @@ def test_a_heap_is_known_at_its_collections(says_live: bool) -> None:
     # Twice what is alive; the stacks are in the goal, and beside it; and the runtime's own.
     assert heap.at_goal.ci95[0] < 2 * LIVE + 2 * STACKS + 500 < heap.at_goal.ci95[1]
     assert heap.findings == ()
+
+
+@pytest.mark.parametrize("says_live", [False, True])
+def test_buffers_are_alive_and_not_in_the_greatest_heap(says_live: bool) -> None:
+    """A connection holds 64 kB outside the heap, whose limit (-Xmx) does not bound them."""
+    run = of_go(soak(), says_live=says_live)
+    for sample in run.samples:
+        sample.values |= {metrics.RUNTIME_OUTSIDE_BYTES: 2e6 + 65_536 * (run.held.at(sample.t_s) or 0.0), metrics.RUNTIME_LIMIT_BYTES: 100e6}
+    known = costs(run)
+    heap = known.heap
+    assert heap.live is not None
+    assert heap.in_heap is not None
+    assert heap.live.ci95[0] <= LIVE + 65_536 <= heap.live.ci95[1]
+    assert heap.live.outside == pytest.approx(65_536, rel=0.01)
+    assert heap.in_heap.bytes_per_connection == pytest.approx(LIVE, rel=0.05)
+    [of_heap] = [ceiling for ceiling in forecast(run, known)[0].ceilings if ceiling.name == "server_heap"]
+    assert of_heap.connections == pytest.approx((100e6 - FIXED) / LIVE, rel=0.06)
+
+
+def test_a_page_without_what_it_said_of_buffers_is_left_out() -> None:
+    run = of_go(soak())
+    for sample in run.samples[::2]:
+        sample.values[metrics.RUNTIME_OUTSIDE_BYTES] = 2e6 + 65_536 * (run.held.at(sample.t_s) or 0.0)
+    heap = heap_of(run)
+    assert heap.live is not None
+    assert heap.live.ci95[0] <= LIVE + 65_536 <= heap.live.ci95[1]
+    assert heap.live.half_width < 0.1 * (LIVE + 65_536)
 
 
 def test_the_resident_slope_is_neither() -> None:
@@ -263,7 +291,81 @@ def test_the_connections_of_other_clients_hide_what_is_alive(others: int) -> Non
 def test_a_remedy_is_not_what_the_run_did(plateaus: int, flag: str) -> None:
     assert flag in live_unknown(2, 0, "go", forced=True, plateaus=plateaus).remedy
     assert "--collect" in live_unknown(2, 0, "go", forced=False).remedy
-    assert "--collect" not in live_unknown(2, 0, "go", forced=False, has_failed=True).remedy
+    assert "--collect" not in live_unknown(2, 0, "go", forced=False, remedy_of_failed="do it").remedy
+
+
+def test_the_first_cause_of_too_few_collections_is_told_alone() -> None:
+    """A server that was replaced, then a collection that failed; plateaus are no remedy of either."""
+    slow = live_unknown(2, 0, "go", forced=True, plateaus=4, why_failed="one took 7 s", remedy_of_failed="rest longer")
+    assert ("7 s" in slow.evidence, slow.remedy) == (True, "rest longer")
+    replaced = live_unknown(
+        4, 1, "node", forced=True, plateaus=4, replaced_s=17.0, why_failed="it ended (1)", remedy_of_failed="rest longer"
+    )
+    assert ("0:00:17" in replaced.evidence, "ended (1)" in replaced.evidence) == (True, False)
+    assert "log" in replaced.remedy
+    assert "rest" not in replaced.remedy
+
+
+def test_a_server_that_is_replaced_in_the_ramp_is_the_cause_of_few_samples() -> None:
+    """Neither a longer ramp nor plateaus mend that."""
+    run = a_run(300, batch=1, interval_s=0.03, plateaus=4, plateau_s=3.0)
+    replaced_s = run.first_connect_s + 4.5
+    for sample in run.samples:
+        sample.values |= {metrics.SERVER_ENDED: float(sample.t_s > replaced_s), metrics.SERVER_PROCESSES: 1.0}
+    for t_s, tick in run.ticks:
+        if replaced_s - 1.0 < t_s < replaced_s + 1.0:
+            tick.deaths["closed_idle"] = Deaths(count=50)
+    for place in (run.first_connect_s - 1.0, run.first_connect_s + 2.0):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: 4e6, metrics.RUNTIME_FORCED_S: 0.1}
+    told = {finding.code: finding for finding in costs(run).findings}
+    for code in ("cost_few_points", "live_unknown"):
+        assert told[code].fields["replaced_s"] == pytest.approx(replaced_s, abs=2.0)
+        assert "--plateaus" not in told[code].remedy
+    assert told["cost_few_points"].evidence.startswith("the server's")
+
+
+def test_the_collections_of_one_rest_are_of_one_number_of_connections() -> None:
+    """A late connection comes between them; they are no line."""
+    run = a_run(300, batch=1, interval_s=0.03, plateaus=1, plateau_s=6.0)
+    rest_s = run.first_connect_s + 10.0
+    for t_s, tick in run.ticks:
+        if rest_s < t_s <= rest_s + 5:
+            tick.held = 296 + int(t_s - rest_s)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+        if sample.t_s < run.first_connect_s or rest_s < sample.t_s < rest_s + 5:
+            alive = 4e6 + 3_000 * (run.held.at(sample.t_s) or 0.0)
+            sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.1}
+    heap = heap_of(run)
+    assert heap.live is None
+    assert "live_unknown" in [finding.code for finding in heap.findings]
+
+
+def test_collections_of_one_process_among_several_say_nothing_of_connections() -> None:
+    """Of a cluster's primary process what stays alive is no connection's; its page, a worker's, is refused with a word on them."""
+    for says_descriptors in (False, True):
+        run = a_run(450, batch=1, interval_s=0.02, plateaus=5, hold_s=3.0, noise=0.01)
+        rests = [run.first_connect_s + end - 1.0 for _, end in run.plan.schedule.rests()]
+        ask_for_collections(run, [run.first_connect_s - 1.5, *rests, run.stop_s - 1.0, run.stop_s + 4.0, run.stop_s + 5.0], 3_000.0, 100e3)
+        for sample in run.samples:
+            sample.values[metrics.SERVER_PROCESSES] = 3.0
+            if says_descriptors:
+                sample.values[metrics.RUNTIME_DESCRIPTORS] = 20 + (run.held.at(sample.t_s) or 0.0) / 2
+        heap = heap_of(run)
+        assert [finding.code for finding in heap.findings] == ["collections_forced", "heap_of_a_part"]
+        assert "alive_bytes" not in heap.findings[0].fields
+        assert heap.findings[0].fields["collections"] == 9
+
+
+def test_a_page_that_is_named_is_not_asked_for() -> None:
+    """/varz of NATS has no heap."""
+    named = heap_collected("nats", "Go 1.26", "go", ["http://h:8222/varz"], None)
+    assert "--server-metrics" not in named.remedy
+    assert ("/varz" in named.evidence, "pprof/heap" in named.remedy) == (True, True)
+    assert "--server-metrics" in heap_collected("x", "Ruby 3", "ruby", ["http://h/metrics"], None).remedy
+    failed = heap_collected("node", "Node 20", "node", [], "start it without its cluster")
+    assert ("its cluster" in failed.remedy, "--collect auto" in failed.remedy) == (True, False)
 
 
 @pytest.mark.parametrize("kept", [0.0, 1.0])
@@ -314,7 +416,7 @@ def test_collections_are_counted_once_in_a_sentence(collections: int, rising: in
 )
 def test_the_way_to_collections_is_one_that_the_runtime_has(kind: str, flag: str) -> None:
     assert flag in live_unknown(0, 0, kind, forced=False).remedy
-    assert (flag in heap_collected("app", "X 1", kind, asked=False).remedy) == (flag != "COMMAND")
+    assert (flag in heap_collected("app", "X 1", kind, [], None).remedy) == (flag != "COMMAND")
 
 
 @pytest.mark.parametrize(("kind", "is_full", "helps"), [("go", False, True), ("node", True, True), ("jvm", True, False)])

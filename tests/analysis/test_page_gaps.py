@@ -130,3 +130,20 @@ def test_a_page_that_repeats_itself_while_connections_are_opened_is_told(counts:
     for finding in findings:
         assert finding.code == "metrics_lost"
         assert finding.fields["from_s"] < run.phase("ramp").end_s
+
+
+@pytest.mark.parametrize("has_other_values", [False, True])
+def test_named_metrics_without_a_number_are_one_finding_with_their_values(has_other_values: bool) -> None:
+    """The page answers: that its values are none is what is wrong."""
+    run = without(a_soak(), "status.")
+    if has_other_values:
+        run = of_go(run)
+        for sample in run.samples:
+            sample.values.pop(metrics.RUNTIME_HEAP_BYTES)
+    run = read_at(run, "http://h/metrics")
+    run.environment["server"]["metrics"][0]["unusable"] = ["my_conns=NaN", "my_live=1e+300", "my_heap=-5"]
+    named = ("active=my_conns", "live=my_live", "heap=my_heap", "accepts=my_accepts")
+    run = msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, metrics_map=named, status_url=None))
+    [finding] = page_gaps(run)
+    assert finding.fields["unusable"] == ["active=my_conns (NaN)", "live=my_live (1e+300)", "heap=my_heap (-5)", "accepts=my_accepts"]
+    assert "answer" not in finding.remedy

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,9 +18,10 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
-from asyncli.collect import forced_collection
-from asyncli.collect.forced_collection import by_command, by_runtime, collection, heap_of_go, heap_of_jvm
-from asyncli.model.errors import PeerError
+from asyncli.collect import askable, forced_collection
+from asyncli.collect.forced_collection import by_command, by_runtime, collection, heap_of_go, heap_of_jvm, require_small_heap
+from asyncli.model import metrics
+from asyncli.model.errors import CannotCollectError, PeerError
 
 HISTOGRAM = b"""4711:
  num     #instances         #bytes  class name (module)
@@ -68,7 +72,7 @@ async def refused(command: str) -> str:
 async def test_a_command_that_leaves_a_program_running_has_ended() -> None:
     """The program it left keeps the output open, and is left alone."""
     done = await collection(by_command("sh -c 'sleep 3 & echo $!'", None))
-    assert done.live_bytes is None
+    assert done.alive is None
     assert done.took_s < 2
 
 
@@ -225,3 +229,44 @@ async def test_who_never_answers_at_the_inspectors_port_is_told(monkeypatch: pyt
     finally:
         ended.set()
         server.close()
+
+
+# What is known before it asks.
+
+
+def test_a_large_heap_is_refused_by_the_heap_where_it_is_known() -> None:
+    """1.2 GB of Buffers do not make a collection long."""
+    require_small_heap({metrics.RUNTIME_HEAP_BYTES: 5e6, metrics.SERVER_RSS_BYTES: 1.3e9})
+    with pytest.raises(CannotCollectError, match=r"1\.2 GB"):
+        require_small_heap({metrics.RUNTIME_HEAP_BYTES: 1.2e9, metrics.SERVER_RSS_BYTES: 1.3e9})
+    with pytest.raises(CannotCollectError, match="resident memory") as caught:
+        require_small_heap({metrics.SERVER_RSS_BYTES: 1.3e9})
+    assert "--server-metrics" in caught.value.remedy
+
+
+def test_who_has_the_inspectors_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(askable, "INSPECTOR_PORT", taken.getsockname()[1])
+        with pytest.raises(CannotCollectError, match=rf"pid {os.getpid()}"):
+            askable.require_free_inspector(1)
+        # Its own inspector is open already.
+        askable.require_free_inspector(os.getpid())
+    askable.require_free_inspector(1)
+
+
+def test_a_java_without_jcmd_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CannotCollectError, match="jcmd"):
+        askable.require_askable("jvm", os.getpid())
+
+
+def test_a_process_with_children_is_a_cluster_only_if_they_are_workers() -> None:
+    for variables, workers in (({"NODE_UNIQUE_ID": "1"}, True), ({"OTHER_ID": "1"}, False)):
+        with subprocess.Popen(["sh", "-c", "sleep 60 & echo; wait"], env={**os.environ, **variables}, stdout=subprocess.PIPE, start_new_session=True) as shell:
+            assert shell.stdout is not None
+            shell.stdout.readline()
+            try:
+                with pytest.raises(CannotCollectError, match="1 worker") if workers else contextlib.nullcontext():
+                    askable.require_no_workers(shell.pid)
+            finally:
+                os.killpg(shell.pid, signal.SIGKILL)

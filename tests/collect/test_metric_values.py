@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
 import metrics_pages
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.collect.metric_rules import COUNTS, PRODUCTS, Reading
-from asyncli.collect.metric_values import PageValues, is_possible, joined
+from asyncli.collect.metric_values import PageValues, is_possible, joined, mapped_product
 from asyncli.collect.metrics_page import NotMetricsPage, parse_metrics
 from asyncli.collect.risen_row import Scrapes
 from asyncli.model.metrics import METRICS
+from asyncli.model.metrics_map import mapped_metric
 
 FIRST = Scrapes(1, 1, 1)
 
@@ -35,7 +37,7 @@ def values_of(text: str) -> tuple[list[str], dict[str, float]]:
 @pytest.mark.parametrize(
     ("page", "products", "values"),
     [
-        ("NODE", ["Node"], {"runtime.heap_bytes": 4432080, "runtime.collections": 1, "runtime.descriptors": 22, "status.active": 1}),
+        ("NODE", ["Node"], {"runtime.heap_bytes": 4936432, "runtime.collections": 1, "runtime.descriptors": 22, "status.active": 1}),
         (
             "GO",
             ["Go"],
@@ -82,7 +84,7 @@ def test_the_first_product_that_counts_connections_gives_the_counts() -> None:
     products, values = values_of(metrics_pages.NODE + metrics_pages.HAPROXY + metrics_pages.GO)
     assert products == ["HAProxy", "Node", "Go"]
     assert values["status.accepts"] == 5
-    assert values["runtime.heap_bytes"] == 4432080
+    assert values["runtime.heap_bytes"] == 4936432
 
 
 def test_the_runtime_of_an_exporter_is_not_the_servers() -> None:
@@ -248,3 +250,51 @@ def test_requests_are_unknown_while_a_frontend_has_none() -> None:
     _, values = values_of(text)
     assert values["status.accepts"] == 5
     assert "status.requests" not in values
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"),
+    [
+        ((Path(metrics_pages.__file__).parent / "pages/node-http.txt").read_text(), 2_067_813),
+        ((Path(metrics_pages.__file__).parent / "pages/jvm.txt").read_text(), 16_785_416),
+        ('jvm_memory_pool_collection_used_bytes{pool="x"} 1\njvm_buffer_pool_used_bytes{pool="direct"} 7\njvm_buffer_pool_used_bytes{pool="mapped"} 9\n', 7),
+        (
+            'jvm_memory_used_after_last_gc_bytes{jvm_memory_type="heap"} 1\njvm_buffer_memory_used_bytes{jvm_buffer_pool_name="direct"} 7\n'
+            'jvm_buffer_memory_used_bytes{jvm_buffer_pool_name="mapped"} 9\n',
+            7,
+        ),
+    ],
+    ids=["node", "micrometer", "client_java", "opentelemetry"],
+)
+def test_what_objects_hold_outside_the_heap_is_read(text: str, outside: float) -> None:
+    """Buffers, and none of the JVM's mapped files."""
+    assert values_of(text)[1]["runtime.outside_bytes"] == outside
+
+
+def test_nothing_is_added_to_what_a_user_says_is_alive() -> None:
+    pages = PageValues(mapped_product([mapped_metric("live=nodejs_external_memory_bytes")]))
+    page = parse_metrics(metrics_pages.NODE.encode() + b"nodejs_external_memory_bytes 2067813\n")
+    pages.recognise(page)
+    values = pages.runtime(page)
+    assert values["runtime.live_bytes"] == 2_067_813
+    assert "runtime.outside_bytes" not in values
+    assert pages.source_at("http://x/", 1.0).alive_by == "nodejs_external_memory_bytes"
+
+
+def test_a_named_metric_may_have_labels_with_quotes() -> None:
+    """They are escaped as on the page."""
+    written = r'conns{path="a\"b\\c\nd",pool="x"}'
+    assert mapped_metric(f"active={written}").labels == {"path": 'a"b\\c\nd', "pool": "x"}
+    page = parse_metrics(f'conns{{path="other",pool="x"}} 9\n{written} 5\n'.encode())
+    pages = PageValues(mapped_product([mapped_metric(f"active={written}")]))
+    pages.recognise(page)
+    assert pages.page_counts(page)["status.active"] == 5
+
+
+def test_a_named_metric_that_is_no_number_is_told_with_its_value() -> None:
+    named = [mapped_metric(text) for text in ("active=my_conns", "live=my_live", "heap=my_heap", "requests=my_requests")]
+    pages = PageValues(mapped_product(named))
+    pages.recognise(parse_metrics(b"my_conns NaN\nmy_live 1e300\nmy_heap -5\nmy_requests 3\n"))
+    assert pages.source_at("http://x/", 1.0).unusable == ("my_conns=NaN", "my_live=1e+300", "my_heap=-5")
+    pages.recognise(parse_metrics(b"my_conns 1\nmy_live 1\nmy_heap 5\nmy_requests 3\n"))
+    assert pages.source_at("http://x/", 1.0).unusable == ()

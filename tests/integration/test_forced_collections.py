@@ -22,6 +22,7 @@ from programs import here, recorded
 from programs import serving as listening
 
 from asyncli.analysis.cost import costs
+from asyncli.app.check import check
 from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.progress import Progress
 from asyncli.collect.forced_collection import by_runtime
@@ -29,7 +30,7 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
 from asyncli.model.errors import PeerError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Sample
+from asyncli.model.records import Check, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 
@@ -134,11 +135,19 @@ def serving(argv: Sequence[str]) -> Iterator[str]:
 _BRISK = ("-k", "2", "--ramp", "100/s", "--plateaus", "3", "--plateau-rest", "0.5", "--hold", "1", "--baseline", "0.5", "--residue", "0.2")
 
 
-def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = _PACE) -> tuple[Run, dict[str, Any]]:
+def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = _PACE, status: int = 0) -> tuple[Run, dict[str, Any]]:
     done = here(folder, "soak", url, "-c", str(connections), *pace, *how, "--out", "run.db")
-    assert done.status == 0, done
+    assert done.status == status, done
     run = recorded(folder / "run.db")
     return run, document(run)
+
+
+def checked(url: str, collect: str, **of_plan: Any) -> Check:
+    """What a check says of collections."""
+    plan = Plan(urls=(url,), plateaus=4, collect=collect, **of_plan)
+    examined = asyncio.run(check(plan, connects=False, beats=False))
+    [row] = [row for row in examined.checks if row.code == "collections"]
+    return row
 
 
 def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -185,6 +194,61 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     assert f"{format_bytes(kept)} alive" in said
 
 
+# Each connection keeps a Buffer of 64 kB, which is outside V8's heap. It has a page of prom-client at /metrics.
+_BUFFERS = """
+const page = require('prom-client');
+page.collectDefaultMetrics();
+const kept = new Map();
+const server = require('http').createServer(async (asked, answer) => {
+  answer.end(asked.url === '/metrics' ? await page.register.metrics() : 'ok');
+});
+server.on('connection', (socket) => {
+  kept.set(socket, Buffer.alloc(65536, 1));
+  socket.on('close', () => kept.delete(socket));
+});
+server.keepAliveTimeout = 60000;
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+"""
+_OF_BUFFER = 65_536
+needs_prom_client = pytest.mark.skipif(
+    shutil.which("node") is None or subprocess.run(["node", "-e", "require('prom-client')"], check=False, capture_output=True).returncode != 0,
+    reason="no Node with prom-client on this host",
+)
+
+
+@needs_prom_client
+@pytest.mark.parametrize("leaks", [False, True])
+def test_buffers_of_node_are_alive(tmp_path: Path, *, leaks: bool) -> None:
+    """They are outside V8's heap, and a leak of them is a leak."""
+    program = _BUFFERS.replace("kept.delete(socket)", "0") if leaks else _BUFFERS
+    with serving(["node", "-e", program]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", "auto", "--fail-if", "residue.live > 1MB", connections=300, status=99 if leaks else 0)
+    live = summary["cost"]["live"]
+    assert _OF_BUFFER < live["bytes_per_connection"] < _OF_BUFFER + 8_000
+    low, high = live["ci95"]
+    assert high - low < 0.2 * _OF_BUFFER
+    assert live["outside"] == pytest.approx(_OF_BUFFER, rel=0.01)
+    assert not live["lacks_outside"]
+    kept = summary["residue"]["live"]
+    assert kept > 0.98 * 300 * _OF_BUFFER if leaks else kept < 300 * 3_000
+    said = " ".join(here(tmp_path, "report", "run.db").out.split())
+    assert "its Buffers:" in said
+    assert "in Buffers)" in said
+
+
+@needs_prom_client
+def test_what_is_alive_is_what_the_user_names(tmp_path: Path) -> None:
+    """The runtime is asked for the collection alone."""
+    with serving(["node", "-e", _BUFFERS]) as url:
+        named = ("--server-metrics", f"{url}metrics", "--metrics-map", "live=nodejs_external_memory_bytes")
+        run, summary = soaked(tmp_path, url, "--collect", "auto", *named, connections=300)
+    live = summary["cost"]["live"]
+    assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.01)
+    assert (live["collections"], live["outside"], live["lacks_outside"]) == (16, None, False)
+    assert not run.series(metrics.RUNTIME_OUTSIDE_BYTES)
+    assert not run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES)
+
+
 @pytest.mark.skipif(shutil.which("java") is None or shutil.which("jcmd") is None, reason="no JDK on this host")
 @pytest.mark.parametrize("collector", ["-XX:+UseSerialGC", "-XX:+UseG1GC"])
 def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
@@ -193,6 +257,9 @@ def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
         _, summary = soaked(tmp_path, url, "--collect", "auto")
     live = summary["cost"]["live"]
     assert live["forced"]
+    # A histogram of classes does not count direct buffers.
+    assert (live["lacks_outside"], live["outside"]) == (True, None)
+    assert "direct buffers," in " ".join(here(tmp_path, "report", "run.db").out.split())
     assert 20_000 < live["bytes_per_connection"] < 35_000
     assert live["ci95"][0] < live["bytes_per_connection"] < live["ci95"][1]
     # It keeps what it has kept.
@@ -249,7 +316,9 @@ async def test_two_soaks_do_not_take_each_other_s_inspector() -> None:
     with serving_process(node) as (_, first), serving_process(node) as (_, second):
         for _ in range(5):
             alive = await asyncio.gather(by_runtime("node", first)(), by_runtime("node", second)())
-            assert min(alive) > 1e6
+            for of_one in alive:
+                assert of_one is not None
+                assert min(of_one.heap_bytes, of_one.outside_bytes or 0.0) > 1e5
 
 
 @pytest.mark.namespaces
@@ -315,11 +384,56 @@ def test_a_check_says_who_cannot_be_asked(tmp_path: Path, nginx: Any) -> None:
     """A soak would say so only when it asks."""
     with serving([sys.executable, "-c", _SIDECAR]) as other:
         for collect, says in ((f"{other}heap", "pid"), ("auto", "unknown")):
-            done = here(tmp_path, "check", nginx.url, "--server-pid", str(nginx.pid), "--plateaus", "4", "--collect", collect)
-            assert (done.status, "could ask" in " ".join(done.out.split())) == (0, True)
-            assert says in done.out
-        counted = here(tmp_path, "check", nginx.url, "--plateaus", "4", "--collect", f"{other}heap", "--server-metrics", f"{other}metrics")
-        assert "could ask" not in counted.out
+            row = checked(nginx.url, collect, server_pid=nginx.pid)
+            assert (row.verdict, says in row.detail) == ("warn", True)
+            assert row.remedy
+        counted = checked(nginx.url, f"{other}heap", server_metrics=(f"{other}metrics",))
+        assert counted.verdict == "unknown"
+        assert checked(other, f"{other}heap").verdict == "ok"
+        done = here(tmp_path, "check", nginx.url, "--server-pid", str(nginx.pid), "--plateaus", "4", "--collect", f"{other}heap")
+        assert (done.status, "collections of" in done.out) == (0, True)
+
+
+# The workers of a cluster hold the connections.
+_CLUSTER = """
+const cluster = require('cluster');
+if (cluster.isPrimary) {
+  cluster.fork();
+  cluster.fork().on('listening', (address) => console.log(address.port));
+} else {
+  const server = require('http').createServer((_, answer) => answer.end('ok'));
+  server.keepAliveTimeout = 60000;
+  server.listen(0, '127.0.0.1');
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
+def test_a_cluster_is_not_asked_and_that_is_told_before_the_run(tmp_path: Path) -> None:
+    """Its primary process, which would be asked, holds no connections."""
+    with serving_process(["node", "-e", _NODE]) as (url, pid):
+        row = checked(url, "auto")
+        assert (row.verdict, str(pid) in row.detail) == ("ok", True)
+    (tmp_path / "cluster.js").write_text(_CLUSTER)
+    with serving_process(["node", str(tmp_path / "cluster.js")]) as (url, pid):
+        row = checked(url, "auto")
+        assert (row.verdict, "2 workers" in row.detail) == ("warn", True)
+        run, summary = soaked(tmp_path, url, "--collect", "auto", connections=40, pace=_BRISK)
+        assert INSPECTOR not in listens_at(pid)
+    told = findings(summary)
+    assert "2 workers" in told["collection_failed"]["evidence"]
+    assert "its cluster" in told["collection_failed"]["remedy"]
+    assert "collections_forced" not in told
+    assert not run.series(metrics.RUNTIME_FORCED_BYTES)
+
+
+def test_a_collection_longer_than_the_rest_is_the_reason_and_its_remedy_the_first(tmp_path: Path, nginx: Any) -> None:
+    with serving([sys.executable, "-c", _SIDECAR.replace("made += self.path == '/gc'", "made += self.path == '/gc'; import time; time.sleep(1.5 * (self.path == '/gc'))")]) as other:
+        asked = ("--collect", f"{other}gc", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+    told = findings(summary)
+    assert told["collection_failed"]["remedy"].endswith("--plateau-rest 10s")
+    assert told["collection_failed"]["fields"]["why"].startswith("one took")
 
 
 def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
