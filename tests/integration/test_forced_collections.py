@@ -244,7 +244,8 @@ def test_what_is_alive_is_what_the_user_names(tmp_path: Path) -> None:
         run, summary = soaked(tmp_path, url, "--collect", "auto", *named, connections=300)
     live = summary["cost"]["live"]
     assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.01)
-    assert (live["collections"], live["outside"], live["lacks_outside"]) == (16, None, False)
+    assert live["collections"] >= 2 + 4
+    assert (live["outside"], live["lacks_outside"]) == (None, False)
     assert not run.series(metrics.RUNTIME_OUTSIDE_BYTES)
     assert not run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES)
 
