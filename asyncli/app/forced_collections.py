@@ -52,7 +52,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 # When the heap has settled after the drain, so many more show what rises by the clock alone. They
 # are so far apart (s): no whole second, since that is when servers do what they do again and again.
 _LOOKS = 4
-_BETWEEN_LOOKS_S = 1.3
+_BETWEEN_LOOKS_S = 2.3
 # A runtime's own library may count a collection some ms after its end: Node and the JVM tell it by
 # events.
 _COUNTED_WITHIN_S = 0.5
