@@ -8,8 +8,8 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from asyncli.analysis.collected import HEAP_COSTS, HeapCosts
 from asyncli.analysis.constants import PART
+from asyncli.analysis.heap_cost import HEAP_COSTS, HeapCosts
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost, Fit

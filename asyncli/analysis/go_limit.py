@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncli.analysis.ceiling import Ceiling
-from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.constants import FEWEST, HALF, PART, REACHED
 from asyncli.analysis.cost_parts import Costs
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
 from asyncli.findings.collected import memory_limit_reached
 from asyncli.findings.cost import SURE

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from asyncli.analysis.collected import HEAP_COSTS, stays_alive, why_no_heap
+from asyncli.analysis.asked_collections import stays_alive
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.cost_parts import Costs, is_measured, known_of_heap
@@ -28,6 +28,7 @@ from asyncli.analysis.estimates import (
 )
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import misses_processes
+from asyncli.analysis.heap_cost import HEAP_COSTS, why_no_heap
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found

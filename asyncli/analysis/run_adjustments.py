@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from asyncli.analysis.absent_server import absent_server
-from asyncli.analysis.collected import remedy_of_failed_collections
+from asyncli.analysis.asked_collections import remedy_of_failed_collections
 from asyncli.analysis.constants import PART, WORTH_TELLING
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UnsetType
 
-from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.constants import PART
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
 from asyncli.model.go_heap import USUAL_GOGC
 from asyncli.model.text import first_part, oneline

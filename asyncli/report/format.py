@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.cost_parts import is_measured, known_of_heap
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE
 from asyncli.model.text import oneline

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from asyncli.analysis.collected import HEAP_COSTS
 from asyncli.analysis.drift import least_hold_s
+from asyncli.analysis.heap_cost import HEAP_COSTS
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan

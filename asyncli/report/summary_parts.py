@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from asyncli.analysis.collected import HeapCost
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.provoked import (
     Back,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.collected import HEAP_COSTS
 from asyncli.analysis.cost_parts import Costs, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName
+from asyncli.analysis.heap_cost import HEAP_COSTS
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
 from asyncli.model.records import PHASES, Deaths, Finding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncli.analysis.collected import HEAP_COSTS, why_no_heap
 from asyncli.analysis.drift import called
+from asyncli.analysis.heap_cost import HEAP_COSTS, why_no_heap
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses
 

@@ -9,11 +9,11 @@ import pytest
 from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
-from asyncli.analysis.collected import HeapCosts
 from asyncli.analysis.compare import compare
 from asyncli.analysis.cost import costs, known_costs
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.forecast import forecast
+from asyncli.analysis.heap_cost import HeapCosts
 from asyncli.analysis.measured import measure
 from asyncli.analysis.sizing import size
 from asyncli.analysis.totals import fold
@@ -250,6 +250,19 @@ def test_what_rises_by_heartbeats_may_be_a_cost_or_a_leak() -> None:
         assert live.bytes_per_connection == pytest.approx(per_connection + 5e3 * seconds_a_connection, rel=0.05)
         assert high > live.bytes_per_connection
         assert (low < per_connection) == keeps
+
+
+def test_a_run_that_loses_most_connections_has_the_cost_of_its_ramp() -> None:
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, plateau_s=12.0, hold_s=60.0, residue_s=12.0, noise=0.01)
+    hold = run.phase("hold")
+    assert hold is not None
+    for t_s, tick in run.ticks:
+        if hold.start_s + 10.0 < t_s < run.stop_s:
+            tick.held = 20
+    at_s = asked_in_rests(run)
+    ask_for_collections(run, at_s, 3_000.0, 0.0)
+    low, high = analyse(run).costs.heap.live.ci95
+    assert low <= 3_000 <= high
 
 
 def test_a_build_that_leaks_keeps_more_after_the_drain() -> None:
