@@ -42,8 +42,27 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
 
+# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out.
+_NOT_OF_LIGHT = ("experiments", "report/figures")
+_FILES_NOT_OF_LIGHT = (
+    "analysis/storm_fit.py",
+    "analysis/storm_forecast.py",
+    "analysis/storm_pace.py",
+    "app/predicted_storm.py",
+    "report/comparison_report.py",
+    "report/experiment_report.py",
+    "report/size_report.py",
+    "report/storm_report.py",
+)
+
+
 def _is_of_light(place: Path) -> bool:
-    """Whether a file of the package is a part of asyncli-light: all but the experiments, which need
-    what it leaves out.
+    """Whether a file of the package is a part of asyncli-light, which refuses the commands that
+    need the others.
     """
-    return place.parts[0] != "experiments" or place.name == "__init__.py"
+    path = place.as_posix()
+    if path in _FILES_NOT_OF_LIGHT:
+        return False
+    if place.name == "__init__.py":
+        return True
+    return not any(path.startswith(f"{folder}/") for folder in _NOT_OF_LIGHT)

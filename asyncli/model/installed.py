@@ -38,7 +38,7 @@ def needed_by(command: str) -> tuple[str, ...]:
     """The modules without which a command of the command line cannot run."""
     if command in ("agent", "completion"):
         return ()
-    if command in ("compare", "experiment", "size"):
+    if command in ("compare", "experiment", "size", "storm"):
         return (*_RUNNER, *NUMERIC)
     return _RUNNER
 

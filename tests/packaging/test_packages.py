@@ -189,6 +189,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
     [
         ("compare", "run.db", "run.db"),
         ("size", "run.db", "-c", "1M"),
+        ("storm", "run.db"),
         ("experiment", "holding"),
         ("report", "run.db", "--html", "run.html"),
         ("report", "run.db", "--plots", "plots"),

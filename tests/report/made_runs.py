@@ -46,10 +46,11 @@ def with_deaths() -> Run:
 
 def provoked() -> Run:
     """A storm of whose 20,000 half are back within a second and the others within two; and a third of them fall silent for 4 s."""
-    run = a_run(20_000, hold_s=60.0, events=("10s storm", "30s vanish 30% for 4s then return"))
+    run = a_run(20_000, hold_s=60.0, events=("10.5s storm", "30.5s vanish 30% for 4s then return"))
     hold = run.phase("hold")
     assert hold is not None
-    storm_s, vanish_s = hold.start_s + 10.0, hold.start_s + 30.0
+    # Between two ticks.
+    storm_s, vanish_s = hold.start_s + 10.5, hold.start_s + 30.5
     run.events += [
         RunEvent("storm", storm_s, None, "storm", {"number": 1}),
         RunEvent("vanish", vanish_s, None, "vanish 30% for 4s then return", {"number": 2}),
