@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.server_count import server_count
+from asyncli.analysis.noticed import Noticed, noticed
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
-from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
 
 
@@ -30,18 +30,6 @@ class Back(msgspec.Struct, frozen=True):
     p90_s: float | None
     p99_s: float | None
     all_s: float | None
-
-
-class Noticed(msgspec.Struct, frozen=True):
-    """How long after those clients fell silent the server held so many of them no more (s), by its
-    own count or the kernel's sockets; None if it held more to the end. ``left``: how many it held
-    when the next event or the drain came.
-    """
-
-    p50_s: float | None
-    p90_s: float | None
-    all_s: float | None
-    left: int
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -160,7 +148,7 @@ def _provoked(
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, number, window, memory, counts),
-        noticed=_noticed(run, window, counts),
+        noticed=noticed(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=min((tick.held for _, tick in ticks), default=0),
@@ -232,54 +220,6 @@ def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCoun
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
     )
-
-
-def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
-    """By how many connections the server has beside those that are held: the silent ones, until it
-    notices.
-    """
-    count = server_count(run)
-    if not counts.silenced or not count:
-        return None
-    start_s = window.start_s
-    later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
-    end_s = min([run.stop_s, *later_s])
-    # Between two ticks the count of what is held is interpolated, across an event too; and who is
-    # silent by an earlier event is known only after its window.
-    earlier_s = [
-        other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
-    ]
-    since_s = max(earlier_s, default=-math.inf)
-    beside = _beside_held(run, count)
-    others = beside.last(until_s=start_s - TICK_S, since_s=since_s)
-    if others is None:
-        return None
-    silent = [
-        (t_s - start_s, value - others)
-        for t_s, value in beside.between(start_s, end_s - TICK_S).rows()
-    ]
-    still = max(0, round(silent[-1][1])) if silent else counts.silenced
-    return Noticed(
-        p50_s=_below_for_good(silent, 0.5 * counts.silenced),
-        p90_s=_below_for_good(silent, 0.1 * counts.silenced),
-        all_s=_below_for_good(silent, 0.0),
-        left=still,
-    )
-
-
-def _beside_held(run: Run, count: Series) -> Series:
-    return Series(count.t_s, [value - (run.held.at(t_s) or 0.0) for t_s, value in count.rows()])
-
-
-def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:
-    """From when on (s) there were no more than ``bound``; None if there were at the end."""
-    since_s = None
-    for after_s, value in silent:
-        if round(value) > bound:
-            since_s = None
-        elif since_s is None:
-            since_s = after_s
-    return since_s
 
 
 def _level(memory: Series, start_s: float, end_s: float) -> float | None:

@@ -357,6 +357,8 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
     Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),
     Quantity("events.*.noticed.left", "count", "of the silent ones, held by it to the end"),
+    Quantity("events.*.noticed.within_s", "s", "the longest time between two readings of that"),
+    Quantity("events.*.noticed.at_reconnect", "yes_or_no", "it let them go as they connected anew"),
     Quantity("events.*.waiting", "count", "not to be back yet at the hold's end"),
     Quantity("events.*.gone", "count", "of the silent ones, gone for good"),
     Quantity("events.*.returned", "count", "of the silent ones, heard again"),

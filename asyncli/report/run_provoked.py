@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.provoked import Closed, Noticed
+from asyncli.analysis.noticed import Noticed
+from asyncli.analysis.provoked import Closed
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
@@ -177,12 +178,19 @@ def _noticed(event: EventPart) -> str:
     """When the server had noticed those that fell silent."""
     noticed = event.noticed
     if not isinstance(noticed, Noticed):
-        return "when the server noticed is not known: its connections are not counted"
+        return "when the server noticed is not known: its connections were not counted in that time"
+    within = f"readings at most {format_duration(noticed.within_s)} apart"
     shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if noticed.at_reconnect and noticed.all_s is not None:
+        return (
+            "the server let the old ones go as they connected anew, after "
+            f"{format_duration(noticed.all_s)} ({within}), and had not noticed the silence"
+        )
     if not times:
-        return f"the server noticed none: it still held {format_count(noticed.left)}"
-    text = f"the server noticed after {', '.join(times)}"
+        still = format_count(noticed.left)
+        return f"the server noticed none: it still held {still} ({within})"
+    text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
         text += f", and still held {format_count(noticed.left)} in the end"
     return text
@@ -193,11 +201,13 @@ def _back(event: EventPart) -> str:
     if event.then == "gone":
         return _noticed(event)
     text = _comeback(event)
-    if event.then == "return":
+    if event.then is msgspec.UNSET:
         return text
-    if event.then is not msgspec.UNSET:
-        return f"{text}; {_noticed(event)}"
-    return text
+    noticed = event.noticed
+    if event.then == "return" and not (isinstance(noticed, Noticed) and noticed.p50_s is not None):
+        # Of those that were heard again it need not have noticed any.
+        return text
+    return f"{text}; {_noticed(event)}"
 
 
 def _comeback(event: EventPart) -> str:

@@ -14,11 +14,11 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import (
     Back,
     Closed,
     EventLatency,
-    Noticed,
     Provoked,
     ServerPrice,
 )
@@ -288,7 +288,7 @@ class EventPart(msgspec.Struct):
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
     least_held: int | msgspec.UnsetType = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
-    #: Of those that fell silent: null where the server's connections are not counted.
+    #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
     gone: int | msgspec.UnsetType = msgspec.UNSET
     #: Those who were not to be back yet at the hold's end.
