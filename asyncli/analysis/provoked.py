@@ -4,13 +4,16 @@ back.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from asyncli.analysis.noticed import Noticed, noticed
+from asyncli.analysis.slope import MOST_BINS
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
@@ -56,22 +59,26 @@ class EventLatency(msgspec.Struct, frozen=True):
     outside_p99: float | None
 
 
+#: Why what the server did not give back is unknown: the seconds before the event were not all in
+#: the hold; nothing was read at rest after it; nothing was read outside of events; it changes as
+#: much by itself; its heap is collected now and then.
+WhyUnknown = Literal["early", "no_time", "not_read", "moves", "collected"]
+
+
 class ServerPrice(msgspec.Struct, frozen=True):
-    """The server's memory (bytes): the last before the event, the most while it lasted, and when it
-    had settled; and its CPU time (s). None where not read.
+    """The server's memory (bytes): the last in the hold before the event, the most while it lasted,
+    and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
+    give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
+    itself in such a time, as it did in the hold outside of events.
     """
 
     memory_before: float | None
     peak: float | None
     after: float | None
     cpu_s: float | None
-
-    @property
-    def kept_bytes(self) -> float | None:
-        """What it did not give back."""
-        if self.memory_before is None or self.after is None:
-            return None
-        return self.after - self.memory_before
+    kept: float | None = None
+    moves: float | None = None
+    why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
 class Provoked(msgspec.Struct, frozen=True):
@@ -106,8 +113,10 @@ class Provoked(msgspec.Struct, frozen=True):
         return counts.ended + counts.stalled - came - counts.gone - counts.waiting
 
 
-def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
-    """What each event of the plan did, by its number. ``memory``: the server's (bytes)."""
+def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
+    """What each event of the plan did, by its number. ``memory``: the server's (bytes);
+    ``collected``: it is mostly a heap that a runtime collects.
+    """
     windows = dict(run.event_windows)
     if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
         # It lasts as long as the hold, and is no disturbance of it.
@@ -117,13 +126,19 @@ def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
         return {}
     [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
     return {
-        number: _provoked(run, number, window, memory, outside_ms)
+        number: _provoked(run, number, window, memory, outside_ms, collected=collected)
         for number, window in windows.items()
     }
 
 
 def _provoked(
-    run: Run, number: int, window: Gap, memory: Series, outside_ms: float | None
+    run: Run,
+    number: int,
+    window: Gap,
+    memory: Series,
+    outside_ms: float | None,
+    *,
+    collected: bool,
 ) -> Provoked:
     assert window.end_s is not None
     ticks = run.ticks_between(window.start_s, window.end_s)
@@ -147,7 +162,7 @@ def _provoked(
             outside_p99=outside_ms,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
-        server=_price(run, number, window, memory, counts),
+        server=_price(run, number, window, memory, counts, collected=collected),
         noticed=noticed(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
@@ -195,7 +210,9 @@ def _back(counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCounts) -> ServerPrice:
+def _price(
+    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts, *, collected: bool
+) -> ServerPrice:
     start_s = window.start_s
     end_s = window.end_s
     assert end_s is not None
@@ -209,17 +226,80 @@ def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCoun
     # In the second half of the time in which memory settles, unless something else came before.
     back_s = start_s + outage_s + max(0, counts.back_ms.greatest) / 1e3
     settled_s = back_s + EVENT_SETTLES_S / 2
-    before = _level(memory, start_s - EVENT_SETTLES_S, start_s)
+    # What came in the ramp is the cost of the connections.
+    hold_s = start_s if run.hold is None else run.hold.start_s
+    before_s = start_s - EVENT_SETTLES_S
+    before = _level(memory, max(hold_s, before_s), start_s)
     # At its instant the server has what it had before.
     readings = memory.between(start_s, end_s).values
     if readings and before is not None:
         readings = [before, *readings]
-    return ServerPrice(
+    price = ServerPrice(
         memory_before=before,
         peak=max(readings, default=None),
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
+        moves=_moves_by_itself(run, memory, end_s - before_s),
     )
+    return _with_kept(price, is_early=before_s < hold_s, collected=collected)
+
+
+def _with_kept(price: ServerPrice, *, is_early: bool, collected: bool) -> ServerPrice:
+    """The price with what the server did not give back, or why that is unknown."""
+    if is_early:
+        return msgspec.structs.replace(price, why="early")
+    if price.after is None:
+        return msgspec.structs.replace(price, why="no_time")
+    if price.memory_before is None or price.moves is None:
+        return msgspec.structs.replace(price, why="not_read")
+    if collected:
+        return msgspec.structs.replace(price, why="collected")
+    kept = price.after - price.memory_before
+    if abs(kept) <= price.moves:
+        return msgspec.structs.replace(price, why="moves")
+    return msgspec.structs.replace(price, kept=kept)
+
+
+def _moves_by_itself(run: Run, memory: Series, lasts_s: float) -> float | None:
+    """By how much memory (bytes) changes in so long without an event: the largest change in any
+    part of the hold outside of events, and what its drift there adds where the longest of them was
+    shorter. None if it was not read twice in any.
+    """
+    if run.hold is None:
+        return None
+    spans = run.undisturbed_spans(run.hold.start_s, run.hold.end_s)
+    quiet = [memory.between(start_s, end_s) for start_s, end_s in spans]
+    quiet = [part for part in quiet if len(part) > 1]
+    if not quiet:
+        return None
+    longest = max(quiet, key=_length_s)
+    missing_s = max(0.0, lasts_s - _length_s(longest))
+    return max(map(_range, quiet)) + abs(_per_second(longest)) * missing_s
+
+
+def _range(part: Series) -> float:
+    """Between the least and the largest value, each of which may stand alone where there are some
+    more.
+    """
+    values = sorted(part.values)
+    if len(values) >= EVENT_SETTLES_S:
+        values = values[1:-1]
+    return values[-1] - values[0]
+
+
+def _per_second(part: Series) -> float:
+    """The median of the slopes between its values, of many some: one that stands alone has no
+    weight.
+    """
+    slopes = []
+    rows = list(part.rows())[:: 1 + len(part) // MOST_BINS]
+    for (first_s, first), (later_s, later) in itertools.combinations(rows, 2):
+        slopes.append((later - first) / (later_s - first_s))
+    return statistics.median(slopes or [0.0])
+
+
+def _length_s(part: Series) -> float:
+    return part.t_s[-1] - part.t_s[0]
 
 
 def _level(memory: Series, start_s: float, end_s: float) -> float | None:

@@ -353,6 +353,8 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.server.peak", "bytes", "the most while it lasted"),
     Quantity("events.*.server.after", "bytes", "when it had settled"),
     Quantity("events.*.server.cpu_s", "s", "the server's CPU time meanwhile"),
+    Quantity("events.*.server.kept", "bytes", "what the server did not give back"),
+    Quantity("events.*.server.moves", "bytes", "by how much its memory changes by itself"),
     Quantity("events.*.noticed.p50_s", "s", "after how long the server held half of them no more"),
     Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
     Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),

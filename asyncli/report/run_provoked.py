@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Closed
+from asyncli.analysis.provoked import Closed, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
@@ -276,17 +276,34 @@ def _price(event: EventPart) -> str:
     if server.memory_before is not None and server.peak is not None:
         before = format_bytes(server.memory_before)
         parts.append(f"server's memory {before} before, {format_bytes(server.peak)} at most")
-    kept = server.kept_bytes
-    if kept is None:
-        parts.append("what it kept is not known: it had no time to settle")
-    else:
-        of_each = kept / max(1, _concerned(event))
-        parts.append(
-            f"{format_bytes(kept)} not given back ({format_bytes(of_each)} for each connection)"
-        )
+    parts.append(_kept(event, server))
     if server.cpu_s is not None:
         parts.append(f"{server.cpu_s:,.2f} s of CPU")
     return "; ".join(parts)
+
+
+_UNKNOWN_KEPT = {
+    "early": "what it kept is not known: it began less than 5 s into the hold",
+    "no_time": "what it kept is not known: it had no time to settle",
+    "not_read": "what it kept is not known: its memory was not read outside of events",
+    "moves": "nothing that shows was kept: its memory changes by {moves} by itself",
+    "collected": "what it kept cannot be told: its heap is collected now and then",
+}
+
+
+def _kept(event: EventPart, server: ServerPrice) -> str:
+    """What the server did not give back, or why that is not known."""
+    moves = format_bytes(server.moves or 0.0)
+    if server.why is not msgspec.UNSET:
+        return _UNKNOWN_KEPT[server.why].format(moves=moves)
+    kept = server.kept or 0.0
+    if kept < 0:
+        return f"{format_bytes(-kept)} less after it"
+    text = f"{format_bytes(kept)} not given back"
+    if event.then == "return":
+        # They had their connections all the while.
+        return text
+    return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
 
 
 def _others(event: EventPart) -> str:

@@ -71,7 +71,7 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
     """
     plan = run.plan
     memory, _ = server_memory(run, known.costs.holders)
-    done = provoked(run, memory)
+    done = provoked(run, memory, collected=run.place.server_runtime.collected)
     policy = plan.reconnect or DEFAULT_RECONNECT
     parts = []
     marks = len(plan.events)

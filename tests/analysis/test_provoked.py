@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from asyncli.analysis.noticed import Noticed
@@ -106,3 +107,54 @@ def test_without_a_reading_in_that_time_it_is_not_known() -> None:
         if sample.t_s > AT_S:
             del sample.values[metrics.SERVER_DESCRIPTORS]
     assert noticed_in(run) is None
+
+
+def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_S) -> Run:
+    """50 connections are ended and back at once; ``memory``: the server's (bytes), by the seconds since."""
+    ticks = [(second + 0.2, Tick(second=second, held=CLIENTS, workers=1)) for second in range(6, 40)]
+    counts = EventCounts(chosen=SILENT, ended=SILENT, attempts=SILENT, opened=SILENT)
+    for _ in range(SILENT):
+        counts.back_ms.add(10)
+    for t_s, tick in ticks:
+        if 0 < t_s - AT_S < 1.5:
+            tick.events[1] = counts
+            break
+    samples = [Sample(float(second), {metrics.SERVER_PSS_BYTES: memory(second - AT_S)}) for second in range(40)]
+    return held_run(ticks, samples, "drop 25%", "drop", into_hold_s=into_hold_s)
+
+
+def step(after_s: float) -> float:
+    """Of 1 MB, by the event, for good."""
+    return 50 * MB + MB * (after_s > 0)
+
+
+def test_what_is_not_given_back_is_a_step_that_the_event_made() -> None:
+    price = told(dropped(step)).server
+    assert (price.kept, price.moves, price.why) == (MB, 0.0, msgspec.UNSET)
+
+
+def test_less_than_five_seconds_into_the_hold_the_connections_cost_is_no_event_s() -> None:
+    price = told(dropped(step, into_hold_s=3.0)).server
+    assert (price.kept, price.why, price.memory_before) == (None, "early", 50 * MB)
+    assert told(dropped(step, into_hold_s=0.1)).server.memory_before is None
+
+
+@pytest.mark.parametrize(
+    "by_itself", [lambda after_s: step(after_s) + MB * (int(after_s) % 4), lambda after_s: step(after_s) + 0.2 * MB * after_s], ids=["noise", "drift"]
+)
+def test_what_memory_does_by_itself_is_not_the_event_s(by_itself: Callable[[float], float]) -> None:
+    price = told(dropped(by_itself)).server
+    assert (price.kept, price.why) == (None, "moves")
+    assert price.moves is not None
+    assert price.moves > MB
+
+
+def test_a_reading_that_stands_alone_hides_no_step() -> None:
+    price = told(dropped(lambda after_s: step(after_s) - 20 * MB * (int(after_s) == -8))).server
+    assert price.kept == MB
+
+
+def test_of_a_collected_heap_it_cannot_be_told() -> None:
+    run = dropped(step)
+    price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server
+    assert (price.kept, price.why) == (None, "collected")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.provoked import Back
-from asyncli.report.run_provoked import _comeback, _command
+from asyncli.analysis.provoked import Back, ServerPrice
+from asyncli.report.run_provoked import _comeback, _command, _kept
 from asyncli.report.summary_parts import EventPart
 
 
@@ -45,3 +45,15 @@ def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> N
     assert "printed" not in _command(part)
     ran = msgspec.structs.replace(part, status=3, took_s=0.5, output="x")
     assert 'printed "x"' in _command(ran)
+
+
+def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> None:
+    part = storm(not_back=0)
+    price = ServerPrice(1e6, 2e6, 1.3e6, None, kept=3e5, moves=0.0)
+    assert "1,000 B" in _kept(part, price)
+    heard_again = msgspec.structs.replace(part, then="return")
+    assert "each" not in _kept(heard_again, price)
+    lower = ServerPrice(1e6, 2e6, 7e5, None, kept=-3e5, moves=0.0)
+    assert _kept(part, lower).startswith("300 kB")
+    hidden = ServerPrice(1e6, 2e6, 9e5, None, moves=2e5, why="moves")
+    assert "200 kB" in _kept(part, hidden)
