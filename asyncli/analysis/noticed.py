@@ -20,7 +20,7 @@ from asyncli.model.samples import Series
 class Noticed(msgspec.Struct, frozen=True):
     """How long after those clients fell silent the server held so many of them no more (s), by its
     own count, the kernel's sockets, or else its descriptors; None if it held more to the end.
-    ``left``: how many it held when the next event or the drain came.
+    ``left``: how many it held when the next event or the drain came, or they were heard again.
     """
 
     p50_s: float | None
@@ -51,6 +51,10 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     # Between two ticks it is not known how many are held, across the drain's start too.
     end_s = min([run.stop_s, *later_s]) - TICK_S
+    planned = run.plan.event_numbered(number)
+    if planned is not None and planned.then == "return" and planned.for_s is not None:
+        # From then on they are no longer silent.
+        end_s = min(end_s, start_s + planned.for_s)
     # Who is silent by an earlier event is known only after its window.
     earlier_s = [
         other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s

@@ -94,6 +94,8 @@ class Provoked(msgspec.Struct, frozen=True):
     latency_ms: EventLatency
     lateness_ms: Lateness
     server: ServerPrice
+    #: How long it lasted (s) where the hold was over before its planned time; None: all of that.
+    cut_after_s: float | None
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
     least_held: int
@@ -163,6 +165,7 @@ def _provoked(
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, number, window, memory, counts, collected=collected),
+        cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
@@ -170,6 +173,14 @@ def _provoked(
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
+
+
+def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
+    planned = run.plan.event_numbered(number)
+    had_s = run.stop_s - window.start_s
+    if planned is None or planned.for_s is None or planned.for_s <= had_s:
+        return None
+    return had_s
 
 
 def _slow_readers(

@@ -43,7 +43,7 @@ def _headed(title: str, text: str) -> doc.Paragraph:
 
 def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
-    text = f"run '{oneline(event.text)}' at {event.at_s:,.1f} s: {_ending(event)}"
+    text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
     if event.ended is msgspec.UNSET and not event.took_s:
@@ -51,7 +51,7 @@ def _command(event: EventPart) -> str:
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
     ended = format_many(event.ended, "connection")
-    return f"{text}; the server ended {ended}, back by {event.policy}"
+    return f"{text}; the server ended {ended}, {_coming_back(event)}"
 
 
 def _ending(event: EventPart) -> str:
@@ -72,7 +72,7 @@ def _done(event: EventPart) -> str:
     if event.stalled is not msgspec.UNSET:
         return _stalled(event)
     ended = format_many(known(event.ended), "connection")
-    text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
+    text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
     if event.absent:
         absent = format_count(known(event.absent))
         text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
@@ -85,7 +85,10 @@ def _stalled(event: EventPart) -> str:
     lasted = "until the drain"
     if isinstance(event.for_s, float):
         lasted = f"for {format_duration(event.for_s)}"
-    text = f"{event.text} at {event.at_s:,.1f} s: {stalled} read nothing {lasted}"
+    done = f"read nothing {lasted}"
+    if isinstance(event.cut_after_s, float):
+        done = f"were to read nothing {lasted}, {_cut(event.cut_after_s)}"
+    text = f"{event.text} {_when(event)}: {stalled} {done}"
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
     if event.absent:
@@ -164,14 +167,45 @@ def _fate(event: EventPart) -> str:
     if event.kind == "churn":
         return "ended by RST one after the other, and replaced"
     if event.then is msgspec.UNSET:
-        return f"ended {_ENDED_BY[str(event.how)]}, back by {event.policy}"
+        return f"ended {_ENDED_BY[str(event.how)]}, {_coming_back(event)}"
     if event.then == "gone":
         return "fell silent for good"
     assert isinstance(event.for_s, float)
-    silent = f"fell silent for {format_duration(event.for_s)}"
+    lasting = f"silent for {format_duration(event.for_s)}"
+    if isinstance(event.cut_after_s, float):
+        return f"were to be {lasting} and then to {event.then}, {_cut(event.cut_after_s)}"
     if event.then == "return":
-        return f"{silent}, then were heard again"
-    return f"{silent}, then connected anew by {event.policy}"
+        return f"fell {lasting}, then were heard again"
+    if not event.attempts:
+        return f"fell {lasting}, to connect anew {_by(event)}"
+    return f"fell {lasting}, then connected anew {_by(event)}"
+
+
+def _when(event: EventPart) -> str:
+    """When it was, on the run's clock and on that of the plan, which counts from the hold's
+    start.
+    """
+    at = f"at {event.at_s:,.1f} s"
+    if not isinstance(event.into_hold_s, float):
+        return at
+    return f"{at} ({event.into_hold_s:,.1f} s into the hold)"
+
+
+def _cut(after_s: float) -> str:
+    return f"but {format_duration(after_s)} into that the hold was over"
+
+
+def _by(event: EventPart) -> str:
+    """How they come back, as words."""
+    if event.policy == "now":
+        return "at once"
+    return f"by {event.policy}"
+
+
+def _coming_back(event: EventPart) -> str:
+    if not event.attempts:
+        return f"to come back {_by(event)}"
+    return f"back {_by(event)}"
 
 
 def _noticed(event: EventPart) -> str:

@@ -262,6 +262,8 @@ class EventPart(msgspec.Struct):
     at_s: float
     end_s: float | None
     text: str
+    #: How long after the hold's start it was (s), as the plan has it; absent outside of the hold.
+    into_hold_s: float | msgspec.UnsetType = msgspec.UNSET
     # The rest is of events of the plan. ``share``: of all connections; ``how`` they were ended;
     # ``policy``: how they come back.
     #: Of a command: its exit status (negative: a signal; null: it was ended with the hold, or not
@@ -274,6 +276,8 @@ class EventPart(msgspec.Struct):
     #: Of those that fall silent: for how long (s; null: for good), and what they do then.
     for_s: float | msgspec.UnsetType | None = msgspec.UNSET
     then: str | msgspec.UnsetType = msgspec.UNSET
+    #: How much of that time there was (s) where the hold was over before; null: all.
+    cut_after_s: float | msgspec.UnsetType | None = msgspec.UNSET
     policy: str | msgspec.UnsetType = msgspec.UNSET
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET
@@ -340,6 +344,8 @@ class EventPart(msgspec.Struct):
         if done is None:
             return part
         part.end_s = done.window.end_s
+        if planned.for_s is not None:
+            part.cut_after_s = done.cut_after_s
         part.chosen = done.counts.chosen
         part.absent = done.counts.absent
         part.ended = done.counts.ended

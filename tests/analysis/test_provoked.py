@@ -94,6 +94,21 @@ def test_who_holds_them_has_noticed_none() -> None:
     assert (found.at_reconnect, found.p50_s, found.left) == (False, None, SILENT)
 
 
+def test_who_is_heard_again_on_the_same_connection_was_not_noticed() -> None:
+    run = vanished(lambda after_s: SILENT if after_s < 4.5 else 0.0)
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 4.2s then return",))
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.p50_s, found.left) == (None, SILENT)
+
+
+def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
+    run = vanished(lambda _: SILENT)
+    assert told(run).cut_after_s is None
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 20s then reconnect",))
+    assert told(run).cut_after_s == pytest.approx(39 - AT_S)
+
+
 def test_without_a_count_of_sockets_descriptors_tell() -> None:
     """Those were read at the ends of the run alone."""
     found = noticed_in(vanished(until_back, sockets_unread=True))

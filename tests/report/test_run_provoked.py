@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.provoked import Back, ServerPrice
-from asyncli.report.run_provoked import _comeback, _command, _kept
+from asyncli.report.run_provoked import _comeback, _command, _done, _kept
 from asyncli.report.summary_parts import EventPart
 
 
@@ -57,3 +57,17 @@ def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> 
     assert _kept(part, lower).startswith("300 kB")
     hidden = ServerPrice(1e6, 2e6, 9e5, None, moves=2e5, why="moves")
     assert "200 kB" in _kept(part, hidden)
+
+
+def test_what_was_to_come_is_not_told_as_done() -> None:
+    part = storm(not_back=0)
+    part.how, part.policy, part.into_hold_s = "rst", "now", 5.0
+    assert "at once" in _done(part)
+    assert "5.0 s" in _done(part)
+    nobody = msgspec.structs.replace(part, attempts=0, policy="fixed:30s")
+    assert "to come" in _done(nobody)
+    silent = msgspec.structs.replace(nobody, then="reconnect", for_s=20.0, cut_after_s=None)
+    assert "fell silent" in _done(silent)
+    cut = msgspec.structs.replace(silent, cut_after_s=3.0)
+    assert "fell silent" not in _done(cut)
+    assert "were to" in _done(cut)
