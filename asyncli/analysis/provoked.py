@@ -26,13 +26,15 @@ from asyncli.model.samples import Series
 
 class Back(msgspec.Struct, frozen=True):
     """How long after the event so many of those who were ended had their first answer (s); None if
-    fewer were back.
+    fewer were back. ``waited_s``: how long there was (s) for those who were not back though it was
+    their turn; None if all were.
     """
 
     p50_s: float | None
     p90_s: float | None
     p99_s: float | None
     all_s: float | None
+    waited_s: float | None = None
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -110,9 +112,7 @@ class Provoked(msgspec.Struct, frozen=True):
         """Those whom it ended, and who had no answer since, though it was their turn; without those
         whom another event ended.
         """
-        counts = self.counts
-        came = counts.ended_again + counts.back_ms.count
-        return counts.ended + counts.stalled - came - counts.gone - counts.waiting
+        return _not_back(self.counts)
 
 
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
@@ -154,7 +154,9 @@ def _provoked(
         number=number,
         window=window,
         counts=counts,
-        back=_back(counts),
+        back=msgspec.structs.replace(
+            _back(counts), waited_s=_waited_s(run, number, window, counts)
+        ),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
             connect_p99=connect_p99,
@@ -219,6 +221,22 @@ def _back(counts: EventCounts) -> Back:
         value_ms = counts.back_ms.quantile(rank / came) if 0 < rank <= came else None
         values.append(None if value_ms is None else value_ms / 1e3)
     return Back(*values)
+
+
+def _not_back(counts: EventCounts) -> int:
+    came = counts.ended_again + counts.back_ms.count
+    return counts.ended + counts.stalled - came - counts.gone - counts.waiting
+
+
+def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
+    """For how long (s) those were not back whose turn it was. Of churn each had its own instant."""
+    if number == CHURN or _not_back(counts) <= 0:
+        return None
+    planned = run.plan.event_numbered(number)
+    since_s = window.start_s
+    if planned is not None:
+        since_s += planned.for_s or 0.0
+    return max(0.0, run.stop_s - since_s)
 
 
 def _price(

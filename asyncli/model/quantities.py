@@ -336,6 +336,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.back.p90_s", "s", "after how long 90 % of them were back"),
     Quantity("events.*.back.p99_s", "s", "after how long 99 % of them were back"),
     Quantity("events.*.back.all_s", "s", "after how long all of them were back"),
+    Quantity("events.*.back.waited_s", "s", "how long there was for those not back in their turn"),
     Quantity("events.*.ended_again", "count", "of these, by another event before they were back"),
     Quantity("events.*.not_back", "count", "of the others, without an answer since"),
     Quantity("events.*.attempts", "count", "connects of those who come back"),

@@ -17,6 +17,9 @@ from asyncli.report.limits_so_far import stays_crossed
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse, require
 
+# What is known of a mark.
+_OF_A_MARK = ("number", "at_s", "end_s", "into_hold_s")
+
 
 def require_limits(plan: Plan, where: str = "--fail-if") -> None:
     """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort
@@ -40,17 +43,30 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
             raise PlanError(
                 f"{where} {text!r}: connections that listen send no heartbeats; leave it out"
             )
+    _require_figures_of_events(plan, where)
+    if plan.abort and not plan.fail_if:
+        raise PlanError(
+            "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
+        )
+
+
+def _require_figures_of_events(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` for a limit on an event that the plan lacks, or on what its event
+    cannot have.
+    """
     for text in _limits_on(plan, "events."):
-        _, number, *_ = parse(text, Summary).key.split(".")
+        _, number, figure, *_ = parse(text, Summary).key.split(".")
         if not number.isdecimal() or not 0 < int(number) <= len(plan.events):
             raise PlanError(
                 f"{where} {text!r}: the plan has {format_many(len(plan.events), 'event')}; "
                 "events.1 is its first"
             )
-    if plan.abort and not plan.fail_if:
-        raise PlanError(
-            "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
-        )
+        planned = plan.event_numbered(int(number))
+        if planned is not None and planned.do == "mark" and figure not in _OF_A_MARK:
+            raise PlanError(
+                f"{where} {text!r}: event {number} is a mark, of which only its time is known; "
+                "leave it out"
+            )
 
 
 def _require_metrics_of_heap(plan: Plan, where: str) -> None:

@@ -233,7 +233,8 @@ class Against(msgspec.Struct):
 
 class Limit(msgspec.Struct, omit_defaults=True):
     """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
-    undecided). ``against``: of a limit that compares with earlier runs (``--baseline-run``).
+    undecided). The value of a time back that some did not reach is how long there was for them.
+    ``against``: of a limit that compares with earlier runs (``--baseline-run``).
     """
 
     limit: str

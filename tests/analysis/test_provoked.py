@@ -109,6 +109,17 @@ def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
     assert told(run).cut_after_s == pytest.approx(39 - AT_S)
 
 
+def test_who_is_not_back_was_waited_for_until_the_drain() -> None:
+    run = dropped(step)
+    assert told(run).back.waited_s is None
+    for _, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[1].ended += 1
+    assert told(run).back.waited_s == pytest.approx(39 - AT_S)
+    run.ticks[-1][1].events[1] = EventCounts(waiting=1)
+    assert told(run).back.waited_s is None
+
+
 def test_without_a_count_of_sockets_descriptors_tell() -> None:
     """Those were read at the ends of the run alone."""
     found = noticed_in(vanished(until_back, sockets_unread=True))
