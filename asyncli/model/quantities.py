@@ -332,6 +332,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.chosen", "count", "connections that it concerned"),
     Quantity("events.*.absent", "count", "of these, not connected at its instant"),
     Quantity("events.*.ended", "count", "connections that it ended or silenced"),
+    Quantity("events.*.given_up", "count", "heartbeats that were awaited as it ended connections"),
     Quantity("events.*.back.p50_s", "s", "after how long half of them were back"),
     Quantity("events.*.back.p90_s", "s", "after how long 90 % of them were back"),
     Quantity("events.*.back.p99_s", "s", "after how long 99 % of them were back"),

@@ -283,6 +283,8 @@ class EventPart(msgspec.Struct):
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET
     ended: int | msgspec.UnsetType = msgspec.UNSET
+    #: Heartbeats whose answers were awaited as it, or the way back from it, ended the connections.
+    given_up: int | msgspec.UnsetType = msgspec.UNSET
     back: Back | msgspec.UnsetType = msgspec.UNSET
     ended_again: int | msgspec.UnsetType = msgspec.UNSET
     not_back: int | msgspec.UnsetType = msgspec.UNSET
@@ -350,6 +352,7 @@ class EventPart(msgspec.Struct):
         part.chosen = done.counts.chosen
         part.absent = done.counts.absent
         part.ended = done.counts.ended
+        part.given_up = done.counts.asked + done.counts.unanswered
         part.back = done.back
         part.ended_again = done.counts.ended_again
         part.not_back = done.not_back

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from made_runs import KINDS
 
 from asyncli.analysis.provoked import Back, ServerPrice
+from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import _comeback, _command, _done, _kept
+from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
 
 
@@ -45,6 +48,27 @@ def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> N
     assert "printed" not in _command(part)
     ran = msgspec.structs.replace(part, status=3, took_s=0.5, output="x")
     assert 'printed "x"' in _command(ran)
+
+
+def test_what_failed_after_events_stands_beside_none_lost() -> None:
+    summary = summarise(KINDS["provoked"]())
+    assert isinstance(summary.events, list)
+    assert _clean(summary, "100/s", "100/s asked").endswith("or failed")
+    summary.events[0].failures = {"refused": 910}
+    summary.events[0].phantoms = 49
+    clean = _clean(summary, "100/s", "100/s asked")
+    assert "or failed" not in clean
+    assert ("910" in clean, "49" in clean) == (True, True)
+
+
+def test_heartbeats_that_an_event_ended_are_counted() -> None:
+    run = KINDS["provoked"]()
+    before = summarise(run)
+    next(tick.events[1] for _, tick in run.ticks if 1 in tick.events).asked = 17
+    after = summarise(run)
+    assert isinstance(after.events, list)
+    assert [event.given_up for event in after.events] == [17, 0]
+    assert str(_beats_counted(after)) != str(_beats_counted(before))
 
 
 def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> None:
