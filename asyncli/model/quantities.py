@@ -380,7 +380,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.segment_bytes", "bytes", "the largest TCP segments to those that stalled"),
     *_slow_readers("events.*.slow_readers.user", "the server's memory"),
     *_slow_readers("events.*.slow_readers.kernel", "the memory of the server's sockets"),
-    Quantity("events.*.listen_overflows", "count", "listen overflows of the client's host"),
+    Quantity("events.*.listen_overflows", "count", "listen overflows of all servers of the host"),
     Quantity("events.*.segments_sent_again", "count", "segments that asyncli sent again"),
 )
 #: Numbers in the JSON of a soak.

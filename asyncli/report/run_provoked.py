@@ -346,19 +346,24 @@ def _others(event: EventPart) -> str:
     lateness = event.lateness_ms
     assert latency is not msgspec.UNSET
     assert lateness is not msgspec.UNSET
-    parts = [
-        f"connects took {milliseconds(latency.connect_p50)} (p50), "
-        f"{milliseconds(latency.connect_p99)} (p99), first answers "
-        f"{milliseconds(latency.answer_p50)}, {milliseconds(latency.answer_p99)}",
+    parts = []
+    if latency.connect_p50 is not None:
+        connects = f"{milliseconds(latency.connect_p50)} (p50), {milliseconds(latency.connect_p99)}"
+        parts.append(f"connects took {connects} (p99)")
+    if latency.answer_p50 is not None:
+        answers = f"{milliseconds(latency.answer_p50)} (p50), {milliseconds(latency.answer_p99)}"
+        parts.append(f"first answers took {answers} (p99)")
+    parts.append(
         f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
-        f"{milliseconds(latency.outside_p99)}",
-        f"asyncli connected {milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} "
-        "at most",
-        f"at least {format_count(known(event.least_held))} held as a second ended",
-    ]
+        f"{milliseconds(latency.outside_p99)}"
+    )
+    if latency.connect_p50 is not None:
+        late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
+        parts.append(f"asyncli connected {late}")
+    parts.append(f"at least {format_count(known(event.least_held))} held as a second ended")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")
-        parts.append(f"{overflows} on this host")
+        parts.append(f"{overflows} on this host, of all its servers")
     if event.segments_sent_again:
         parts.append(f"{format_many(known(event.segments_sent_again), 'segment')} sent again")
     return "; ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -55,20 +56,22 @@ def provoked() -> Run:
         RunEvent("vanish", vanish_s, None, "vanish 30% for 4s then return", {"number": 2}),
     ]
     for t_s, tick in run.ticks:
-        second = int(t_s - storm_s)
-        if t_s > storm_s and second < 2:
+        # Ticks end at whole seconds after the hold's start: in the middle of a second is no doubt which it is.
+        second = math.floor(t_s - storm_s - 0.5)
+        if 0 <= second < 2:
             counts = tick.events[1] = EventCounts(attempts=10_000, opened=10_000)
             if second == 0:
                 counts.chosen = counts.ended = 20_000
                 tick.held = 10_000
             for number in range(10_000):
                 counts.back_ms.add(1000 * second + 100 + number / 20)
-        if vanish_s < t_s < vanish_s + 5.0:
+        second = math.floor(t_s - vanish_s - 0.5)
+        if 0 <= second < 5:
             counts = tick.events[2] = EventCounts()
             tick.held = 14_000
-            if t_s < vanish_s + 1.0:
+            if second == 0:
                 counts.chosen = counts.ended = counts.silenced = 6_000
-            if t_s > vanish_s + 4.0:
+            if second == 4:
                 counts.returned = counts.attempts = 6_000
                 for number in range(6_000):
                     counts.back_ms.add(5 + number / 1000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from made_runs import KINDS
 
-from asyncli.analysis.provoked import Back, ServerPrice
+from asyncli.analysis.provoked import Back, EventLatency, ServerPrice
 from asyncli.report.run_events import _beats_counted, _clean
-from asyncli.report.run_provoked import _comeback, _command, _done, _kept
+from asyncli.report.run_provoked import _comeback, _command, _done, _kept, _others
 from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
 
@@ -69,6 +69,14 @@ def test_heartbeats_that_an_event_ended_are_counted() -> None:
     assert isinstance(after.events, list)
     assert [event.given_up for event in after.events] == [17, 0]
     assert str(_beats_counted(after)) != str(_beats_counted(before))
+
+
+def test_who_needed_no_connect_has_no_times_of_one() -> None:
+    storm, vanish = summarise(KINDS["provoked"]()).events or []
+    assert "connect" not in _others(vanish)
+    storm.latency_ms = EventLatency(3.0, 5.0, None, None, 1.0, 1.0)
+    assert "connects took" in _others(storm)
+    assert "first answers" not in _others(storm)
 
 
 def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> None:
