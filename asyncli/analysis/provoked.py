@@ -284,7 +284,7 @@ def _with_kept(price: ServerPrice, *, is_early: bool, collected: bool) -> Server
     if collected:
         return msgspec.structs.replace(price, why="collected")
     kept = price.after - price.memory_before
-    if abs(kept) <= price.moves:
+    if price.moves and abs(kept) <= price.moves:
         return msgspec.structs.replace(price, why="moves")
     return msgspec.structs.replace(price, kept=kept)
 

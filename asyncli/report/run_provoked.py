@@ -331,6 +331,8 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
     if server.why is not msgspec.UNSET:
         return _UNKNOWN_KEPT[server.why].format(moves=moves)
     kept = server.kept or 0.0
+    if not kept:
+        return "all given back"
     if kept < 0:
         return f"{format_bytes(-kept)} less after it"
     text = f"{format_bytes(kept)} not given back"

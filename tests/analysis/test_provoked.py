@@ -180,6 +180,11 @@ def test_a_reading_that_stands_alone_hides_no_step() -> None:
     assert price.kept == MB
 
 
+def test_a_memory_that_does_not_move_was_all_given_back() -> None:
+    price = told(dropped(lambda _: 50 * MB)).server
+    assert (price.kept, price.why) == (0.0, msgspec.UNSET)
+
+
 def test_of_a_collected_heap_it_cannot_be_told() -> None:
     run = dropped(step)
     price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server

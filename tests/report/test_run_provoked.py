@@ -87,6 +87,7 @@ def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> 
     assert "each" not in _kept(heard_again, price)
     lower = ServerPrice(1e6, 2e6, 7e5, None, kept=-3e5, moves=0.0)
     assert _kept(part, lower).startswith("300 kB")
+    assert _kept(part, ServerPrice(1e6, 2e6, 1e6, None, kept=0.0, moves=0.0)).startswith("all")
     hidden = ServerPrice(1e6, 2e6, 9e5, None, moves=2e5, why="moves")
     assert "200 kB" in _kept(part, hidden)
 
