@@ -11,6 +11,7 @@ from asyncli.analysis.drift import least_hold_s
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import DEFAULT_RECONNECT, PlannedEvent, reconnect_of
 from asyncli.model.records import Finding
 from asyncli.model.units import format_many
 from asyncli.report.limits_so_far import stays_crossed
@@ -67,6 +68,22 @@ def _require_figures_of_events(plan: Plan, where: str) -> None:
                 f"{where} {text!r}: event {number} is a mark, of which only its time is known; "
                 "leave it out"
             )
+        if planned is not None and figure == "back" and _nobody_is_back(plan, planned):
+            raise PlanError(
+                f"{where} {text!r}: by --reconnect {plan.reconnect} nobody is to be back from "
+                f"event {number} before the hold is over; make the hold longer"
+            )
+
+
+def _nobody_is_back(plan: Plan, planned: PlannedEvent) -> bool:
+    """Whether all whom an event ends are to come back only after the hold."""
+    if plan.hold_s is None or planned.do == "stall" or planned.then == "return":
+        return False
+    reconnect = reconnect_of(plan.reconnect or DEFAULT_RECONNECT)
+    if reconnect.how != "fixed":
+        return False
+    since_s = planned.after_s(plan.hold_s) + (planned.for_s or 0.0)
+    return since_s + reconnect.first_s > plan.hold_s
 
 
 def _require_metrics_of_heap(plan: Plan, where: str) -> None:

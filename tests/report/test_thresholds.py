@@ -285,3 +285,13 @@ def test_a_mark_has_no_time_back() -> None:
     require_limits(plan)
     with pytest.raises(PlanError, match="mark"):
         require_limits(msgspec.structs.replace(plan, fail_if=("events.2.back.all_s > 1s",)))
+
+
+@pytest.mark.parametrize(("event", "is_right"), [("5s storm", True), ("13s storm", False), ("5s vanish 10% for 9s", False), ("60% storm", True)])
+def test_a_time_back_needs_a_hold_in_which_some_come_back(event: str, is_right: bool) -> None:
+    plan = Plan(urls=("http://127.0.0.1/",), connections=10, hold_s=20.0, reconnect="fixed:8s", events=(event,), fail_if=("events.1.back.all_s > 9s",))
+    if is_right:
+        require_limits(plan)
+        return
+    with pytest.raises(PlanError, match="hold"):
+        require_limits(plan)
