@@ -4,44 +4,37 @@ back.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.server_count import server_count
+from asyncli.analysis.noticed import Noticed, noticed
+from asyncli.analysis.slope import MOST_BINS
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
-from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
 
 
 class Back(msgspec.Struct, frozen=True):
     """How long after the event so many of those who were ended had their first answer (s); None if
-    fewer were back.
+    fewer were back. ``waited_s``: how long there was (s) for those who were not back though it was
+    their turn; None if all were.
     """
 
     p50_s: float | None
     p90_s: float | None
     p99_s: float | None
     all_s: float | None
-
-
-class Noticed(msgspec.Struct, frozen=True):
-    """How long after those clients fell silent the server held so many of them no more (s), by its
-    own count or the kernel's sockets; None if it held more to the end. ``left``: how many it held
-    when the next event or the drain came.
-    """
-
-    p50_s: float | None
-    p90_s: float | None
-    all_s: float | None
-    left: int
+    waited_s: float | None = None
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -68,22 +61,26 @@ class EventLatency(msgspec.Struct, frozen=True):
     outside_p99: float | None
 
 
+#: Why what the server did not give back is unknown: the seconds before the event were not all in
+#: the hold; nothing was read at rest after it; nothing was read outside of events; it changes as
+#: much by itself; its heap is collected now and then.
+WhyUnknown = Literal["early", "no_time", "not_read", "moves", "collected"]
+
+
 class ServerPrice(msgspec.Struct, frozen=True):
-    """The server's memory (bytes): the last before the event, the most while it lasted, and when it
-    had settled; and its CPU time (s). None where not read.
+    """The server's memory (bytes): the last in the hold before the event, the most while it lasted,
+    and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
+    give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
+    itself in such a time, as it did in the hold outside of events.
     """
 
     memory_before: float | None
     peak: float | None
     after: float | None
     cpu_s: float | None
-
-    @property
-    def kept_bytes(self) -> float | None:
-        """What it did not give back."""
-        if self.memory_before is None or self.after is None:
-            return None
-        return self.after - self.memory_before
+    kept: float | None = None
+    moves: float | None = None
+    why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
 class Provoked(msgspec.Struct, frozen=True):
@@ -99,6 +96,8 @@ class Provoked(msgspec.Struct, frozen=True):
     latency_ms: EventLatency
     lateness_ms: Lateness
     server: ServerPrice
+    #: How long it lasted (s) where the hold was over before its planned time; None: all of that.
+    cut_after_s: float | None
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
     least_held: int
@@ -113,13 +112,13 @@ class Provoked(msgspec.Struct, frozen=True):
         """Those whom it ended, and who had no answer since, though it was their turn; without those
         whom another event ended.
         """
-        counts = self.counts
-        came = counts.ended_again + counts.back_ms.count
-        return counts.ended + counts.stalled - came - counts.gone - counts.waiting
+        return _not_back(self.counts)
 
 
-def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
-    """What each event of the plan did, by its number. ``memory``: the server's (bytes)."""
+def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
+    """What each event of the plan did, by its number. ``memory``: the server's (bytes);
+    ``collected``: it is mostly a heap that a runtime collects.
+    """
     windows = dict(run.event_windows)
     if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
         # It lasts as long as the hold, and is no disturbance of it.
@@ -129,13 +128,19 @@ def provoked(run: Run, memory: Series) -> dict[int, Provoked]:
         return {}
     [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
     return {
-        number: _provoked(run, number, window, memory, outside_ms)
+        number: _provoked(run, number, window, memory, outside_ms, collected=collected)
         for number, window in windows.items()
     }
 
 
 def _provoked(
-    run: Run, number: int, window: Gap, memory: Series, outside_ms: float | None
+    run: Run,
+    number: int,
+    window: Gap,
+    memory: Series,
+    outside_ms: float | None,
+    *,
+    collected: bool,
 ) -> Provoked:
     assert window.end_s is not None
     ticks = run.ticks_between(window.start_s, window.end_s)
@@ -149,7 +154,9 @@ def _provoked(
         number=number,
         window=window,
         counts=counts,
-        back=_back(counts),
+        back=msgspec.structs.replace(
+            _back(counts), waited_s=_waited_s(run, number, window, counts)
+        ),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
             connect_p99=connect_p99,
@@ -159,14 +166,23 @@ def _provoked(
             outside_p99=outside_ms,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
-        server=_price(run, number, window, memory, counts),
-        noticed=_noticed(run, window, counts),
+        server=_price(run, number, window, memory, counts, collected=collected),
+        cut_after_s=_cut_after_s(run, number, window),
+        noticed=noticed(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=min((tick.held for _, tick in ticks), default=0),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
+
+
+def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
+    planned = run.plan.event_numbered(number)
+    had_s = run.stop_s - window.start_s
+    if planned is None or planned.for_s is None or planned.for_s <= had_s:
+        return None
+    return had_s
 
 
 def _slow_readers(
@@ -207,7 +223,25 @@ def _back(counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCounts) -> ServerPrice:
+def _not_back(counts: EventCounts) -> int:
+    came = counts.ended_again + counts.back_ms.count
+    return counts.ended + counts.stalled - came - counts.gone - counts.waiting
+
+
+def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
+    """For how long (s) those were not back whose turn it was. Of churn each had its own instant."""
+    if number == CHURN or _not_back(counts) <= 0:
+        return None
+    planned = run.plan.event_numbered(number)
+    since_s = window.start_s
+    if planned is not None:
+        since_s += planned.for_s or 0.0
+    return max(0.0, run.stop_s - since_s)
+
+
+def _price(
+    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts, *, collected: bool
+) -> ServerPrice:
     start_s = window.start_s
     end_s = window.end_s
     assert end_s is not None
@@ -221,65 +255,80 @@ def _price(run: Run, number: int, window: Gap, memory: Series, counts: EventCoun
     # In the second half of the time in which memory settles, unless something else came before.
     back_s = start_s + outage_s + max(0, counts.back_ms.greatest) / 1e3
     settled_s = back_s + EVENT_SETTLES_S / 2
-    before = _level(memory, start_s - EVENT_SETTLES_S, start_s)
+    # What came in the ramp is the cost of the connections.
+    hold_s = start_s if run.hold is None else run.hold.start_s
+    before_s = start_s - EVENT_SETTLES_S
+    before = _level(memory, max(hold_s, before_s), start_s)
     # At its instant the server has what it had before.
     readings = memory.between(start_s, end_s).values
     if readings and before is not None:
         readings = [before, *readings]
-    return ServerPrice(
+    price = ServerPrice(
         memory_before=before,
         peak=max(readings, default=None),
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
+        moves=_moves_by_itself(run, memory, end_s - before_s),
     )
+    return _with_kept(price, is_early=before_s < hold_s, collected=collected)
 
 
-def _noticed(run: Run, window: Gap, counts: EventCounts) -> Noticed | None:
-    """By how many connections the server has beside those that are held: the silent ones, until it
-    notices.
+def _with_kept(price: ServerPrice, *, is_early: bool, collected: bool) -> ServerPrice:
+    """The price with what the server did not give back, or why that is unknown."""
+    if is_early:
+        return msgspec.structs.replace(price, why="early")
+    if price.after is None:
+        return msgspec.structs.replace(price, why="no_time")
+    if price.memory_before is None or price.moves is None:
+        return msgspec.structs.replace(price, why="not_read")
+    if collected:
+        return msgspec.structs.replace(price, why="collected")
+    kept = price.after - price.memory_before
+    if price.moves and abs(kept) <= price.moves:
+        return msgspec.structs.replace(price, why="moves")
+    return msgspec.structs.replace(price, kept=kept)
+
+
+def _moves_by_itself(run: Run, memory: Series, lasts_s: float) -> float | None:
+    """By how much memory (bytes) changes in so long without an event: the largest change in any
+    part of the hold outside of events, and what its drift there adds where the longest of them was
+    shorter. None if it was not read twice in any.
     """
-    count = server_count(run)
-    if not counts.silenced or not count:
+    if run.hold is None:
         return None
-    start_s = window.start_s
-    later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
-    end_s = min([run.stop_s, *later_s])
-    # Between two ticks the count of what is held is interpolated, across an event too; and who is
-    # silent by an earlier event is known only after its window.
-    earlier_s = [
-        other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
-    ]
-    since_s = max(earlier_s, default=-math.inf)
-    beside = _beside_held(run, count)
-    others = beside.last(until_s=start_s - TICK_S, since_s=since_s)
-    if others is None:
+    spans = run.undisturbed_spans(run.hold.start_s, run.hold.end_s)
+    quiet = [memory.between(start_s, end_s) for start_s, end_s in spans]
+    quiet = [part for part in quiet if len(part) > 1]
+    if not quiet:
         return None
-    silent = [
-        (t_s - start_s, value - others)
-        for t_s, value in beside.between(start_s, end_s - TICK_S).rows()
-    ]
-    still = max(0, round(silent[-1][1])) if silent else counts.silenced
-    return Noticed(
-        p50_s=_below_for_good(silent, 0.5 * counts.silenced),
-        p90_s=_below_for_good(silent, 0.1 * counts.silenced),
-        all_s=_below_for_good(silent, 0.0),
-        left=still,
-    )
+    longest = max(quiet, key=_length_s)
+    missing_s = max(0.0, lasts_s - _length_s(longest))
+    return max(map(_range, quiet)) + abs(_per_second(longest)) * missing_s
 
 
-def _beside_held(run: Run, count: Series) -> Series:
-    return Series(count.t_s, [value - (run.held.at(t_s) or 0.0) for t_s, value in count.rows()])
+def _range(part: Series) -> float:
+    """Between the least and the largest value, each of which may stand alone where there are some
+    more.
+    """
+    values = sorted(part.values)
+    if len(values) >= EVENT_SETTLES_S:
+        values = values[1:-1]
+    return values[-1] - values[0]
 
 
-def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:
-    """From when on (s) there were no more than ``bound``; None if there were at the end."""
-    since_s = None
-    for after_s, value in silent:
-        if round(value) > bound:
-            since_s = None
-        elif since_s is None:
-            since_s = after_s
-    return since_s
+def _per_second(part: Series) -> float:
+    """The median of the slopes between its values, of many some: one that stands alone has no
+    weight.
+    """
+    slopes = []
+    rows = list(part.rows())[:: 1 + len(part) // MOST_BINS]
+    for (first_s, first), (later_s, later) in itertools.combinations(rows, 2):
+        slopes.append((later - first) / (later_s - first_s))
+    return statistics.median(slopes or [0.0])
+
+
+def _length_s(part: Series) -> float:
+    return part.t_s[-1] - part.t_s[0]
 
 
 def _level(memory: Series, start_s: float, end_s: float) -> float | None:

@@ -286,7 +286,14 @@ def not_complete(case: Case) -> Judgement | None:
 
 
 def passed(case: Case) -> Judgement:
-    held = verdicts.held_until(case.held, case.asked, stopped=bool(case.stop))
+    events = case.whole.events.values()
+    held = verdicts.held_until(
+        case.held,
+        case.plan.connections,
+        gone=sum(event.gone for event in events),
+        waiting=sum(event.waiting for event in events),
+        stopped=bool(case.stop),
+    )
     if case.unheard is None:
         why = f"{held}, and {_losses_of_a_pass(case)}"
     else:

@@ -123,10 +123,16 @@ def held_in_silence(count: int, for_s: float, *, listens: bool) -> str:
     return f"{count:,} of them without a heartbeat in the last {format_duration(for_s)}"
 
 
-def held_until(held: int, asked: int, *, stopped: bool) -> str:
+def held_until(held: int, requested: int, *, gone: int, waiting: int, stopped: bool) -> str:
+    """``gone``, ``waiting``: by events of the plan, for good, and not to be back yet."""
+    text = f"{part_of(held, requested, 'connection')} held to the end"
     if stopped:
-        return f"{part_of(held, asked, 'connection')} held until the run was stopped"
-    return f"{part_of(held, asked, 'connection')} held to the end"
+        text = f"{part_of(held, requested, 'connection')} held until the run was stopped"
+    if waiting:
+        text += f", {waiting:,} not to be back from an event by then"
+    if gone:
+        text += f", {gone:,} gone by an event"
+    return text
 
 
 def part_of(count: int, of: int, noun: str) -> str:

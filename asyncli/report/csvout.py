@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.totals import in_ms
 from asyncli.model.metrics import METRICS, meaning
 from asyncli.model.quantities import COUNTS, PROTOCOL_COUNTS, TIMES, TimesEachSecond
@@ -60,6 +61,32 @@ _OF_DONE_EVENT = {
     "server_peak": "the most while it lasted",
     "server_after": "when it had settled",
     "server_cpu_s": "the server's CPU time meanwhile, in seconds",
+    "server_kept": "what the server did not give back, in bytes; empty if unknown",
+    "server_moves": "by how much its memory changes by itself, in bytes",
+    "into_hold_s": "seconds since the hold's start",
+    "cut_after_s": "how much of its time the hold had, in seconds; empty if all",
+    "ended_again": "ended by another event before they were back",
+    "waiting": "not to be back yet at the hold's end",
+    "gone": "of the silent ones, gone for good",
+    "returned": "of the silent ones, heard again on the same connections",
+    "given_up": "heartbeats that were awaited as it ended connections",
+    "least_held": "the fewest held as a second ended",
+    "connect_p50_ms": "connects of who comes back, in milliseconds",
+    "connect_p99_ms": "the same",
+    "answer_p50_ms": "first answers to them",
+    "answer_p99_ms": "the same",
+    "late_p50_ms": "connects of who comes back, opened minus due, in milliseconds",
+    "late_p99_ms": "the same",
+    "late_max_ms": "the same",
+    "noticed_p50_s": "after how many seconds the server held half of the silent ones no more",
+    "noticed_p90_s": "the same of 90 %",
+    "noticed_all_s": "the same of all",
+    "noticed_left": "of the silent ones, held by it to the end",
+    "noticed_within_s": "the longest time between two readings of that, in seconds",
+    "noticed_at_reconnect": "1: it let them go as they connected anew; 0: not",
+    "closed_first_s": "after how many seconds it ended the first of those that stalled",
+    "closed_p50_s": "the same of half of those that it ended",
+    "closed_last_s": "the same of the last",
 }
 _OF_STALL = {
     "stalled": "connections that it had read nothing",
@@ -250,8 +277,40 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
         yield [
             *(row + [known(count) for count in counts]),
             *(failed, known(event.phantoms), *times, *memory, server.cpu_s),
+            *(server.kept, server.moves),
+            *_course_cells(event),
+            *_noticed_cells(event),
             *_stall_cells(event),
         ]
+
+
+def _course_cells(event: EventPart) -> list[Cell]:
+    """How it went, beside when they were back."""
+    latency = known(event.latency_ms)
+    lateness = known(event.lateness_ms)
+    return [
+        *map(_or_empty, (event.into_hold_s, event.cut_after_s, event.ended_again, event.waiting)),
+        *map(_or_empty, (event.gone, event.returned, event.given_up, event.least_held)),
+        *(latency.connect_p50, latency.connect_p99, latency.answer_p50, latency.answer_p99),
+        *(lateness.p50, lateness.p99, lateness.max),
+    ]
+
+
+def _noticed_cells(event: EventPart) -> list[Cell]:
+    """When the server had noticed those that fell silent, and ended those that stalled."""
+    cells: list[Cell] = [None] * 6
+    noticed = event.noticed
+    if isinstance(noticed, Noticed):
+        cells = [noticed.p50_s, noticed.p90_s, noticed.all_s, noticed.left, noticed.within_s]
+        cells.append(float(noticed.at_reconnect))
+    closed = event.closed_after
+    if closed is msgspec.UNSET:
+        return [*cells, None, None, None]
+    return [*cells, closed.first_s, closed.p50_s, closed.last_s]
+
+
+def _or_empty(value: float | msgspec.UnsetType | None) -> Cell:
+    return None if value is msgspec.UNSET else value
 
 
 def _stall_cells(event: EventPart) -> list[Cell]:

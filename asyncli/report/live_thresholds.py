@@ -11,11 +11,15 @@ from asyncli.analysis.heap_cost import HEAP_COSTS
 from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import DEFAULT_RECONNECT, PlannedEvent, reconnect_of
 from asyncli.model.records import Finding
 from asyncli.model.units import format_many
 from asyncli.report.limits_so_far import stays_crossed
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse, require
+
+# What is known of a mark.
+_OF_A_MARK = ("number", "at_s", "end_s", "into_hold_s")
 
 
 def require_limits(plan: Plan, where: str = "--fail-if") -> None:
@@ -40,17 +44,46 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
             raise PlanError(
                 f"{where} {text!r}: connections that listen send no heartbeats; leave it out"
             )
+    _require_figures_of_events(plan, where)
+    if plan.abort and not plan.fail_if:
+        raise PlanError(
+            "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
+        )
+
+
+def _require_figures_of_events(plan: Plan, where: str) -> None:
+    """Raise :class:`PlanError` for a limit on an event that the plan lacks, or on what its event
+    cannot have.
+    """
     for text in _limits_on(plan, "events."):
-        _, number, *_ = parse(text, Summary).key.split(".")
+        _, number, figure, *_ = parse(text, Summary).key.split(".")
         if not number.isdecimal() or not 0 < int(number) <= len(plan.events):
             raise PlanError(
                 f"{where} {text!r}: the plan has {format_many(len(plan.events), 'event')}; "
                 "events.1 is its first"
             )
-    if plan.abort and not plan.fail_if:
-        raise PlanError(
-            "--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'"
-        )
+        planned = plan.event_numbered(int(number))
+        if planned is not None and planned.do == "mark" and figure not in _OF_A_MARK:
+            raise PlanError(
+                f"{where} {text!r}: event {number} is a mark, of which only its time is known; "
+                "leave it out"
+            )
+        if planned is not None and figure == "back" and _nobody_is_back(plan, planned):
+            raise PlanError(
+                f"{where} {text!r}: by --reconnect {plan.reconnect} nobody is to be back from "
+                f"event {number} before the hold is over; make the hold longer"
+            )
+
+
+def _nobody_is_back(plan: Plan, planned: PlannedEvent) -> bool:
+    """Whether all whom an event ends are to come back only after the hold."""
+    if plan.hold_s is None or planned.do == "stall" or planned.then == "return":
+        return False
+    reconnect = reconnect_of(plan.reconnect or DEFAULT_RECONNECT)
+    if reconnect.how != "fixed":
+        return False
+    since_s = planned.after_s(plan.hold_s) + (planned.for_s or 0.0)
+    return since_s + reconnect.first_s > plan.hold_s
 
 
 def _require_metrics_of_heap(plan: Plan, where: str) -> None:

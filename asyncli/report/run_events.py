@@ -51,11 +51,32 @@ def timeline_section(summary: Summary) -> doc.Section:
         blocks.append(_by_cause("failed", counts.failures, view))
     blocks.append(doc.Paragraph(text, view=view))
     if is_clean:
-        opened = f"{count_or_unknown(counts.opened)} opened at {achieved} ({asked})"
-        blocks.append(doc.headed_line("Connections", f"{opened}, none lost or failed"))
+        blocks.append(doc.headed_line("Connections", _clean(summary, achieved, asked)))
     blocks.append(_phases_table(summary))
     blocks += _events_blocks(summary)
     return doc.Section("timeline", "Timeline", blocks, tight=True)
+
+
+def _clean(summary: Summary, achieved: str, asked: str) -> str:
+    """Of a run that lost nothing: how many it opened, and what failed on the way back from events,
+    which is no failure of the run.
+    """
+    opened = count_or_unknown(summary.connections.opened)
+    events = summary.events or []
+    back = sum(event.attempts or 0 for event in events)
+    failed = sum(sum((event.failures or {}).values()) for event in events)
+    phantoms = sum(event.phantoms or 0 for event in events)
+    if not back:
+        return f"{opened} opened at {achieved} ({asked}), none lost or failed"
+    text = f"{opened} opened, those of the ramp at {achieved} ({asked}), none lost"
+    if not failed and not phantoms:
+        return f"{text} or failed"
+    parts = []
+    if failed:
+        parts.append(f"{format_count(failed)} failed")
+    if phantoms:
+        parts.append(f"{format_count(phantoms)} got no answer")
+    return f"{text}; of the connects after events {' and '.join(parts)}"
 
 
 def _by_cause(kind: str, causes: Mapping[str, int], view: doc.View) -> doc.Paragraph:
@@ -178,6 +199,9 @@ def _beats_counted(summary: Summary) -> doc.Paragraph:
     counts = summary.reconciliation
     sent, answered, failed = map(count_or_unknown, (beats.sent, beats.answered, beats.failed))
     text = f"{sent} sent, {answered} answered, {failed} unanswered"
+    given_up = sum(event.given_up or 0 for event in summary.events or [])
+    if given_up:
+        text += f", {format_count(given_up)} given up as events ended their connections"
     statuses = [f"{format_count(count)} × {status}" for status, count in beats.by_status.items()]
     if statuses:
         text = f"{text}; status {', '.join(statuses)}"

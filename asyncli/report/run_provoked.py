@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.provoked import Closed, Noticed
+from asyncli.analysis.noticed import Noticed
+from asyncli.analysis.provoked import Closed, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
@@ -42,7 +43,7 @@ def _headed(title: str, text: str) -> doc.Paragraph:
 
 def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
-    text = f"run '{oneline(event.text)}' at {event.at_s:,.1f} s: {_ending(event)}"
+    text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
     if event.ended is msgspec.UNSET and not event.took_s:
@@ -50,7 +51,7 @@ def _command(event: EventPart) -> str:
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
     ended = format_many(event.ended, "connection")
-    return f"{text}; the server ended {ended}, back by {event.policy}"
+    return f"{text}; the server ended {ended}, {_coming_back(event)}"
 
 
 def _ending(event: EventPart) -> str:
@@ -71,7 +72,7 @@ def _done(event: EventPart) -> str:
     if event.stalled is not msgspec.UNSET:
         return _stalled(event)
     ended = format_many(known(event.ended), "connection")
-    text = f"{event.text} at {event.at_s:,.1f} s: {ended} {_fate(event)}"
+    text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
     if event.absent:
         absent = format_count(known(event.absent))
         text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
@@ -84,7 +85,10 @@ def _stalled(event: EventPart) -> str:
     lasted = "until the drain"
     if isinstance(event.for_s, float):
         lasted = f"for {format_duration(event.for_s)}"
-    text = f"{event.text} at {event.at_s:,.1f} s: {stalled} read nothing {lasted}"
+    done = f"read nothing {lasted}"
+    if isinstance(event.cut_after_s, float):
+        done = f"were to read nothing {lasted}, {_cut(event.cut_after_s)}"
+    text = f"{event.text} {_when(event)}: {stalled} {done}"
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
     if event.absent:
@@ -163,26 +167,64 @@ def _fate(event: EventPart) -> str:
     if event.kind == "churn":
         return "ended by RST one after the other, and replaced"
     if event.then is msgspec.UNSET:
-        return f"ended {_ENDED_BY[str(event.how)]}, back by {event.policy}"
+        return f"ended {_ENDED_BY[str(event.how)]}, {_coming_back(event)}"
     if event.then == "gone":
         return "fell silent for good"
     assert isinstance(event.for_s, float)
-    silent = f"fell silent for {format_duration(event.for_s)}"
+    lasting = f"silent for {format_duration(event.for_s)}"
+    if isinstance(event.cut_after_s, float):
+        return f"were to be {lasting} and then to {event.then}, {_cut(event.cut_after_s)}"
     if event.then == "return":
-        return f"{silent}, then were heard again"
-    return f"{silent}, then connected anew by {event.policy}"
+        return f"fell {lasting}, then were heard again"
+    if not event.attempts:
+        return f"fell {lasting}, to connect anew {_by(event)}"
+    return f"fell {lasting}, then connected anew {_by(event)}"
+
+
+def _when(event: EventPart) -> str:
+    """When it was, on the run's clock and on that of the plan, which counts from the hold's
+    start.
+    """
+    at = f"at {event.at_s:,.1f} s"
+    if not isinstance(event.into_hold_s, float):
+        return at
+    return f"{at} ({event.into_hold_s:,.1f} s into the hold)"
+
+
+def _cut(after_s: float) -> str:
+    return f"but {format_duration(after_s)} into that the hold was over"
+
+
+def _by(event: EventPart) -> str:
+    """How they come back, as words."""
+    if event.policy == "now":
+        return "at once"
+    return f"by {event.policy}"
+
+
+def _coming_back(event: EventPart) -> str:
+    if not event.attempts:
+        return f"to come back {_by(event)}"
+    return f"back {_by(event)}"
 
 
 def _noticed(event: EventPart) -> str:
     """When the server had noticed those that fell silent."""
     noticed = event.noticed
     if not isinstance(noticed, Noticed):
-        return "when the server noticed is not known: its connections are not counted"
+        return "when the server noticed is not known: its connections were not counted in that time"
+    within = f"readings at most {format_duration(noticed.within_s)} apart"
     shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if noticed.at_reconnect and noticed.all_s is not None:
+        return (
+            "the server let the old ones go as they connected anew, after "
+            f"{format_duration(noticed.all_s)} ({within}), and had not noticed the silence"
+        )
     if not times:
-        return f"the server noticed none: it still held {format_count(noticed.left)}"
-    text = f"the server noticed after {', '.join(times)}"
+        still = format_count(noticed.left)
+        return f"the server noticed none: it still held {still} ({within})"
+    text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
         text += f", and still held {format_count(noticed.left)} in the end"
     return text
@@ -193,11 +235,13 @@ def _back(event: EventPart) -> str:
     if event.then == "gone":
         return _noticed(event)
     text = _comeback(event)
-    if event.then == "return":
+    if event.then is msgspec.UNSET:
         return text
-    if event.then is not msgspec.UNSET:
-        return f"{text}; {_noticed(event)}"
-    return text
+    noticed = event.noticed
+    if event.then == "return" and not (isinstance(noticed, Noticed) and noticed.p50_s is not None):
+        # Of those that were heard again it need not have noticed any.
+        return text
+    return f"{text}; {_noticed(event)}"
 
 
 def _comeback(event: EventPart) -> str:
@@ -266,17 +310,36 @@ def _price(event: EventPart) -> str:
     if server.memory_before is not None and server.peak is not None:
         before = format_bytes(server.memory_before)
         parts.append(f"server's memory {before} before, {format_bytes(server.peak)} at most")
-    kept = server.kept_bytes
-    if kept is None:
-        parts.append("what it kept is not known: it had no time to settle")
-    else:
-        of_each = kept / max(1, _concerned(event))
-        parts.append(
-            f"{format_bytes(kept)} not given back ({format_bytes(of_each)} for each connection)"
-        )
+    parts.append(_kept(event, server))
     if server.cpu_s is not None:
         parts.append(f"{server.cpu_s:,.2f} s of CPU")
     return "; ".join(parts)
+
+
+_UNKNOWN_KEPT = {
+    "early": "what it kept is not known: it began less than 5 s into the hold",
+    "no_time": "what it kept is not known: it had no time to settle",
+    "not_read": "what it kept is not known: its memory was not read outside of events",
+    "moves": "nothing that shows was kept: its memory changes by {moves} by itself",
+    "collected": "what it kept cannot be told: its heap is collected now and then",
+}
+
+
+def _kept(event: EventPart, server: ServerPrice) -> str:
+    """What the server did not give back, or why that is not known."""
+    moves = format_bytes(server.moves or 0.0)
+    if server.why is not msgspec.UNSET:
+        return _UNKNOWN_KEPT[server.why].format(moves=moves)
+    kept = server.kept or 0.0
+    if not kept:
+        return "all given back"
+    if kept < 0:
+        return f"{format_bytes(-kept)} less after it"
+    text = f"{format_bytes(kept)} not given back"
+    if event.then == "return":
+        # They had their connections all the while.
+        return text
+    return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
 
 
 def _others(event: EventPart) -> str:
@@ -285,19 +348,24 @@ def _others(event: EventPart) -> str:
     lateness = event.lateness_ms
     assert latency is not msgspec.UNSET
     assert lateness is not msgspec.UNSET
-    parts = [
-        f"connects took {milliseconds(latency.connect_p50)} (p50), "
-        f"{milliseconds(latency.connect_p99)} (p99), first answers "
-        f"{milliseconds(latency.answer_p50)}, {milliseconds(latency.answer_p99)}",
+    parts = []
+    if latency.connect_p50 is not None:
+        connects = f"{milliseconds(latency.connect_p50)} (p50), {milliseconds(latency.connect_p99)}"
+        parts.append(f"connects took {connects} (p99)")
+    if latency.answer_p50 is not None:
+        answers = f"{milliseconds(latency.answer_p50)} (p50), {milliseconds(latency.answer_p99)}"
+        parts.append(f"first answers took {answers} (p99)")
+    parts.append(
         f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
-        f"{milliseconds(latency.outside_p99)}",
-        f"asyncli connected {milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} "
-        "at most",
-        f"at least {format_count(known(event.least_held))} held as a second ended",
-    ]
+        f"{milliseconds(latency.outside_p99)}"
+    )
+    if latency.connect_p50 is not None:
+        late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
+        parts.append(f"asyncli connected {late}")
+    parts.append(f"at least {format_count(known(event.least_held))} held as a second ended")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")
-        parts.append(f"{overflows} on this host")
+        parts.append(f"{overflows} on this host, of all its servers")
     if event.segments_sent_again:
         parts.append(f"{format_many(known(event.segments_sent_again), 'segment')} sent again")
     return "; ".join(parts)

@@ -71,7 +71,7 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
     """
     plan = run.plan
     memory, _ = server_memory(run, known.costs.holders)
-    done = provoked(run, memory)
+    done = provoked(run, memory, collected=run.place.server_runtime.collected)
     policy = plan.reconnect or DEFAULT_RECONNECT
     parts = []
     marks = len(plan.events)
@@ -83,6 +83,8 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
         else:
             marks += 1
             parts.append(summary_parts.EventPart.of_mark(marks, event))
+        if run.hold is not None and run.hold.start_s <= event.at_s <= run.hold.end_s:
+            parts[-1].into_hold_s = event.at_s - run.hold.start_s
     return parts
 
 

@@ -14,11 +14,11 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import (
     Back,
     Closed,
     EventLatency,
-    Noticed,
     Provoked,
     ServerPrice,
 )
@@ -233,7 +233,8 @@ class Against(msgspec.Struct):
 
 class Limit(msgspec.Struct, omit_defaults=True):
     """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
-    undecided). ``against``: of a limit that compares with earlier runs (``--baseline-run``).
+    undecided). The value of a time back that some did not reach is how long there was for them.
+    ``against``: of a limit that compares with earlier runs (``--baseline-run``).
     """
 
     limit: str
@@ -262,6 +263,8 @@ class EventPart(msgspec.Struct):
     at_s: float
     end_s: float | None
     text: str
+    #: How long after the hold's start it was (s), as the plan has it; absent outside of the hold.
+    into_hold_s: float | msgspec.UnsetType = msgspec.UNSET
     # The rest is of events of the plan. ``share``: of all connections; ``how`` they were ended;
     # ``policy``: how they come back.
     #: Of a command: its exit status (negative: a signal; null: it was ended with the hold, or not
@@ -274,10 +277,14 @@ class EventPart(msgspec.Struct):
     #: Of those that fall silent: for how long (s; null: for good), and what they do then.
     for_s: float | msgspec.UnsetType | None = msgspec.UNSET
     then: str | msgspec.UnsetType = msgspec.UNSET
+    #: How much of that time there was (s) where the hold was over before; null: all.
+    cut_after_s: float | msgspec.UnsetType | None = msgspec.UNSET
     policy: str | msgspec.UnsetType = msgspec.UNSET
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET
     ended: int | msgspec.UnsetType = msgspec.UNSET
+    #: Heartbeats whose answers were awaited as it, or the way back from it, ended the connections.
+    given_up: int | msgspec.UnsetType = msgspec.UNSET
     back: Back | msgspec.UnsetType = msgspec.UNSET
     ended_again: int | msgspec.UnsetType = msgspec.UNSET
     not_back: int | msgspec.UnsetType = msgspec.UNSET
@@ -288,7 +295,7 @@ class EventPart(msgspec.Struct):
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
     least_held: int | msgspec.UnsetType = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
-    #: Of those that fell silent: null where the server's connections are not counted.
+    #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
     gone: int | msgspec.UnsetType = msgspec.UNSET
     #: Those who were not to be back yet at the hold's end.
@@ -340,9 +347,12 @@ class EventPart(msgspec.Struct):
         if done is None:
             return part
         part.end_s = done.window.end_s
+        if planned.for_s is not None:
+            part.cut_after_s = done.cut_after_s
         part.chosen = done.counts.chosen
         part.absent = done.counts.absent
         part.ended = done.counts.ended
+        part.given_up = done.counts.asked + done.counts.unanswered
         part.back = done.back
         part.ended_again = done.counts.ended_again
         part.not_back = done.not_back

@@ -116,7 +116,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
-    limits. ``why``: the reason for no value; "" where none is known.
+    limits. ``why``: the reason for no value; "" where none is known. ``has_more``: more than
+    the value, which is as far as the run goes.
     """
 
     threshold: Threshold
@@ -126,6 +127,7 @@ class Outcome(msgspec.Struct, frozen=True):
     whole: float | None = None
     worsening: Worsening | str | None = None
     why: str = ""
+    has_more: bool = False
 
     @property
     def words(self) -> str:
@@ -145,6 +147,8 @@ class Outcome(msgspec.Struct, frozen=True):
             return "unknown"
         key = self.threshold.key
         amount = value_shown(key, self.value)
+        if self.has_more:
+            return f"more than {amount}, when the hold was over"
         if isinstance(self.worsening, Worsening):
             return f"{amount}, {_compared(self.threshold, self.worsening)}"
         if self.ci95 is not None:
@@ -278,10 +282,24 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     if threshold.whole is not None:
         whole = _finite(_value(document, threshold.whole))
         bound = None if whole is None else threshold.bound * _as_printed(whole)
+    if value is None and bound is not None and threshold.comparison in (">", ">="):
+        waited_s = _waited_s(document, threshold.key)
+        if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
+            return Outcome(threshold, waited_s, True, has_more=True)
     crossed = None
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
     return Outcome(threshold, value, crossed, ci95, whole)
+
+
+def _waited_s(document: Mapping[str, Any], key: str) -> float | None:
+    """For how long (s) some were not back from an event, of whose time back ``key`` is; else
+    None.
+    """
+    part, _, _ = key.rpartition(".")
+    if not key.startswith("events.") or not part.endswith(".back"):
+        return None
+    return _finite(_value(document, f"{part}.waited_s"))
 
 
 def _is_crossed(

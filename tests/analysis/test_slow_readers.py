@@ -117,7 +117,7 @@ def test_its_window_and_what_it_kept_reach_beyond_the_stall() -> None:
     window = run.event_windows[1]
     assert (window.start_s, window.end_s) == (20.0, 46.0)
     event = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
-    assert (event.server.peak, event.server.kept_bytes) == (BEFORE + 40 * MB, 5 * MB)
+    assert (event.server.peak, event.server.kept) == (BEFORE + 40 * MB, 5 * MB)
     assert event.slow_readers is not None
 
 

@@ -619,6 +619,16 @@ def test_error_statuses() -> None:
     assert all(words in finding.remedy for words in ("--method", "GET", "100%"))
 
 
+def test_who_is_away_by_the_plan_is_counted_in_the_headline() -> None:
+    of = totals(89, 100)
+    of.whole.events[1] = records.EventCounts(ended=11, waiting=7, gone=4)
+    found = judge(PLAN, of, saturated=False, complete=True)
+    assert found.verdict == "passed"
+    assert found.why.split()[:3] == ["89", "of", "100"]
+    assert "7 not" in found.why
+    assert "4 gone" in found.why
+
+
 def test_the_verdict_if_nothing_listens() -> None:
     here = Finding(NOTHING_LISTENS, "error", "nothing listens on 127.0.0.1:1 of this host: the run did not begin")
     judgements = judge(PLAN, totals(0, 0), saturated=False, complete=True, findings=[here])

@@ -58,8 +58,10 @@ def test_a_running_soak_is_marked_from_outside(tmp_path: Path) -> None:
     assert [(line["text"], line["t_s"], line["phase"]) for line in said if line["event"] == "mark"] == [
         (event.text, round(event.at_s, 3), "hold") for event in recorded.events
     ]
+    hold_s = hold.start_s
     assert report(tmp_path, "run.db")["events"] == [
-        {"number": number, "kind": "mark", "at_s": event.at_s, "end_s": event.at_s, "text": event.text} for number, event in enumerate(recorded.events, 1)
+        {"number": number, "kind": "mark", "at_s": event.at_s, "end_s": event.at_s, "text": event.text, "into_hold_s": event.at_s - hold_s}
+        for number, event in enumerate(recorded.events, 1)
     ]
     text = here(tmp_path, "report", "run.db").out
     rows = [line.split(maxsplit=4) for line in text.splitlines() if line.startswith("mark")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -46,30 +47,31 @@ def with_deaths() -> Run:
 
 def provoked() -> Run:
     """A storm of whose 20,000 half are back within a second and the others within two; and a third of them fall silent for 4 s."""
-    run = a_run(20_000, hold_s=60.0, events=("10.5s storm", "30.5s vanish 30% for 4s then return"))
+    run = a_run(20_000, hold_s=60.0, events=("10s storm", "30s vanish 30% for 4s then return"))
     hold = run.phase("hold")
     assert hold is not None
-    # Between two ticks.
-    storm_s, vanish_s = hold.start_s + 10.5, hold.start_s + 30.5
+    storm_s, vanish_s = hold.start_s + 10.0, hold.start_s + 30.0
     run.events += [
         RunEvent("storm", storm_s, None, "storm", {"number": 1}),
         RunEvent("vanish", vanish_s, None, "vanish 30% for 4s then return", {"number": 2}),
     ]
     for t_s, tick in run.ticks:
-        second = int(t_s - storm_s)
-        if t_s > storm_s and second < 2:
+        # Ticks end at whole seconds after the hold's start: in the middle of a second is no doubt which it is.
+        second = math.floor(t_s - storm_s - 0.5)
+        if 0 <= second < 2:
             counts = tick.events[1] = EventCounts(attempts=10_000, opened=10_000)
             if second == 0:
                 counts.chosen = counts.ended = 20_000
                 tick.held = 10_000
             for number in range(10_000):
                 counts.back_ms.add(1000 * second + 100 + number / 20)
-        if vanish_s < t_s < vanish_s + 5.0:
+        second = math.floor(t_s - vanish_s - 0.5)
+        if 0 <= second < 5:
             counts = tick.events[2] = EventCounts()
             tick.held = 14_000
-            if t_s < vanish_s + 1.0:
+            if second == 0:
                 counts.chosen = counts.ended = counts.silenced = 6_000
-            if t_s > vanish_s + 4.0:
+            if second == 4:
                 counts.returned = counts.attempts = 6_000
                 for number in range(6_000):
                     counts.back_ms.add(5 + number / 1000)

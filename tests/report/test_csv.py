@@ -11,6 +11,7 @@ import pytest
 from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
+from asyncli.analysis.noticed import Noticed
 from asyncli.model.metrics import meaning
 from asyncli.model.records import Finding, ProtocolCounts, Sample
 from asyncli.model.run import Run
@@ -131,3 +132,17 @@ def test_names_of_a_strangers_run_file_are_no_formulas() -> None:
     for name, table in tables(run, summarise(run, analyses), analyses).items():
         cells = chain.from_iterable(csv.reader(io.StringIO(to_csv(table))))
         assert not [cell for cell in cells if cell.startswith(("=", "@"))], name
+
+
+def test_an_event_s_row_is_that_of_the_summary() -> None:
+    run = KINDS["provoked"]()
+    storm, vanish = summarise(run).events or []
+    rows = read(run)["events"]
+    assert [row["given_up"] for row in rows] == [str(storm.given_up), str(vanish.given_up)]
+    assert [float(row["into_hold_s"]) for row in rows] == [storm.into_hold_s, vanish.into_hold_s]
+    assert [row["returned"] for row in rows] == ["", str(vanish.returned)]
+    assert [row["connect_p99_ms"] for row in rows] == ["", ""]
+    assert [row["least_held"] for row in rows] == [str(storm.least_held), str(vanish.least_held)]
+    assert isinstance(vanish.noticed, Noticed)
+    assert [row["noticed_left"] for row in rows] == ["", str(vanish.noticed.left)]
+    assert [row["noticed_at_reconnect"] for row in rows] == ["", "0.0"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from made_runs import KINDS
 
-from asyncli.analysis.provoked import Back
-from asyncli.report.run_provoked import _comeback, _command
+from asyncli.analysis.provoked import Back, EventLatency, ServerPrice
+from asyncli.report.run_events import _beats_counted, _clean
+from asyncli.report.run_provoked import _comeback, _command, _done, _kept, _others
+from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
 
 
@@ -45,3 +48,59 @@ def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> N
     assert "printed" not in _command(part)
     ran = msgspec.structs.replace(part, status=3, took_s=0.5, output="x")
     assert 'printed "x"' in _command(ran)
+
+
+def test_what_failed_after_events_stands_beside_none_lost() -> None:
+    summary = summarise(KINDS["provoked"]())
+    assert isinstance(summary.events, list)
+    assert _clean(summary, "100/s", "100/s asked").endswith("or failed")
+    summary.events[0].failures = {"refused": 910}
+    summary.events[0].phantoms = 49
+    clean = _clean(summary, "100/s", "100/s asked")
+    assert "or failed" not in clean
+    assert ("910" in clean, "49" in clean) == (True, True)
+
+
+def test_heartbeats_that_an_event_ended_are_counted() -> None:
+    run = KINDS["provoked"]()
+    before = summarise(run)
+    next(tick.events[1] for _, tick in run.ticks if 1 in tick.events).asked = 17
+    after = summarise(run)
+    assert isinstance(after.events, list)
+    assert [event.given_up for event in after.events] == [17, 0]
+    assert str(_beats_counted(after)) != str(_beats_counted(before))
+
+
+def test_who_needed_no_connect_has_no_times_of_one() -> None:
+    storm, vanish = summarise(KINDS["provoked"]()).events or []
+    assert "connect" not in _others(vanish)
+    storm.latency_ms = EventLatency(3.0, 5.0, None, None, 1.0, 1.0)
+    assert "connects took" in _others(storm)
+    assert "first answers" not in _others(storm)
+
+
+def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> None:
+    part = storm(not_back=0)
+    price = ServerPrice(1e6, 2e6, 1.3e6, None, kept=3e5, moves=0.0)
+    assert "1,000 B" in _kept(part, price)
+    heard_again = msgspec.structs.replace(part, then="return")
+    assert "each" not in _kept(heard_again, price)
+    lower = ServerPrice(1e6, 2e6, 7e5, None, kept=-3e5, moves=0.0)
+    assert _kept(part, lower).startswith("300 kB")
+    assert _kept(part, ServerPrice(1e6, 2e6, 1e6, None, kept=0.0, moves=0.0)).startswith("all")
+    hidden = ServerPrice(1e6, 2e6, 9e5, None, moves=2e5, why="moves")
+    assert "200 kB" in _kept(part, hidden)
+
+
+def test_what_was_to_come_is_not_told_as_done() -> None:
+    part = storm(not_back=0)
+    part.how, part.policy, part.into_hold_s = "rst", "now", 5.0
+    assert "at once" in _done(part)
+    assert "5.0 s" in _done(part)
+    nobody = msgspec.structs.replace(part, attempts=0, policy="fixed:30s")
+    assert "to come" in _done(nobody)
+    silent = msgspec.structs.replace(nobody, then="reconnect", for_s=20.0, cut_after_s=None)
+    assert "fell silent" in _done(silent)
+    cut = msgspec.structs.replace(silent, cut_after_s=3.0)
+    assert "fell silent" not in _done(cut)
+    assert "were to" in _done(cut)

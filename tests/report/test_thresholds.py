@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from asyncli.analysis.bench_result import BenchResult
 from asyncli.analysis.worsening import Worsening
+from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar
-from asyncli.report.live_thresholds import too_short
+from asyncli.report.live_thresholds import require_limits, too_short
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
 
@@ -266,3 +267,31 @@ def test_a_difference_is_judged_by_its_interval() -> None:
 def test_a_bench_is_compared_with_no_earlier_run() -> None:
     with pytest.raises(ValueError, match="only a soak"):
         parse("latency_ms.p99 worse by 3%", BenchResult)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_crossed"),
+    [("events.1.back.all_s > 5s", True), ("events.1.back.p50_s >= 15s", True), ("events.1.back.all_s > 20s", None), ("events.1.back.all_s < 5s", None)],
+)
+def test_who_is_not_back_for_longer_than_a_limit_crosses_it(text: str, is_crossed: bool | None) -> None:
+    document = {"events": [{"number": 1, "back": {"p50_s": None, "all_s": None, "waited_s": 15.0}}]}
+    [outcome] = judge([parse(text, Summary)], document)
+    assert outcome.crossed is is_crossed
+    assert outcome.amount.startswith("more" if is_crossed else "unknown")
+
+
+def test_a_mark_has_no_time_back() -> None:
+    plan = Plan(urls=("http://127.0.0.1/",), connections=10, events=("5s storm", "9s mark deployed"), fail_if=("events.1.back.all_s > 1s",))
+    require_limits(plan)
+    with pytest.raises(PlanError, match="mark"):
+        require_limits(msgspec.structs.replace(plan, fail_if=("events.2.back.all_s > 1s",)))
+
+
+@pytest.mark.parametrize(("event", "is_right"), [("5s storm", True), ("13s storm", False), ("5s vanish 10% for 9s", False), ("60% storm", True)])
+def test_a_time_back_needs_a_hold_in_which_some_come_back(event: str, is_right: bool) -> None:
+    plan = Plan(urls=("http://127.0.0.1/",), connections=10, hold_s=20.0, reconnect="fixed:8s", events=(event,), fail_if=("events.1.back.all_s > 9s",))
+    if is_right:
+        require_limits(plan)
+        return
+    with pytest.raises(PlanError, match="hold"):
+        require_limits(plan)

@@ -1,0 +1,191 @@
+"""What an event did, from the server's counts and memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from asyncli.analysis.noticed import Noticed
+from asyncli.analysis.provoked import Provoked, provoked
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import EventCounts, Phase, RunEvent, Sample, Tick
+from asyncli.model.run import Run
+
+MB = 1_000_000.0
+#: The event is 15 s into the hold, on the run's clock 20.2 s: readings come at whole seconds, and ticks end 0.2 s after.
+AT_S = 20.2
+INTO_HOLD_S = 15.0
+CLIENTS = 200
+SILENT = 50
+
+
+def vanished(count: Callable[[float], float], *, sockets_unread: bool = False, back_s: float = 4.5) -> Run:
+    """50 of 200 clients fall silent for 3 s and are connected anew after ``back_s``; ``count``: the silent ones that the server has, by the
+    seconds since."""
+    words = "vanish 25% for 3s then reconnect"
+    ticks = []
+    for second in range(6, 40):
+        t_s = second + 0.2
+        tick = Tick(second=second, held=CLIENTS, workers=1)
+        after_s = t_s - AT_S
+        if 0 < after_s < back_s:
+            tick.held -= SILENT
+        if after_s == pytest.approx(1.0):
+            tick.events[1] = EventCounts(chosen=SILENT, ended=SILENT, silenced=SILENT)
+        if back_s <= after_s < back_s + 1.0:
+            tick.events[1] = EventCounts(attempts=SILENT, opened=SILENT)
+            for _ in range(SILENT):
+                tick.events[1].back_ms.add(1000)
+        ticks.append((t_s, tick))
+    samples = []
+    for second in range(40):
+        after_s = second - AT_S
+        ours = 0.0 if second < 6 else float(CLIENTS)
+        if 0 < after_s < back_s:
+            ours -= SILENT
+        if after_s > 0:
+            ours += count(after_s)
+        values = {metrics.SERVER_DESCRIPTORS: ours + 7}
+        if not sockets_unread or second < 6:
+            values[metrics.SERVER_SOCKETS] = ours
+        samples.append(Sample(float(second), values))
+    return held_run(ticks, samples, words, "vanish")
+
+
+def held_run(ticks: list[tuple[float, Tick]], samples: list[Sample], words: str, kind: str, *, into_hold_s: float = INTO_HOLD_S) -> Run:
+    hold_s = AT_S - into_hold_s
+    phases = [Phase("baseline", 0, hold_s - 1), Phase("ramp", hold_s - 1, hold_s), Phase("hold", hold_s, 39), Phase("drain", 39, 40)]
+    plan = Plan(urls=("http://127.0.0.1/",), connections=CLIENTS, hold_s=34.0, events=(f"{into_hold_s:g}s {words}",))
+    event = RunEvent(kind, AT_S, None, words, {"number": 1})  # type: ignore[arg-type]
+    return Run("", "", plan, {"local": True}, phases, ticks, samples, [], [], complete=True, events=[event])
+
+
+def told(run: Run) -> Provoked:
+    return provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
+
+
+def noticed_in(run: Run) -> Noticed | None:
+    return told(run).noticed
+
+
+def until_back(after_s: float) -> float:
+    return SILENT if after_s < 4.5 else 0.0
+
+
+def test_who_lets_the_silent_go_as_they_come_back_has_not_noticed() -> None:
+    found = noticed_in(vanished(until_back))
+    assert found is not None
+    assert (found.at_reconnect, found.left) == (True, 0)
+    assert found.p50_s == found.all_s == pytest.approx(4.8)
+
+
+def test_who_lets_them_go_before_has_noticed() -> None:
+    found = noticed_in(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0))
+    assert found is not None
+    assert (found.at_reconnect, found.all_s) == (False, pytest.approx(2.8))
+
+
+def test_who_holds_them_has_noticed_none() -> None:
+    found = noticed_in(vanished(lambda _: SILENT))
+    assert found is not None
+    assert (found.at_reconnect, found.p50_s, found.left) == (False, None, SILENT)
+
+
+def test_who_is_heard_again_on_the_same_connection_was_not_noticed() -> None:
+    run = vanished(lambda after_s: SILENT if after_s < 4.5 else 0.0)
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 4.2s then return",))
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.p50_s, found.left) == (None, SILENT)
+
+
+def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
+    run = vanished(lambda _: SILENT)
+    assert told(run).cut_after_s is None
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 20s then reconnect",))
+    assert told(run).cut_after_s == pytest.approx(39 - AT_S)
+
+
+def test_who_is_not_back_was_waited_for_until_the_drain() -> None:
+    run = dropped(step)
+    assert told(run).back.waited_s is None
+    for _, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[1].ended += 1
+    assert told(run).back.waited_s == pytest.approx(39 - AT_S)
+    run.ticks[-1][1].events[1] = EventCounts(waiting=1)
+    assert told(run).back.waited_s is None
+
+
+def test_without_a_count_of_sockets_descriptors_tell() -> None:
+    """Those were read at the ends of the run alone."""
+    found = noticed_in(vanished(until_back, sockets_unread=True))
+    assert found is not None
+    assert (found.left, found.all_s, found.within_s) == (0, pytest.approx(4.8), pytest.approx(1.0))
+
+
+def test_without_a_reading_in_that_time_it_is_not_known() -> None:
+    run = vanished(until_back, sockets_unread=True)
+    for sample in run.samples:
+        if sample.t_s > AT_S:
+            del sample.values[metrics.SERVER_DESCRIPTORS]
+    assert noticed_in(run) is None
+
+
+def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_S) -> Run:
+    """50 connections are ended and back at once; ``memory``: the server's (bytes), by the seconds since."""
+    ticks = [(second + 0.2, Tick(second=second, held=CLIENTS, workers=1)) for second in range(6, 40)]
+    counts = EventCounts(chosen=SILENT, ended=SILENT, attempts=SILENT, opened=SILENT)
+    for _ in range(SILENT):
+        counts.back_ms.add(10)
+    for t_s, tick in ticks:
+        if 0 < t_s - AT_S < 1.5:
+            tick.events[1] = counts
+            break
+    samples = [Sample(float(second), {metrics.SERVER_PSS_BYTES: memory(second - AT_S)}) for second in range(40)]
+    return held_run(ticks, samples, "drop 25%", "drop", into_hold_s=into_hold_s)
+
+
+def step(after_s: float) -> float:
+    """Of 1 MB, by the event, for good."""
+    return 50 * MB + MB * (after_s > 0)
+
+
+def test_what_is_not_given_back_is_a_step_that_the_event_made() -> None:
+    price = told(dropped(step)).server
+    assert (price.kept, price.moves, price.why) == (MB, 0.0, msgspec.UNSET)
+
+
+def test_less_than_five_seconds_into_the_hold_the_connections_cost_is_no_event_s() -> None:
+    price = told(dropped(step, into_hold_s=3.0)).server
+    assert (price.kept, price.why, price.memory_before) == (None, "early", 50 * MB)
+    assert told(dropped(step, into_hold_s=0.1)).server.memory_before is None
+
+
+@pytest.mark.parametrize(
+    "by_itself", [lambda after_s: step(after_s) + MB * (int(after_s) % 4), lambda after_s: step(after_s) + 0.2 * MB * after_s], ids=["noise", "drift"]
+)
+def test_what_memory_does_by_itself_is_not_the_event_s(by_itself: Callable[[float], float]) -> None:
+    price = told(dropped(by_itself)).server
+    assert (price.kept, price.why) == (None, "moves")
+    assert price.moves is not None
+    assert price.moves > MB
+
+
+def test_a_reading_that_stands_alone_hides_no_step() -> None:
+    price = told(dropped(lambda after_s: step(after_s) - 20 * MB * (int(after_s) == -8))).server
+    assert price.kept == MB
+
+
+def test_a_memory_that_does_not_move_was_all_given_back() -> None:
+    price = told(dropped(lambda _: 50 * MB)).server
+    assert (price.kept, price.why) == (0.0, msgspec.UNSET)
+
+
+def test_of_a_collected_heap_it_cannot_be_told() -> None:
+    run = dropped(step)
+    price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server
+    assert (price.kept, price.why) == (None, "collected")
