@@ -58,9 +58,9 @@ def _ending(event: EventPart) -> str:
     if not event.took_s:
         # asyncli's own words, such as that a resumed run runs no commands.
         return oneline(str(event.output))
-    if not isinstance(status, int):
-        return "it did not end by itself"
     took = format_duration(event.took_s if isinstance(event.took_s, float) else 0.0)
+    if not isinstance(status, int):
+        return f"it did not end by itself: asyncli ended it when the hold ended, after {took}"
     if status < 0:
         return f"ended by signal {-status} after {took}"
     return f"ended with status {status} after {took}"
