@@ -104,6 +104,9 @@ _COSTS = {
     "at_least": "at least {amount} of {whose} for each ({total} in all)",
 }
 _REASONS = {
+    "nothing_sent": (
+        "the server sent nothing meanwhile, and a stall shows something only where it sends"
+    ),
     "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
     "not_read": "it was not read",
     "noise": "its other changes hide it",
@@ -117,9 +120,10 @@ _REASONS = {
 def _slow_readers(costs: SlowReaders) -> str:
     """What slow readers cost the server while they stalled."""
     user = _cost(costs.user, "the server's memory")
-    kernel = _cost(costs.kernel, "its kernel's for sockets")
-    if costs.user.why == costs.kernel.why == "nothing_waited":
-        return f"what a slow reader costs is not known: {_REASONS['nothing_waited']}"
+    kernel = _cost(costs.kernel, "its kernel's memory for sockets")
+    for why in ("nothing_sent", "nothing_waited"):
+        if costs.user.why == costs.kernel.why == why:
+            return f"what a slow reader costs is not known: {_REASONS[why]}"
     return f"a slow reader cost {user}; {kernel}"
 
 
@@ -129,10 +133,11 @@ def _cost(cost: SlowReaderCost, whose: str) -> str:
         grows = format_bytes(cost.grows_per_s or 0.0)
         reason = f": {_REASONS[cost.why].format(grows=grows)}"
     if cost.per_connection is None or cost.total is None:
-        return f"an unknown share of {whose}{reason}"
+        return f"an unknown amount of {whose}{reason}"
     of_each = format_bytes(cost.per_connection)
     if cost.status == "measured" and cost.error:
-        of_each = f"{of_each} ± {format_bytes(cost.error)}"
+        # Of the readings: another stall may differ by more, as buffers grow once for all.
+        of_each = f"{of_each} (± {format_bytes(cost.error)} as read)"
     text = _COSTS[cost.status].format(amount=of_each, whose=whose, total=format_bytes(cost.total))
     return f"{text}{reason}"
 
