@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,11 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report import jsonout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from asyncli.report.figures.drawing import Style
 
 # Beyond so many times the measured count other limits may come first: asyncli size says so too.
 _FAR = 10
@@ -59,6 +64,8 @@ def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
     blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
     for forecast in answer.forecasts:
         blocks += _forecast(forecast)
+    if answer.forecasts:
+        blocks.append(_picture(answer.forecasts))
     blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
     for doubt in doubts(answer, run):
         blocks.append(doc.Paragraph(doubt, "doubt", "yellow"))
@@ -95,8 +102,35 @@ def _forecast(forecast: StormForecast) -> list[doc.Block]:
     if forecast.curve:
         end_s = forecast.back.all_s
         until = "" if end_s is None else f" {format_duration(end_s)}"
-        blocks.append(doc.Paragraph(f"{_sparkline(forecast.curve, forecast.connections)}{until}"))
+        bars = f"{_sparkline(forecast.curve, forecast.connections)}{until}"
+        blocks.append(doc.Paragraph(bars, view=doc.TERMINAL))
     return blocks
+
+
+def _picture(forecasts: Sequence[StormForecast]) -> doc.Picture:
+    """The curves of all storms on common axes, for the page."""
+
+    def draw(style: Style) -> Figure:
+        from asyncli.report.figures.storms import storm_curves
+
+        return storm_curves(forecasts, style=style)
+
+    def alt() -> str:
+        sentences = []
+        for forecast in forecasts:
+            sentences.append(
+                f"{forecast.policy}: back after {_times(forecast.back, forecast.until_s)}."
+            )
+        return f"Clients that are back over time. {' '.join(sentences)}"
+
+    return doc.Picture(
+        "storms",
+        "Clients that are back, over the seconds since all were ended",
+        "By the pace that is named above. A curve that the run only bounds is the slowest one.",
+        draw,
+        alt,
+        section="answer",
+    )
 
 
 def _times(back: Back, until_s: float | None) -> str:

@@ -44,6 +44,8 @@ def test_terminal_page_and_json_have_the_same_answer(folder: Path) -> None:
     for text in (printed.out, (folder / "storm.html").read_text(encoding="utf-8")):
         assert "jitter:60s" in text
         assert "Least jitter" in text
+    drawn = (folder / "storm.html").read_text(encoding="utf-8")
+    assert ("<svg" in drawn, "▁" in drawn, "▁" in printed.out) == (True, False, True)
 
 
 def test_another_count(folder: Path) -> None:
