@@ -362,7 +362,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--churn",
         metavar="PACE",
-        help="End and replace connections in the hold at this pace: 1%/m.",
+        help="End and replace connections in the hold at this pace: 1%/m, 0.5%/s, 20%/h.",
     ),
     click.option(
         "--reconnect",

@@ -106,6 +106,13 @@ def test_an_unknown_backlog_is_asked_for(tmp_path: Path) -> None:
     assert here(tmp_path, "storm", "run.db", "--backlog", "128").status == 0
 
 
+def test_a_run_that_still_ramps_is_told_as_that(tmp_path: Path) -> None:
+    """Not as one that held nothing to its end."""
+    ramps = bare_run([(1.0, Tick(second=1))], [Phase("ramp", 0.0, None)], plan=Plan(urls=("http://127.0.0.1:1/",), connections=10))
+    write_run(msgspec.structs.replace(ramps, complete=False), tmp_path / "ramps.db")
+    assert "wait" in complaint(here(tmp_path, "storm", "ramps.db", "--backlog", "1"))
+
+
 def test_files_that_show_no_pace(folder: Path) -> None:
     (folder / "text.db").write_text("no run")
     write_run(bare_run(), folder / "nothing.db")
