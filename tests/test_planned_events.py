@@ -79,6 +79,22 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], says: str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "says", "says_not"),
+    [
+        ({"events": ["foo"]}, "'foo'", "''"),
+        ({"events": [{"at": "5s", "do": "run", "command": "x"}]}, "--at", "unknown"),
+        ({"events": ["5s storm"], "reconnect": "jitter"}, "missing", "''"),
+        ({"churn": "10/s"}, "1%/m", "''"),
+    ],
+)
+def test_what_is_refused_is_named_as_it_was_written(values: dict[str, Any], says: str, says_not: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        plan_of(**values)
+    assert says in str(refused.value)
+    assert says_not not in str(refused.value)
+
+
 def test_a_hold_that_ends_by_the_clock_takes_shares() -> None:
     assert plan_of(events=[("50%", "storm")], hold="until 23:59").planned_events[0].at_share == 0.5
 

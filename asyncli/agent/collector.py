@@ -153,9 +153,9 @@ class AgentCollector(Sampler):
         """Asks the agent for a collection of the server's heap."""
         return self._client.collection
 
-    async def sample_now(self) -> Sample:
+    async def sample_now(self, *, is_spent: bool = True) -> Sample:
         """What this host and the agent's have now."""
-        sample = await super().sample_now()
+        sample = await super().sample_now(is_spent=is_spent)
         return Sample(sample.t_s, {**self._newest, **sample.values})
 
     def read_far(self) -> tuple[Limits, Configured, str | None]:

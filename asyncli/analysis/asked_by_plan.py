@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncli.findings.probes import while_command_ran
-from asyncli.model.records import Finding
+from asyncli.findings.run import command_failed
+from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, Run
 
 # What a restart shows, and the field that has its instant. The last one has none: it is of the same
@@ -28,28 +29,61 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     commands = [event for event in run.events if event.kind == "run"]
     if not commands:
         return list(findings)
-
-    def event_of(finding: Finding) -> int | None:
-        """The number of the event whose command ran at all instants of the finding."""
-        instants = _instants(finding.fields.get(_INSTANT_OF[finding.code]))
-        for event in commands:
-            end_s = math.inf if event.end_s is None else event.end_s + EVENT_SETTLES_S
-            if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
-                number: int | None = event.fields.get("number")
-                return number
-        return None
-
-    events = [event_of(finding) for finding in findings if finding.code in _INSTANT_OF]
+    events = []
+    for finding in findings:
+        if finding.code in _INSTANT_OF:
+            events.append(_event_of(finding, commands))
     same_event = events[0] if events and None not in events else None
     told = []
     for finding in findings:
         number = None
         if finding.code in _INSTANT_OF:
-            number = event_of(finding)
+            number = _event_of(finding, commands)
         elif finding.code == _OF_THE_SAME_RESTART:
             number = same_event
         told.append(finding if number is None else while_command_ran(finding, number))
     return told
+
+
+def asked_so_far(finding: Finding, commands: Sequence[RunEvent], now_s: float) -> Finding:
+    """A finding of a running soak, as :func:`asked_by_plan` would tell it of its events so far."""
+    number = None
+    if finding.code in _INSTANT_OF:
+        number = _event_of(finding, commands)
+    elif finding.code == _OF_THE_SAME_RESTART:
+        number = _event_at([now_s], commands)
+    if number is None:
+        return finding
+    return while_command_ran(finding, number)
+
+
+def failed_commands(run: Run) -> list[Finding]:
+    """Commands of the plan that ended with another status than 0, or did not end by themselves."""
+    warnings = []
+    for event in run.events:
+        number = event.fields.get("number")
+        if event.kind != "run" or "status" not in event.fields or number is None:
+            continue
+        status = event.fields["status"]
+        if status != 0:
+            took_s = float(event.fields.get("took_s") or 0.0)
+            output = str(event.fields.get("output") or "")
+            warnings.append(command_failed(number, event.text, status, took_s, output))
+    return warnings
+
+
+def _event_of(finding: Finding, commands: Sequence[RunEvent]) -> int | None:
+    """The number of the event whose command ran at all instants of the finding."""
+    return _event_at(_instants(finding.fields.get(_INSTANT_OF[finding.code])), commands)
+
+
+def _event_at(instants: Sequence[float], commands: Sequence[RunEvent]) -> int | None:
+    for event in commands:
+        end_s = math.inf if event.end_s is None else event.end_s + EVENT_SETTLES_S
+        if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
+            number: int | None = event.fields.get("number")
+            return number
+    return None
 
 
 def _instants(value: Any) -> list[float]:

@@ -20,18 +20,28 @@ from asyncli.model.samples import Series
 #: it still grew at the end, or the server ended some of the connections; ``estimated``: others'
 #: changes are in it.
 Status = Literal["measured", "at_most", "at_least", "estimated", "unknown"]
-#: Why a cost is no exact one. ``nothing_waited``: what the server sent meanwhile fitted into the
-#: clients' own buffers; ``not_read``: the memory was not read; ``noise``; ``grows``; ``ended``: the
-#: server ended some; ``host_wide``: by the TCP memory of the whole host, other sockets' included.
-#: ``few_readings``: it was read too seldom to tell whether it still grew.
-Why = Literal["nothing_waited", "not_read", "noise", "grows", "few_readings", "ended", "host_wide"]
+#: Why a cost is no exact one. ``nothing_sent``: the server sent nothing meanwhile;
+#: ``nothing_waited``: what it sent fitted into the clients' own buffers; ``not_read``: the memory
+#: was not read; ``noise``; ``grows``; ``ended``: the server ended some; ``host_wide``: by the TCP
+#: memory of the whole host, other sockets' included. ``few_readings``: it was read too seldom to
+#: tell whether it still grew.
+Why = Literal[
+    "nothing_sent",
+    "nothing_waited",
+    "not_read",
+    "noise",
+    "grows",
+    "few_readings",
+    "ended",
+    "host_wide",
+]
 
 
 class SlowReaderCost(msgspec.Struct, frozen=True):
     """A memory (bytes): by how much it was more at the end of the stall than before, in all and for
-    each connection that stalled, the ``error`` of the latter by the readings' spread before; how
-    fast that of a connection grew at the end (bytes a second), 0 if not; and what of all was left
-    when it had settled. None where unknown.
+    each connection that stalled, the ``error`` of the latter by the readings' spread before, which
+    is not by how much another stall may differ; how fast that of a connection grew at the end
+    (bytes a second), 0 if not; and what of all was left when it had settled. None where unknown.
     """
 
     status: Status
@@ -88,7 +98,7 @@ def _cost(
     if not before or not len(during) or not counts.stalled:
         return SlowReaderCost("unknown", why="not_read")
     if _fits_clients(counts):
-        return SlowReaderCost("unknown", why="nothing_waited")
+        return SlowReaderCost("unknown", why=_why_it_fits(counts))
     ended = counts.closed - counts.closed_unseen
     level = statistics.median(before)
     noise = (max(before) - min(before)) / 2
@@ -137,6 +147,12 @@ def _fits_clients(counts: EventCounts) -> bool:
     if not counts.resumed:
         return False
     return counts.waited_bytes <= UNREAD_BYTES * counts.resumed
+
+
+def _why_it_fits(counts: EventCounts) -> Why:
+    if counts.waited_bytes:
+        return "nothing_waited"
+    return "nothing_sent"
 
 
 def _halves_of_the_end(during: Series) -> tuple[Series, Series]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from asyncli.app.command_event import CommandResult, run_command
+from asyncli.app.event_readings import APART_S, reading_instants_s
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import Recorder
 from asyncli.cluster.generator import ClusterGenerator
@@ -23,14 +24,19 @@ from asyncli.model.records import CHURN, RunEvent
 
 
 class HoldEvents:
-    """The events of one soak."""
+    """The events of one soak. ``read_all``: reads everything for the sake of an event."""
 
     def __init__(
-        self, progress: Progress, recorder: Recorder, generator: Generator | ClusterGenerator
+        self,
+        progress: Progress,
+        recorder: Recorder,
+        generator: Generator | ClusterGenerator,
+        read_all: Callable[[], Awaitable[object]],
     ) -> None:
         self._progress = progress
         self._recorder = recorder
         self._generator = generator
+        self._read_all = read_all
 
     @contextlib.asynccontextmanager
     async def while_held(self, held_s: float = 0.0) -> AsyncIterator[None]:
@@ -59,12 +65,27 @@ class HoldEvents:
         for due_s, number, event in coming:
             taking_place = self._take_place(due_s, number, event, may_run=not is_resumed)
             tasks.append(asyncio.create_task(taking_place))
+        timed = list(zip(after_s, events, strict=True))
+        tasks.append(asyncio.create_task(self._read_for(timed, begun_s, held_s)))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_for(
+        self, events: list[tuple[float, PlannedEvent]], begun_s: float, held_s: float
+    ) -> None:
+        """Read everything before each event and at its end. A reading that took longer than until
+        the next one replaces it.
+        """
+        for instant_s in reading_instants_s(events, held_s):
+            wait_s = begun_s + instant_s - time.monotonic()
+            if wait_s < -APART_S:
+                continue
+            await asyncio.sleep(max(0.0, wait_s))
+            await self._read_all()
 
     async def _take_place(
         self, due_s: float, number: int, event: PlannedEvent, *, may_run: bool
@@ -90,4 +111,5 @@ class HoldEvents:
             # Its file may be a stranger's.
             ended(CommandResult(None, 0.0, "not run: a resumed run runs no commands"))
             return
+        self._recorder.event_begun(RunEvent("run", at_s, None, event.note, fields))
         await run_command(event.note, ended)

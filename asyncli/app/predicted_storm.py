@@ -26,6 +26,11 @@ def predict_storm(
 
     Raises :class:`PlanError` where the run shows no pace, or no backlog is known.
     """
+    if not any(run.held.values) and not run.complete:
+        raise PlanError(
+            f"RUN: {path} has held no connections so far; name a run that is over, or wait until "
+            "this one holds some"
+        )
     if not any(run.held.values):
         raise PlanError(
             f"RUN: {path} held no connections, so nothing was measured; name a run that held some"

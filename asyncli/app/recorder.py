@@ -167,6 +167,10 @@ class Recorder:
         if self.writer is not None:
             self.writer.event(event)
 
+    def event_begun(self, event: RunEvent) -> None:
+        """Show that a command of the plan begins; it is recorded when it ends."""
+        self._show_event(event)
+
     def _show_event(self, event: RunEvent) -> None:
         self.show(lambda observer: observer.event(event))
 

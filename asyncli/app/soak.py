@@ -245,7 +245,12 @@ class Soak:
             started_wall_s=self._started_wall_s,
             before_connects=partial(self._settle_server, examined, sampler),
             collections=collections,
-            events=HoldEvents(progress, self._recorder, generator),
+            events=HoldEvents(
+                progress,
+                self._recorder,
+                generator,
+                read_all=partial(sampler.sample_now, is_spent=False),
+            ),
         )
         tasks: list[asyncio.Task[None]] = []
         try:

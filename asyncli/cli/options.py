@@ -362,7 +362,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--churn",
         metavar="PACE",
-        help="End and replace connections in the hold at this pace: 1%/m.",
+        help="End and replace connections in the hold at this pace: 1%/m, 0.5%/s, 20%/h.",
     ),
     click.option(
         "--reconnect",
@@ -643,6 +643,24 @@ def keys_not_given(values: dict[str, Any], keys: Sequence[str]) -> list[str]:
     if given & {"batch", "interval"}:
         given.add("ramp")
     return [key for key in keys if key not in given]
+
+
+def replaced_lists(values: dict[str, Any]) -> list[str]:
+    """A line for each list of the plan file, such as its events, that an option replaces: options
+    that can be repeated look as if they added to it.
+    """
+    if values.get("plan_file") is None:
+        return []
+    name = str(values["plan_file"])
+    known = (*KEYS, *SECRET_FILES, "ramp")
+    of_file = plan_layer(name, known, SOAKS).values
+    lines = []
+    for layer in option_layers(values, known):
+        for key in layer.values:
+            replaced = of_file.get(key)
+            if isinstance(replaced, list) and replaced:
+                lines.append(f"{layer.locate(key)} replaces {key} of {name} ({len(replaced)})")
+    return lines
 
 
 def limits_in(layers: Sequence[Layer]) -> str:

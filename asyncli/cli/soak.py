@@ -70,6 +70,7 @@ def command(
     if resume is None:
         plan = options.plan_from(values, urls)
         preface += _default_lines(plan, values)
+        preface += options.replaced_lists(values)
     else:
         plan, before = _resume_plan(resume, urls, values, to.out)
         _require_same_hosts(before, hosts["cluster"])

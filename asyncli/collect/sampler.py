@@ -101,13 +101,15 @@ class Sampler:
         finally:
             self._cancel_polls()
 
-    async def sample_now(self) -> Sample:
+    async def sample_now(self, *, is_spent: bool = True) -> Sample:
         """Read everything now, ignoring budgets, for a phase border; also passed to ``on_sample``.
+        ``is_spent`` False: for an event of the plan, and the budgets of later readings are as if
+        it had not been.
 
         Takes at most twice ``border_wait_s``; what did not answer is absent.
         """
         async with self._lock:
-            return await self._round(self._clock(), everything=True)
+            return await self._round(self._clock(), everything=True, is_spent=is_spent)
 
     def begin(self) -> None:
         """Start the run's budgets, which may be exceeded in its first seconds."""
@@ -129,7 +131,7 @@ class Sampler:
             outcome.cancel()
         return cancelled
 
-    async def _round(self, now_s: float, everything: bool = False) -> Sample:
+    async def _round(self, now_s: float, everything: bool = False, is_spent: bool = True) -> Sample:
         wait_s = self.border_wait_s if everything else _ROUND_WAIT_S
         if everything:
             # Pending readings are from before the border: wait for them and drop them.
@@ -138,7 +140,7 @@ class Sampler:
         sample = Sample(t_s=self._clock(), values={})
         self._ask(now_s, everything)
         await self._wait(wait_s)
-        self._gather(now_s, sample.values)
+        self._gather(now_s, sample.values, is_spent=is_spent)
         if sample.values:
             self._on_sample(sample)
         return sample
@@ -159,10 +161,13 @@ class Sampler:
         if outcomes:
             await asyncio.wait(outcomes, timeout=timeout_s)
 
-    def _gather(self, now_s: float, values: dict[str, float]) -> None:
+    def _gather(self, now_s: float, values: dict[str, float], *, is_spent: bool = True) -> None:
         for name, (since_s, outcome) in list(self._pending.items()):
             if outcome.done():
                 del self._pending[name]
+                if is_spent and name in self._probes:
+                    took_s = outcome.result().took_s
+                    self._report(self._schedule(name).spent(since_s, took_s))
                 self._take(name, since_s, now_s, outcome.result(), values)
         # The thread runs probes in turn: the first pending one is stuck.
         stuck = next((name for name in self._pending if name in self._probes), None)
@@ -176,8 +181,6 @@ class Sampler:
     def _take(
         self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]
     ) -> None:
-        if name in self._probes:
-            self._report(self._schedule(name).spent(since_s, outcome.took_s))
         if outcome.reading is None:
             why = _error_text(outcome.error)
             lost = self._outage(name).failed(

@@ -75,6 +75,15 @@ class Reconnect(msgspec.Struct, frozen=True):
     longest_s: float = 30.0
 
     @property
+    def soonest_s(self) -> float:
+        """How soon after its end a client may connect for the first time (s)."""
+        if self.how == "fixed":
+            return self.first_s
+        if self.how == "backoff":
+            return (1 - _BACKOFF_SPREAD) * self.first_s
+        return 0.0
+
+    @property
     def spread_s(self) -> float:
         """Within how long clients that were ended at one instant connect for the first time (s)."""
         if self.how == "jitter":

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from asyncli.findings import Words, finding
 from asyncli.model.metrics import PAGE
 from asyncli.model.records import ABORTED, CUT, DECIDED, GAVE_UP, STOPPED, Severity
+from asyncli.model.text import oneline
 from asyncli.model.units import format_duration, format_many
 
 #: How the user can stop a run.
 BY_SIGNAL = "Ctrl-C or a signal"
 BY_PAGE = "on the page"
 _SO_FAR = "the numbers so far are right; run again for the rest"
+# Of a command, and of what it printed.
+_LONGEST_QUOTED = 100
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
 
 
@@ -43,6 +46,40 @@ def _verdict(verdict: str, why: str, rule: str, by_limits: bool) -> Words:
 
 verdict = finding("verdict_{verdict}", "error", values="failed, invalid or untested")(_verdict)
 finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
+
+
+@finding("command_failed", "warning")
+def command_failed(
+    number: int, command: str, status: int | None, took_s: float, output: str
+) -> Words:
+    """A command of the plan did not succeed, so the run may not show what it was to show.
+    ``number``: of its event; ``status``: its exit status, negative: a signal; null: asyncli ended
+    it with the hold, or could not run it; ``took_s``: how long it ran, 0 if it did not; ``output``:
+    the end of what it printed, or why it did not run.
+    """
+    about = f"the command of event {number}, '{_shortened(command)}',"
+    if status is None and not took_s:
+        return Words(f"{about} was not run: {output}", "run it by hand, and see what it says")
+    printed = f': "{_shortened(output)}"' if output else ""
+    took = format_duration(took_s)
+    if status is None:
+        return Words(
+            f"{about} had not ended after {took}: asyncli ended it when the hold ended{printed}",
+            "let it end by itself, or lengthen --hold",
+        )
+    how = f"with status {status}"
+    if status < 0:
+        how = f"by signal {-status}"
+    return Words(
+        f"{about} ended {how} after {took}{printed}", "run it by hand, and see what it says"
+    )
+
+
+def _shortened(text: str) -> str:
+    text = oneline(text)
+    if len(text) <= _LONGEST_QUOTED:
+        return text
+    return f"{text[:_LONGEST_QUOTED]}..."
 
 
 @finding(STOPPED, "warning")

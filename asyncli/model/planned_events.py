@@ -143,6 +143,11 @@ def _parse_event(value: object) -> PlannedEvent:
 
 def _of_table(table: Mapping[str, Any]) -> PlannedEvent:
     unknown = sorted(str(key) for key in table.keys() - _KEYS)
+    if unknown and str(table.get("do")).strip() == "run":
+        raise ValueError(
+            f"{unknown[0]}: a table has no command; write --at TIME 'run COMMAND' on the command "
+            "line"
+        )
     if unknown:
         raise ValueError(f"{unknown[0]}: unknown key; an event has {', '.join(sorted(_KEYS))}")
     for key in ("at", "do"):
@@ -166,6 +171,8 @@ _KEYS = frozenset({"at", "do", "share", "how", "for", "then", "text"})
 
 def _of_words(time: object, text: str) -> PlannedEvent:
     deed, _, rest = text.strip().partition(" ")
+    if not deed:
+        raise ValueError(f"{shown(str(time))} is no event; write a time and {_WORDS}")
     if deed not in ("run", "mark", *_READERS):
         raise ValueError(f"{shown(text)} is no event; write {_WORDS}")
     at_s, at_share = _parse_time(time)
@@ -333,6 +340,8 @@ def churn_per_s(text: str) -> float:
     seconds = _SECONDS.get(unit.strip())
     if not slash or seconds is None:
         raise ValueError(f"{shown(text)} is no pace of churn; write 1%/m, 0.5%/s or 20%/h")
+    if not share.strip().endswith("%"):
+        raise ValueError(f"{shown(text)} is no share in a time; write 1%/m, 0.5%/s or 20%/h")
     per_s = parse_share(share) / seconds
     if per_s > _FASTEST_CHURN_PER_S:
         raise ValueError(f"{shown(text)}: is faster than 10%/s; write a storm: --at 30s storm")
@@ -401,6 +410,8 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def _positive(text: str) -> float:
+    if not text:
+        raise ValueError("a time is missing")
     seconds = float(exact_duration(text))
     if not 0 < seconds <= _LONGEST_WAIT_S:
         raise ValueError(f"{shown(text)} is no wait; it is above 0 and up to an hour")

@@ -151,7 +151,7 @@ class JsonView(_Log):
         for notice in self._new_findings(state):
             self._write("finding", notice.t_s, notice.phase, msgspec.to_builtins(notice.finding))
         for event in self._new_events(state):
-            self._write(event.kind, event.at_s, state.phase, {"text": event.text})
+            self._write(event.kind, told_at_s(event), state.phase, _event_fields(event))
 
     def update(self, state: LiveState) -> None:
         dropped = self._lines_dropped()
@@ -262,11 +262,41 @@ _NOT_IN_STATUS = (
 
 
 def event_line(event: RunEvent) -> str:
-    """An event as a line of text: ``0:12:34  mark: deployed 1.4.2``, ``0:20:00  drop 30%``."""
+    """An event as a line of text: ``0:12:34  mark: deployed 1.4.2``, ``0:20:00  drop 30%``. A
+    command has one as it begins and one as it ends: ``0:20:03  run ended with status 0: ./deploy``.
+    """
     text = oneline(event.text)
-    if event.kind in ("mark", "run"):
-        text = f"{event.kind}: {text}"
-    return f"{format_clock(event.at_s)}  {text}"
+    time = format_clock(told_at_s(event))
+    if event.kind not in ("mark", "run"):
+        return f"{time}  {text}"
+    return f"{time}  {event.kind}{_how_it_ended(event)}: {text}"
+
+
+def told_at_s(event: RunEvent) -> float:
+    """When a log tells of an event (s on the run's clock): of a command that has ended, its end."""
+    if event.kind == "run" and "status" in event.fields and event.end_s is not None:
+        return event.end_s
+    return event.at_s
+
+
+def _how_it_ended(event: RunEvent) -> str:
+    """The end of a command, behind "run"; "" as it begins, and for a mark."""
+    if "status" not in event.fields:
+        return " begins" if event.kind == "run" else ""
+    status = event.fields["status"]
+    if status is not None:
+        return f" ended with status {status}"
+    if event.fields.get("took_s"):
+        return " ended by asyncli with the hold"
+    return " did not begin"
+
+
+def _event_fields(event: RunEvent) -> dict[str, Any]:
+    fields: dict[str, Any] = {"text": event.text}
+    if event.kind == "run" and "status" in event.fields:
+        fields["status"] = event.fields["status"]
+        fields["took_s"] = event.fields.get("took_s")
+    return fields
 
 
 def status(state: LiveState) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Self
 
 import msgspec
 
+from asyncli.analysis.asked_by_plan import asked_so_far
 from asyncli.analysis.slope import streams_each
 from asyncli.analysis.totals import errors, in_ms
 from asyncli.core.histogram import Histogram
@@ -196,6 +197,8 @@ class LiveFold:
         self._accepts: float | None = None
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
         self._events: deque[RunEvent] = deque(maxlen=_EVENTS_KEPT)
+        #: Commands of the plan so far, by the numbers of their events.
+        self._commands: dict[object, RunEvent] = {}
 
     def phase(self, phase: Phase) -> None:
         state = self._state
@@ -322,6 +325,7 @@ class LiveFold:
         """``t_s``: its time; None: now."""
         state = self._state
         at_s = state.elapsed_s if t_s is None else t_s
+        finding = asked_so_far(finding, list(self._commands.values()), at_s)
         self._findings.append(Notice(at_s, state.phase, finding))
         state.findings_seen += 1
         source, _, event = finding.code.rpartition("_")
@@ -329,6 +333,9 @@ class LiveFold:
             _FORGET[source](state)
 
     def event(self, event: RunEvent) -> None:
+        """A command is an event twice: when it begins, then without a status, and when it ends."""
+        if event.kind == "run":
+            self._commands[event.fields.get("number")] = event
         self._events.append(event)
         self._state.events_seen += 1
 

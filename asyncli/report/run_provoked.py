@@ -59,9 +59,9 @@ def _ending(event: EventPart) -> str:
     if not event.took_s:
         # asyncli's own words, such as that a resumed run runs no commands.
         return oneline(str(event.output))
-    if not isinstance(status, int):
-        return "it did not end by itself"
     took = format_duration(event.took_s if isinstance(event.took_s, float) else 0.0)
+    if not isinstance(status, int):
+        return f"it did not end by itself: asyncli ended it when the hold ended, after {took}"
     if status < 0:
         return f"ended by signal {-status} after {took}"
     return f"ended with status {status} after {took}"
@@ -108,6 +108,9 @@ _COSTS = {
     "at_least": "at least {amount} of {whose} for each ({total} in all)",
 }
 _REASONS = {
+    "nothing_sent": (
+        "the server sent nothing meanwhile, and a stall shows something only where it sends"
+    ),
     "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
     "not_read": "it was not read",
     "noise": "its other changes hide it",
@@ -121,9 +124,10 @@ _REASONS = {
 def _slow_readers(costs: SlowReaders) -> str:
     """What slow readers cost the server while they stalled."""
     user = _cost(costs.user, "the server's memory")
-    kernel = _cost(costs.kernel, "its kernel's for sockets")
-    if costs.user.why == costs.kernel.why == "nothing_waited":
-        return f"what a slow reader costs is not known: {_REASONS['nothing_waited']}"
+    kernel = _cost(costs.kernel, "its kernel's memory for sockets")
+    for why in ("nothing_sent", "nothing_waited"):
+        if costs.user.why == costs.kernel.why == why:
+            return f"what a slow reader costs is not known: {_REASONS[why]}"
     return f"a slow reader cost {user}; {kernel}"
 
 
@@ -133,10 +137,11 @@ def _cost(cost: SlowReaderCost, whose: str) -> str:
         grows = format_bytes(cost.grows_per_s or 0.0)
         reason = f": {_REASONS[cost.why].format(grows=grows)}"
     if cost.per_connection is None or cost.total is None:
-        return f"an unknown share of {whose}{reason}"
+        return f"an unknown amount of {whose}{reason}"
     of_each = format_bytes(cost.per_connection)
     if cost.status == "measured" and cost.error:
-        of_each = f"{of_each} ± {format_bytes(cost.error)}"
+        # Of the readings: another stall may differ by more, as buffers grow once for all.
+        of_each = f"{of_each} (± {format_bytes(cost.error)} as read)"
     text = _COSTS[cost.status].format(amount=of_each, whose=whose, total=format_bytes(cost.total))
     return f"{text}{reason}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,6 +11,7 @@ from asyncli import __version__
 from asyncli.analysis.provoked import Back
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
 from asyncli.analysis.storm_pace import Pace
+from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
 from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
@@ -24,10 +25,17 @@ from asyncli.model.units import (
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from asyncli.report.figures.drawing import Style
+
 # Beyond so many times the measured count other limits may come first: asyncli size says so too.
 _FAR = 10
 # A difference between laws and run that a reader should know.
 _WORTH_TELLING = 0.1
+# A storm that the server kept up with is followed by one of so many times its connections.
+_LARGER = 4
 _BARS = "▁▂▃▄▅▆▇█"
 
 _BINDS = {
@@ -56,6 +64,8 @@ def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
     blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
     for forecast in answer.forecasts:
         blocks += _forecast(forecast)
+    if answer.forecasts:
+        blocks.append(_picture(answer.forecasts))
     blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
     for doubt in doubts(answer, run):
         blocks.append(doc.Paragraph(doubt, "doubt", "yellow"))
@@ -71,7 +81,7 @@ def _basis(pace: Pace) -> str:
     """What of the run the answer rests on."""
     shown = "By the ramp of the run"
     if pace.by_event is not None:
-        shown = f"By event {pace.by_event} of the run (back by {pace.policy})"
+        shown = f"By event {pace.by_event} of the run (--reconnect {pace.policy})"
     rate = format_rate(pace.per_s)
     if pace.is_least:
         rate = f"at least {rate}"
@@ -92,8 +102,35 @@ def _forecast(forecast: StormForecast) -> list[doc.Block]:
     if forecast.curve:
         end_s = forecast.back.all_s
         until = "" if end_s is None else f" {format_duration(end_s)}"
-        blocks.append(doc.Paragraph(f"{_sparkline(forecast.curve, forecast.connections)}{until}"))
+        bars = f"{_sparkline(forecast.curve, forecast.connections)}{until}"
+        blocks.append(doc.Paragraph(bars, view=doc.TERMINAL))
     return blocks
+
+
+def _picture(forecasts: Sequence[StormForecast]) -> doc.Picture:
+    """The curves of all storms on common axes, for the page."""
+
+    def draw(style: Style) -> Figure:
+        from asyncli.report.figures.storms import storm_curves
+
+        return storm_curves(forecasts, style=style)
+
+    def alt() -> str:
+        sentences = []
+        for forecast in forecasts:
+            sentences.append(
+                f"{forecast.policy}: back after {_times(forecast.back, forecast.until_s)}."
+            )
+        return f"Clients that are back over time. {' '.join(sentences)}"
+
+    return doc.Picture(
+        "storms",
+        "Clients that are back, over the seconds since all were ended",
+        "By the pace that is named above. A curve that the run only bounds is the slowest one.",
+        draw,
+        alt,
+        section="answer",
+    )
 
 
 def _times(back: Back, until_s: float | None) -> str:
@@ -126,11 +163,16 @@ def _connects(forecast: StormForecast) -> str:
         return f"{busiest}; none fails or meets a full listen queue."
     failed = format_count(forecast.failed)
     met_full = format_count(forecast.met_full)
+    if forecast.counts_at_most:
+        return (
+            f"At most {busiest}; at most {failed} fail, and at most {met_full} meet a full listen "
+            "queue."
+        )
     return f"{busiest}; {failed} fail, {met_full} meet a full listen queue."
 
 
 def _bound(forecast: StormForecast) -> str:
-    if forecast.is_at_most and forecast.bound in ("server", "queue"):
+    if forecast.is_at_most and forecast.bound in ("server", "queue", "host"):
         return "The run does not show what decides how long it lasts."
     return _BINDS[forecast.bound]
 
@@ -162,11 +204,13 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     pace = answer.pace
     sentences = []
     if pace.is_least and pace.tester_per_s is None:
-        url = oneline(run.plan.urls[0])
+        sentences.append(_how_to_find_the_pace(run))
+    for storm in pace.unexplained:
+        at = format_duration(storm.at_s)
         sentences.append(
-            "The server kept up with its clients all the time, so how fast it can be is not known. "
-            f"A storm shows it: asyncli soak {url} -c {run.plan.connections} --at 5s storm "
-            "--reconnect now; so does a ramp that is too fast for it."
+            f"Event {storm.event} of the run, at {at}, does not follow the laws of one listen "
+            "queue and one pace: all were back after "
+            f"{format_duration(storm.all_s)}. What decided that is not in this answer."
         )
     if pace.tester_busy:
         sentences.append(
@@ -196,6 +240,36 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     return sentences
 
 
+def _how_to_find_the_pace(run: Run) -> str:
+    """What shows how fast a server can be that kept up with its clients: what was not done yet."""
+    plan = run.plan
+    kept_up = (
+        "The server kept up with its clients all the time, so how fast it can be is not known."
+    )
+    connections = plan.connections
+    shown_by = "A storm shows it"
+    if _had_all_at_once(run):
+        connections *= _LARGER
+        shown_by = "A larger storm may show it"
+    soak = f"asyncli soak {oneline(plan.urls[0])} -c {connections}"
+    return (
+        f"{kept_up} {shown_by}: {soak} --at 5s storm --reconnect now; so does a ramp that is too "
+        "fast for it."
+    )
+
+
+def _had_all_at_once(run: Run) -> bool:
+    """Whether all clients of the run came back at one instant already."""
+    policy = reconnect_of(run.plan.reconnect or DEFAULT_RECONNECT)
+    if policy.how not in ("now", "fixed"):
+        return False
+    for number in run.event_windows:
+        event = run.plan.event_numbered(number)
+        if event is not None and event.do in ("drop", "storm") and event.share == 1.0:
+            return True
+    return False
+
+
 def to_json(answer: Answer, run: Run, path: str) -> str:
     """The answer as JSON."""
     pace = answer.pace
@@ -211,6 +285,7 @@ def to_json(answer: Answer, run: Run, path: str) -> str:
         "host_busy": pace.host_busy,
         "others": pace.others,
         "error": pace.error,
+        "unexplained": msgspec.to_builtins(pace.unexplained),
     }
     storm = {
         "connections": answer.connections,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.asked_by_plan import asked_by_plan
+from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
 from asyncli.analysis.bottleneck import explained
 from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
@@ -210,6 +210,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *loss_findings.statuses(run, totals),
         *not_heard(silent, totals, plan, is_ended_by_asyncli=_is_ended_by_asyncli(run)),
         *_file_findings(run, totals),
+        *failed_commands(run),
         *_merge_repeats(run.findings),
         *_unknown_numbers(run, totals, rate),
         *cost.findings,

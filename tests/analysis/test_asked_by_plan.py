@@ -7,7 +7,7 @@ import math
 import pytest
 from synthetic_run import a_run
 
-from asyncli.analysis.asked_by_plan import asked_by_plan
+from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
 from asyncli.findings.probes import server_ended, server_restarted
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S
@@ -56,3 +56,39 @@ def test_a_run_without_commands_keeps_its_findings() -> None:
     run = a_run(1_000)
     ended = server_ended(math.pi, "the server's processes ended", None)
     assert asked_by_plan(run, [ended]) == [ended]
+
+
+def failed(status: int | None, *, took_s: float = 2.0, output: str = "") -> list[Finding]:
+    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",))
+    fields = {"number": 1, "status": status, "took_s": took_s, "output": output}
+    run.events.append(RunEvent("run", COMMAND_S, COMMAND_S + took_s, "deploy", fields))
+    return [finding for finding in summarise(run).findings if finding.code == "command_failed"]
+
+
+@pytest.mark.parametrize(("status", "says"), [(127, "status 127"), (-9, "signal 9"), (None, "asyncli")])
+def test_a_command_that_did_not_succeed_is_a_warning(status: int | None, says: str) -> None:
+    [told] = failed(status, output="absent")
+    assert (told.severity, told.fields["number"], told.fields["status"]) == ("warning", 1, status)
+    assert says in told.evidence
+    assert "absent" in told.evidence
+
+
+def test_a_command_that_was_not_run_says_why() -> None:
+    [told] = failed(None, took_s=0.0, output="not run: a resumed run runs no commands")
+    assert "resumed" in told.evidence
+    assert "ended it" not in told.evidence
+
+
+def test_a_command_that_succeeded_is_no_finding() -> None:
+    assert failed(0) == []
+    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",))
+    run.events.append(RunEvent("run", COMMAND_S, None, "deploy", {"number": 1}))
+    assert failed_commands(run) == []
+
+
+@pytest.mark.parametrize(("status", "fails"), [(0, False), (1, True)])
+def test_a_limit_on_the_status_of_a_command(status: int, fails: bool) -> None:
+    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",), fail_if=("events.1.status > 0",))
+    run.events.append(RunEvent("run", COMMAND_S, 31.0, "deploy", {"number": 1, "status": status, "took_s": 1.0, "output": ""}))
+    summary = summarise(run)
+    assert [limit.kept for limit in summary.limits] == [not fails]

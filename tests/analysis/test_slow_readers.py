@@ -98,6 +98,12 @@ def test_what_fits_into_the_clients_says_nothing_of_the_server() -> None:
         assert (cost.status, cost.why, cost.total) == ("unknown", "nothing_waited", None)
 
 
+def test_a_server_that_sent_nothing_is_told_as_that() -> None:
+    idle = EventCounts(chosen=10, stalled=10, resumed=10, waited_bytes=0)
+    for cost in costs_of(a_run(filled, filled, counts=idle)):
+        assert (cost.status, cost.why, cost.total) == ("unknown", "nothing_sent", None)
+
+
 def test_whom_the_server_ended_cost_at_least_the_most_that_was_read() -> None:
     """After six seconds it had ended all, and its memory was free again."""
     some = EventCounts(chosen=10, stalled=10, closed=10, closes={"reset": 10})

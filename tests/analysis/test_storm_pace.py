@@ -121,15 +121,45 @@ def test_a_server_that_was_faster_later_was_not_the_bound() -> None:
     assert (pace.by_event, pace.is_least, pace.per_s) == (None, True, pytest.approx(600, rel=0.1))
 
 
-def test_a_storm_that_no_law_explains_is_refused() -> None:
-    """Half are back at once, half after a minute."""
-    run = stormed(Laws(200, 200, 4_096), "now")
+def seen_back(run: Run, back_ms: list[float]) -> Run:
+    """The same run with these comebacks and no wait of a client for the server; its queue was never full."""
     for _, tick in run.ticks:
         for counts in tick.events.values():
-            counts.back_ms = histogram([10.0] * (COUNT // 2) + [60_000.0] * (COUNT // 2))
-    pace = measured_pace(msgspec.structs.replace(run), 4_096)
-    assert isinstance(pace, Pace)
-    assert pace.by_event is None
+            counts.back_ms = histogram(back_ms)
+    return run
+
+
+@pytest.mark.parametrize(("policy", "begins_ms"), [("now", 0.0), ("fixed:3s", 3_000.0)])
+def test_a_short_storm_that_was_kept_up_with_is_the_least_pace(policy: str, begins_ms: float) -> None:
+    """600 are back in steps within 60 ms, as an event loop answers them: 10,000 a second, of which the ramp shows 100."""
+    back_ms = [begins_ms + 12.0 * math.ceil((number + 1) / 120) for number in range(COUNT)]
+    run = seen_back(stormed(Laws(1e6, 1e6, 100), policy, waited=False), back_ms)
+    pace = shown(run)
+    assert (pace.by_event, pace.is_least, pace.unexplained) == (1, True, ())
+    assert pace.per_s == pytest.approx(10_000, rel=0.1)
+    # The bound holds for its own storm, and is near it.
+    of_itself = forecast(pace, reconnect_of(policy), SEED, COUNT)
+    for seen_s, bound_s in ((back_ms[COUNT // 2] / 1e3, of_itself.latest.p50_s), (back_ms[-1] / 1e3, of_itself.latest.all_s)):
+        assert bound_s is not None
+        assert seen_s <= bound_s < 2 * seen_s + 0.1
+    assert of_itself.met_full == 0
+
+
+def test_a_storm_that_no_law_explains_is_told() -> None:
+    """Half are back at once, half after a minute: the pace is the ramp's, and the storm is named."""
+    run = seen_back(stormed(Laws(200, 200, 4_096), "now"), [10.0] * (COUNT // 2) + [60_000.0] * (COUNT // 2))
+    pace = shown(run)
+    assert (pace.by_event, pace.is_least) == (None, True)
+    [unexplained] = pace.unexplained
+    assert (unexplained.event, unexplained.all_s) == (1, pytest.approx(60, rel=0.05))
+
+
+def test_counts_of_a_bound_are_bounds() -> None:
+    pace = shown(stormed(Laws(1e6, 1e6, 32), "jitter:6s", waited=False))
+    bound = forecast(pace, reconnect_of("now"), SEED, COUNT)
+    assert (bound.is_at_most, bound.met_full > 0, bound.counts_at_most) == (True, True, True)
+    measured = forecast(shown(stormed(Laws(200, 200, 32), "now")), reconnect_of("now"), SEED, COUNT)
+    assert (measured.met_full > 0, measured.counts_at_most) == (True, False)
 
 
 def test_a_run_without_answers_is_refused() -> None:

@@ -6,10 +6,14 @@ import json
 import lzma
 from pathlib import Path
 
+import msgspec
 import pytest
 from programs import complaint, here
 from recording import write_run
 from synthetic_run import a_run, bare_run
+
+from asyncli.model.plan import Plan
+from asyncli.model.records import EventCounts, Phase, RunEvent, Tick
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -40,6 +44,8 @@ def test_terminal_page_and_json_have_the_same_answer(folder: Path) -> None:
     for text in (printed.out, (folder / "storm.html").read_text(encoding="utf-8")):
         assert "jitter:60s" in text
         assert "Least jitter" in text
+    drawn = (folder / "storm.html").read_text(encoding="utf-8")
+    assert ("<svg" in drawn, "▁" in drawn, "▁" in printed.out) == (True, False, True)
 
 
 def test_another_count(folder: Path) -> None:
@@ -73,10 +79,38 @@ def test_a_storm_that_does_not_end_is_told_so(folder: Path) -> None:
     assert (forecast["back"]["all_s"], forecast["latest"]["p99_s"]) == (None, None)
 
 
+def test_no_remedy_is_what_the_run_did(tmp_path: Path) -> None:
+    """After a ramp alone: a storm of as many. After a storm that was kept up with: a larger one."""
+    counts = EventCounts(chosen=400, ended=400, attempts=400)
+    for number in range(400):
+        counts.back_ms.add(number / 10)
+        counts.connect_us.add(60)
+        counts.answer_us.add(400)
+    plan = Plan(urls=("mqtt://127.0.0.1:1883/",), connections=400, events=("5s storm",), reconnect="now")
+    ticks = [(float(second), Tick(second=second, workers=1, held=400)) for second in range(1, 12)]
+    ticks[7][1].events = {1: counts}
+    phases = [Phase("ramp", 0.0, 1.0), Phase("hold", 1.0, 12.0)]
+    stormed = bare_run(ticks, phases, plan=plan, environment={"workers": 1})
+    event = RunEvent("storm", 6.0, 8.0, "storm", {"number": 1})
+    write_run(msgspec.structs.replace(stormed, events=[event]), tmp_path / "stormed.db")
+    write_run(a_run(500), tmp_path / "ramped.db")
+    [told, *_] = json.loads(here(tmp_path, "storm", "stormed.db", "--backlog", "128", "--json").out)["doubts"]
+    assert "-c 1600 " in told
+    [told, *_] = json.loads(here(tmp_path, "storm", "ramped.db", "--backlog", "128", "--json").out)["doubts"]
+    assert "-c 500 " in told
+
+
 def test_an_unknown_backlog_is_asked_for(tmp_path: Path) -> None:
     write_run(a_run(500), tmp_path / "run.db")
     assert "--backlog" in complaint(here(tmp_path, "storm", "run.db"))
     assert here(tmp_path, "storm", "run.db", "--backlog", "128").status == 0
+
+
+def test_a_run_that_still_ramps_is_told_as_that(tmp_path: Path) -> None:
+    """Not as one that held nothing to its end."""
+    ramps = bare_run([(1.0, Tick(second=1))], [Phase("ramp", 0.0, None)], plan=Plan(urls=("http://127.0.0.1:1/",), connections=10))
+    write_run(msgspec.structs.replace(ramps, complete=False), tmp_path / "ramps.db")
+    assert "wait" in complaint(here(tmp_path, "storm", "ramps.db", "--backlog", "1"))
 
 
 def test_files_that_show_no_pace(folder: Path) -> None:

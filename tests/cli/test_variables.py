@@ -169,6 +169,21 @@ def test_a_soak_with_a_count_does_not(server: Server, tmp_path: Path) -> None:
     assert "defaults" not in here(tmp_path, *SOAK, "-c", "2", "--hold", "0.2", server.url).log
 
 
+def test_a_flag_that_replaces_a_list_of_the_plan_says_so(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that can be repeated looks as if it added to the plan's."""
+    events = "\n".join(f"[[events]]\nat = '{second}s'\ndo = 'storm'" for second in (100, 200))
+    (tmp_path / "both.toml").write_text(f"fail_if = ['lost > 3']\n{events}\n")
+    asked = (*SOAK, "-c", "2", "--hold", "0.5", "--plan", "both.toml", "--reconnect", "now")
+    done = here(tmp_path, *asked, "--at", "0.1s", "mark x", server.url)
+    [line] = [line for line in done.log.splitlines() if "both.toml (2)" in line]
+    assert line.split()[:3] == ["--at", "replaces", "events"]
+    assert "fail_if" not in done.log
+    assert len(report(tmp_path, "run.db")["plan"]["events"]) == 1
+    monkeypatch.setenv("ASYNCLI_SOAK_AT", "0.1s mark y")
+    (tmp_path / "run.db").unlink()
+    assert "$ASYNCLI_SOAK_AT replaces" in here(tmp_path, *asked, server.url).log
+
+
 def test_a_refused_soak_says_only_why(tmp_path: Path) -> None:
     (tmp_path / "run.db").touch()
     assert complaint(here(tmp_path, "soak", "--out", "run.db", "http://127.0.0.1:1/"))

@@ -227,3 +227,18 @@ async def test_an_expensive_probe_runs_seldom_but_at_every_border(bench: Callabl
     border = await one.collector.sample_now()
     assert border.values["server.pss_bytes"] == 1
     assert one.samples[-1] is border
+
+
+async def test_readings_for_an_event_leave_the_budget_as_it_is(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same probe, read three times for an event after its first second: its own next reading is in time."""
+    costs = iter(range(1000))
+    monkeypatch.setattr(module.time, "thread_time", lambda: next(costs) * 0.009)
+    clock = Clock(7)
+    plan = Plan(urls=(NOWHERE,), connections=1, batch=1, baseline_s=0.0, hold_s=0.0, residue_s=0.0)
+    one = bench(plan, clock, probes={"server_memory": lambda: ProbeReading({"server.pss_bytes": 1})})
+    await one.open()
+    for _ in range(3):
+        assert "server.pss_bytes" in (await one.collector.sample_now(is_spent=False)).values
+    one.samples.clear()
+    await one.run()
+    assert [sample.t_s for sample in one.samples] == [1, 4, 7]

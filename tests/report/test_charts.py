@@ -20,13 +20,16 @@ from synthetic_run import a_run
 
 from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.slope import Cost
+from asyncli.app.predicted_storm import predict_storm
+from asyncli.model.planned_events import reconnect_of
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
 from asyncli.report.figures import drawing as draw
 from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, shares_left_out, slopes
 from asyncli.report.figures.pictures import pictures
-from asyncli.report.figures.recoveries import recoveries
+from asyncli.report.figures.recoveries import recoveries, recovery_rows
+from asyncli.report.figures.storms import last_s, storm_curves
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
 
@@ -118,6 +121,30 @@ def test_an_event_is_drawn_from_its_instant_on() -> None:
     assert silent.t_s[silent.values == 6_000][0] == pytest.approx(4.011, abs=0.002)
     assert vanish.memory is not None
     assert len(vanish.memory.t_s) > 10
+
+
+@pytest.mark.parametrize("style", [draw.WIDE, draw.NARROW], ids=["wide", "narrow"])
+def test_the_name_of_a_server_is_whole_beside_an_event(style: draw.Style) -> None:
+    run = KINDS["provoked"]()
+    figure = recovery_rows(recoveries(run, summarise(run).events, "python3.11"), style=style)
+    require_laid_out(figure, "recoveries")
+    assert "python3.11 counts" in {text.get_text() for text in texts(figure)}
+
+
+@pytest.mark.parametrize("style", [draw.WIDE, draw.NARROW], ids=["wide", "narrow"])
+def test_storms_share_their_axes(style: draw.Style) -> None:
+    run = KINDS["provoked"]()
+    policies = [reconnect_of(how) for how in ("now", "jitter:10s", "backoff:1s..60s")]
+    forecasts = predict_storm(run, "run.db", policies, None, 511).forecasts
+    figure = storm_curves(forecasts, style=style)
+    require_laid_out(figure, "storms")
+    [ax] = figure.axes
+    assert ax.get_xlim()[1] == pytest.approx(max(last_s(forecast) for forecast in forecasts))
+    for line, forecast in zip(ax.lines, forecasts, strict=True):
+        values = list(line.get_ydata())
+        assert (values[0], values[-1], values == sorted(values)) == (0, 20_000, True)
+        whole = next(t_s for t_s, value in zip(line.get_xdata(), values, strict=True) if value == 20_000)
+        assert whole == pytest.approx(last_s(forecast), rel=0.05)
 
 
 def test_svg_is_deterministic_with_prefixed_ids() -> None:

@@ -14,9 +14,9 @@ from rich.console import Console
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised, spread
 
 from asyncli.analysis.slope import Cost
-from asyncli.findings.probes import slabinfo_unreadable
+from asyncli.findings.probes import server_ended, server_restarted, slabinfo_unreadable
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.cost_so_far import cost_so_far
 from asyncli.report.live import JsonView, PlainView, plain_line
@@ -246,6 +246,37 @@ def test_unanswered_heartbeats_show_before_their_timeout() -> None:
     # After the answers nothing is unanswered.
     fold.tick(158.0, Tick(held=100_000, awaiting=90, longest_wait_s=0.1))
     assert (fold.state().unanswered, fold.state().longest_wait_s) == (0, 0.0)
+
+
+def test_a_command_is_told_as_it_begins_and_as_it_ends() -> None:
+    """In between, and shortly after, the server's restart is the command's; later it is an error."""
+    run = a_run(1_000, hold_s=60.0, events=("10s run ./deploy",))
+    fold = fed(run, 20.0)
+    plain, lines = io.StringIO(), io.StringIO()
+    views = (PlainView(run.plan, Console(file=plain, width=200)), JsonView(run.plan, Console(file=lines)))
+
+    def told(what: RunEvent | Finding, at_s: float) -> None:
+        if isinstance(what, RunEvent):
+            fold.event(what)
+        else:
+            fold.finding(what, at_s)
+        for view in views:
+            view.write_news(fold.state())
+
+    told(RunEvent("run", 20.0, None, "./deploy", {"number": 1}), 20.0)
+    told(server_ended(21.0, "the server's processes ended", None), 21.0)
+    told(server_restarted(77), 22.0)
+    told(RunEvent("run", 20.0, 24.0, "./deploy", {"number": 1, "status": 3, "took_s": 4.0, "output": ""}), 24.0)
+    told(server_ended(25.0, "the server's processes ended", None), 25.0)
+    told(server_ended(50.0, "the server's processes ended", None), 50.0)
+    begun, *restarts, ended, after, later = plain.getvalue().splitlines()
+    assert begun.split() == ["0:00:20", "run", "begins:", "./deploy"]
+    assert (ended.split()[0], "status 3:" in ended) == ("0:00:24", True)
+    assert all(" info: " in line and "event 1" in line for line in (*restarts, after))
+    assert " error: " in later
+    read = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(one["event"], one["t_s"], one.get("status")) for one in read if one["event"] == "run"] == [("run", 20.0, None), ("run", 24.0, 3)]
+    assert [one["severity"] for one in read if one["event"] == "finding"] == ["info", "info", "info", "error"]
 
 
 def test_live_view_disappears_at_the_end() -> None:

@@ -6,8 +6,16 @@ import msgspec
 from made_runs import KINDS
 
 from asyncli.analysis.provoked import Back, EventLatency, ServerPrice
+from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.report.run_events import _beats_counted, _clean
-from asyncli.report.run_provoked import _comeback, _command, _done, _kept, _others
+from asyncli.report.run_provoked import (
+    _comeback,
+    _command,
+    _done,
+    _kept,
+    _others,
+    _slow_readers,
+)
 from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
 
@@ -104,3 +112,23 @@ def test_what_was_to_come_is_not_told_as_done() -> None:
     cut = msgspec.structs.replace(silent, cut_after_s=3.0)
     assert "fell silent" not in _done(cut)
     assert "were to" in _done(cut)
+
+
+def test_an_interval_of_readings_is_named_as_that() -> None:
+    """A second stall may differ by more: only its readings were as near."""
+    cost = SlowReaderCost("measured", total=126_000.0, per_connection=12_600.0, error=102.0, grows_per_s=0.0)
+    said = _slow_readers(SlowReaders(cost, cost))
+    assert said.count("as read)") == 2
+
+
+def test_a_server_that_sent_nothing_shows_nothing() -> None:
+    for why, says in (("nothing_sent", "sends"), ("nothing_waited", "buffers")):
+        unknown = SlowReaderCost("unknown", why=why)
+        said = _slow_readers(SlowReaders(unknown, unknown))
+        assert said.endswith(says)
+
+
+def test_a_command_that_hung_was_ended_by_asyncli() -> None:
+    hung = EventPart(1, "run", 5.0, 12.0, "sleep 60", status=None, took_s=7.0, output="")
+    assert "asyncli ended" in _command(hung)
+    assert "7 s" in _command(hung)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.core.histogram import Histogram
 from asyncli.model.samples import Series
+from asyncli.report.figures.timeline_and_deaths import is_cut, shown_range
 from asyncli.report.figures.timeline_data import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
 
 
@@ -34,6 +36,21 @@ def test_memory_is_above_the_baseline() -> None:
     assert np.nanmax(memory["kernel"].values) == pytest.approx(2 * KERNEL_END * 30_000)
     assert np.nanmax(memory["nginx"].values) == pytest.approx(SERVER * 30_000)
     assert memory["nginx"].values[0] == 0.0, f"without the {FIXED['server']:,.0f} B that were there before"
+
+
+def test_other_programs_do_not_flatten_the_server_s_memory() -> None:
+    """Some that end in the hold free ten times what the connections cost; without them the axis has all lines."""
+    run = a_run(30_000, noise=0.0)
+    quiet = next(one for one in timeline(run, server="nginx").panels if one.key == "memory")
+    assert not is_cut(quiet)
+    for sample in run.samples:
+        if sample.t_s > run.end_s / 2 and "host.used_bytes" in sample.values:
+            sample.values["host.used_bytes"] = max(0.0, sample.values["host.used_bytes"] - 10 * SERVER * 30_000)
+    busy = next(one for one in timeline(msgspec.structs.replace(run), server="nginx").panels if one.key == "memory")
+    assert is_cut(busy)
+    low, high = shown_range(busy)
+    most = max(np.nanmax(line.values) for line in busy.lines if line.role != "total")
+    assert most > 0.2 * (high - low)
 
 
 def test_gap_is_left_open_unless_the_pace_is_slow() -> None:

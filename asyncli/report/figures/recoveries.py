@@ -33,6 +33,8 @@ _PARTS = 200
 _ROW_PX = 112.0
 # For the labels of the right panel, as a share of a panel's width.
 _BETWEEN = 0.24
+# Two labels fit beside each other.
+_LONGEST_LABEL = 24
 
 
 class Recovery(msgspec.Struct):
@@ -127,7 +129,7 @@ def recovery_rows(drawn: Sequence[Recovery], *, style: drawing.Style = drawing.W
     columns = 1 if style.narrow else 2
     heights = [_ROW_PX] * (len(drawn) * 2 // columns)
     figure, grid = drawing.sheet(
-        style, heights, (58.0, 8.0, 42.0, 26.0), gap=72.0, columns=columns, between=_BETWEEN
+        style, heights, (58.0, 8.0, 60.0, 26.0), gap=90.0, columns=columns, between=_BETWEEN
     )
     rows = grid.reshape(len(drawn), 2)
     width = (style.width - 66.0) / columns / (1 + _BETWEEN / 2)
@@ -142,10 +144,11 @@ def recovery_rows(drawn: Sequence[Recovery], *, style: drawing.Style = drawing.W
 
 def _connections(ax: Axes, recovery: Recovery, style: drawing.Style) -> None:
     for line in recovery.connections:
-        drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
+        label = drawing.cut(line.label, _LONGEST_LABEL)
+        drawing.plot_line(ax, line.role, line.t_s, line.values, label)
     ax.set_ylim(bottom=0)
     drawing.ticks(ax.yaxis, "", 4)
-    above = drawing.legend(ax, msgspec.structs.replace(style, narrow=True))
+    above = drawing.legend(ax, msgspec.structs.replace(style, narrow=True), columns=2)
     ax.set_title(drawing.cut(recovery.title, 40), pad=6.0 + above)
 
 

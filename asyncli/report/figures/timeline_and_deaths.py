@@ -52,6 +52,8 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
     return figure
 
 
+# The host in all has the server's, the kernel's and asyncli's memory, and some of other programs.
+_OF_HOST = 3.0
 # In pixels: the line of an event, a line of labels, and a letter in it.
 _THIN = 0.7
 _LANE = 14.0
@@ -154,9 +156,7 @@ def _lines(ax: Axes, panel: Panel) -> None:
     # Solid lines first: broken ones stay visible on them.
     for line in sorted(panel.lines, key=_is_broken):
         drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
-    known = np.concatenate([line.values for line in panel.lines])
-    low = np.nanmin(known)
-    high = np.nanmax(known)
+    low, high = shown_range(panel)
     if panel.unit != "s":
         drawing.ticks(ax.yaxis, panel.unit, 4)
         ax.set_ylim(min(0.0, low) * 1.08, max(high, 1.0) * 1.04)
@@ -168,6 +168,30 @@ def _lines(ax: Axes, panel: Panel) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
     ax.yaxis.set_major_formatter(EngFormatter("s"))
     ax.minorticks_off()
+
+
+def is_cut(panel: Panel) -> bool:
+    """Whether a line of the panel leaves its axis."""
+    low, high = shown_range(panel)
+    values = np.concatenate([line.values for line in panel.lines])
+    return bool(np.nanmin(values) < low or np.nanmax(values) > high)
+
+
+def shown_range(panel: Panel) -> tuple[float, float]:
+    """What the axis shows: all lines; but of the host's memory, which other programs change, no
+    more than so many times the range of the others, which would be flat beside it.
+    """
+    ruling = [line for line in panel.lines if line.role != "total"] or panel.lines
+    values = np.concatenate([line.values for line in ruling])
+    everything = np.concatenate([line.values for line in panel.lines])
+    low = float(np.nanmin(values))
+    high = float(np.nanmax(values))
+    span = max(high, 0.0) - min(low, 0.0)
+    least = float(np.nanmin(everything))
+    greatest = float(np.nanmax(everything))
+    if not span:
+        return least, greatest
+    return max(least, min(low, 0.0) - span), min(greatest, max(high, 0.0) + _OF_HOST * span)
 
 
 def _is_broken(line: Line) -> bool:

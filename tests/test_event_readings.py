@@ -1,0 +1,71 @@
+"""When everything is read for the sake of an event: before it, at its end, and when memory has settled."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncli.app.event_readings import APART_S, reading_instants_s
+from asyncli.app.hold_events import HoldEvents
+from asyncli.model.plan import Plan
+from asyncli.model.planned_events import planned_event
+from asyncli.model.run import EVENT_SETTLES_S
+
+
+def instants(*texts: str, held_s: float = 0.0) -> list[float]:
+    events = [planned_event(text) for text in texts]
+    return reading_instants_s([(event.after_s(100.0), event) for event in events], held_s)
+
+
+def test_a_stall_is_read_before_it_in_it_and_after_it() -> None:
+    before_s, *within_s, after_s, settled_s = instants("10s stall 5% for 20s")
+    assert 9 <= before_s < 10
+    assert all(10 < at_s < 30 for at_s in within_s)
+    # Two at least tell whether it grows, and the last one is of its end.
+    assert len(within_s) >= 2
+    assert 28 <= within_s[-1] <= 29.5
+    assert 30 < after_s < 31
+    assert 30 + EVENT_SETTLES_S / 2 < settled_s < 30 + EVENT_SETTLES_S
+
+
+@pytest.mark.parametrize(("text", "count"), [("10s storm", 2), ("10s run true", 1), ("10s mark x", 0), ("10s vanish 5% for 9s then reconnect", 4), ("0s storm", 0)])
+def test_how_often(text: str, count: int) -> None:
+    assert len(instants(text)) == count
+
+
+def test_events_at_almost_one_instant_share_a_reading() -> None:
+    many = instants(*[f"{10 + number / 100}s drop 1%" for number in range(50)])
+    assert len(many) < 8
+    assert all(later - earlier >= APART_S for earlier, later in itertools.pairwise(many))
+
+
+def test_a_resumed_run_reads_for_what_is_to_come() -> None:
+    assert instants("10s storm", "50s storm", held_s=49.8) == [49.8, 50 + 0.8 * EVENT_SETTLES_S]
+
+
+async def test_a_hold_reads_for_its_events() -> None:
+    """Everything is read right before the event; none of it waits for the other."""
+    begun_s = time.monotonic()
+    read_s: list[float] = []
+    recorded: list[Any] = []
+
+    async def read_all() -> None:
+        read_s.append(time.monotonic() - begun_s)
+        await asyncio.sleep(60)
+
+    plan = Plan(urls=("http://127.0.0.1:1/",), connections=1, hold_s=10.0, events=("0.6s storm",))
+    progress: Any = SimpleNamespace(plan=plan, zero_s=begun_s, is_in=lambda phase: phase == "hold")
+    recorder: Any = SimpleNamespace(event=recorded.append)
+    generator: Any = SimpleNamespace(hold=lambda begun: None)
+    events = HoldEvents(progress, recorder, generator, read_all)
+    async with asyncio.timeout(20), events.while_held():
+        while not recorded:
+            await asyncio.sleep(0.01)
+    [read] = read_s
+    assert read >= 0.1
+    assert [event.kind for event in recorded] == ["storm"]
