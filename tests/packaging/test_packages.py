@@ -153,6 +153,7 @@ def least_cpu_s(*words: str | Path) -> float:
     return min(times)
 
 
+@pytest.mark.measures
 def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: dict[str, Path]) -> None:
     programs = environments[f"{sys.version_info[0]}.{sys.version_info[1]}"]
     assert least_cpu_s(programs / "asyncli", "--help") < 0.1
