@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from asyncli.cli.command import Command
+from asyncli.cli.document_output import deliver_document, document_files, document_options
 from asyncli.cli.options import parsed
-from asyncli.cli.outputs import deliver, file_writers, printing, require_files
+from asyncli.cli.outputs import require_files
 from asyncli.model.errors import PlanError
 from asyncli.model.units import parse_count, parse_memory
 
@@ -24,17 +24,7 @@ from asyncli.model.units import parse_count, parse_memory
     metavar="BYTES",
     help="Memory of each host, such as 64G or 512MiB. [default: of the run's server host]",
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="Write JSON instead; '-': to stdout.",
-)
-@click.option(
-    "--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise."
-)
+@document_options
 def command(
     run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None
 ) -> int:
@@ -45,16 +35,14 @@ def command(
     status is 0 whatever is known.
     """
     from asyncli.app.results import read_results
-    from asyncli.report.html import page
     from asyncli.report.size_report import size_document, to_json
-    from asyncli.report.terminal import print_document
 
     wanted = parsed("--connections", parse_count, connections)
     host_bytes = None
     if memory is not None:
         host_bytes = _memory(memory)
     path = Path(run)
-    files = {"--json": json_file, "--html": html_file}
+    files = document_files(json_file, html_file)
     require_files(files, path)
     results = read_results(path)
     if not any(results.records.held.values):
@@ -62,23 +50,11 @@ def command(
             f"RUN: {run} held no connections, so nothing was measured; name a run that held some"
         )
     sizing = results.sized(wanted, host_bytes)
-    document = size_document(sizing, results.summary, run)
-    if json_file is None and html_file is None:
-        from rich.console import Console
-
-        with printing():
-            print_document(document, Console(highlight=False))
-
-    def json() -> str:
-        return to_json(sizing, results.summary, run) + "\n"
-
-    def html() -> str:
-        return page(document)
-
-    deliver(*file_writers(files, {"--json": json, "--html": html}))
-    if html_file not in (None, "-"):
-        with printing():
-            print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
+    deliver_document(
+        files,
+        lambda: size_document(sizing, results.summary, run),
+        lambda: to_json(sizing, results.summary, run),
+    )
     return 0
 
 

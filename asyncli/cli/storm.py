@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from asyncli.cli.command import Command
+from asyncli.cli.document_output import deliver_document, document_files, document_options
 from asyncli.cli.options import parsed
-from asyncli.cli.outputs import deliver, file_writers, printing, require_files
+from asyncli.cli.outputs import require_files
 from asyncli.model.planned_events import reconnect_of
 from asyncli.model.units import parse_count
 
@@ -34,17 +34,7 @@ _POLICIES = ("now", "jitter:10s", "backoff:1s..60s")
     metavar="N",
     help="Backlog of the server's listening socket.  [default: as the run has it]",
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="Write JSON instead; '-': to stdout.",
-)
-@click.option(
-    "--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise."
-)
+@document_options
 def command(
     run: str,
     policies: tuple[str, ...],
@@ -59,9 +49,7 @@ def command(
     By the storms that the run had, or by its ramp. The exit status is 0 whatever is predicted.
     """
     from asyncli.app.predicted_storm import predict_storm
-    from asyncli.report.html import page
     from asyncli.report.storm_report import storm_document, to_json
-    from asyncli.report.terminal import print_document
     from asyncli.store.reader import read_run
 
     wanted = [parsed("--reconnect", reconnect_of, how) for how in policies or _POLICIES]
@@ -72,25 +60,13 @@ def command(
     if backlog is not None:
         room = parsed("--backlog", parse_count, backlog)
     path = Path(run)
-    files = {"--json": json_file, "--html": html_file}
+    files = document_files(json_file, html_file)
     require_files(files, path)
     records = read_run(path)
     answer = predict_storm(records, run, wanted, count, room)
-    document = storm_document(answer, records, run)
-    if json_file is None and html_file is None:
-        from rich.console import Console
-
-        with printing():
-            print_document(document, Console(highlight=False))
-
-    def json() -> str:
-        return to_json(answer, records, run) + "\n"
-
-    def html() -> str:
-        return page(document)
-
-    deliver(*file_writers(files, {"--json": json, "--html": html}))
-    if html_file not in (None, "-"):
-        with printing():
-            print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
+    deliver_document(
+        files,
+        lambda: storm_document(answer, records, run),
+        lambda: to_json(answer, records, run),
+    )
     return 0
