@@ -74,7 +74,7 @@ _BURST = 40.0
 _IMMEDIATE_PER_S = 0.5
 _IMMEDIATE_BURST = 12.0
 # Collections, each of which stops the server: a soak has two before its first connect, three in
-# each plateau's rest, and six at its end.
+# each plateau's rest, and ten at its end.
 _COLLECTIONS_PER_S = 0.5
 _COLLECTIONS_BURST = 20.0
 

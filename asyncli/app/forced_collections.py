@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from asyncli.app.progress import Progress
+from asyncli.app.progress import Progress, wait_for
 from asyncli.collect.answering import Answerer, Answering, answering_at
 from asyncli.collect.askable import ASKED_BY, require_askable
 from asyncli.collect.forced_collection import (
@@ -106,8 +106,8 @@ class ForcedCollections:
         for _ in range(SETTLING_COLLECTIONS):
             await self.take()
         for _ in range(_LOOKS):
-            if self._is_asked:
-                await asyncio.sleep(_BETWEEN_LOOKS_S)
+            if self._may_ask:
+                await wait_for(self._progress.stopped, _BETWEEN_LOOKS_S)
                 await self.take()
 
     async def at_hold_end(self) -> None:
@@ -140,9 +140,7 @@ class ForcedCollections:
         """Ask for a collection, and record what is alive after it. ``before_s`` (on the run's
         clock): one that ends later is of a ramp that goes on, and is not used.
         """
-        progress = self._progress
-        # Who stops a run does not wait for a collection.
-        if not self._is_asked or progress.stopped.is_set() or progress.failed:
+        if not self._may_ask:
             return
         try:
             sample = await self._collected(before_s)
@@ -154,6 +152,12 @@ class ForcedCollections:
             return
         if sample is not None:
             self._on_sample(sample)
+
+    @property
+    def _may_ask(self) -> bool:
+        """Who stops a run does not wait for a collection."""
+        progress = self._progress
+        return self._is_asked and not progress.stopped.is_set() and not progress.failed
 
     def _end(self, why: str, remedy: str) -> None:
         self._is_asked = False
