@@ -29,17 +29,16 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     commands = [event for event in run.events if event.kind == "run"]
     if not commands:
         return list(findings)
-    events = []
-    for finding in findings:
+    event_at: dict[int, int | None] = {}
+    for place, finding in enumerate(findings):
         if finding.code in _INSTANT_OF:
-            events.append(_event_of(finding, commands))
+            event_at[place] = _event_of(finding, commands)
+    events = list(event_at.values())
     same_event = events[0] if events and None not in events else None
     told = []
-    for finding in findings:
-        number = None
-        if finding.code in _INSTANT_OF:
-            number = _event_of(finding, commands)
-        elif finding.code == _OF_THE_SAME_RESTART:
+    for place, finding in enumerate(findings):
+        number = event_at.get(place)
+        if finding.code == _OF_THE_SAME_RESTART:
             number = same_event
         told.append(finding if number is None else while_command_ran(finding, number))
     return told

@@ -35,20 +35,18 @@ from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes
 
 
-def remedy_of_failed_collections(run: Run) -> str | None:
-    """The remedy of collections that were asked for in vain; None where none was."""
+def _failed_collections(run: Run) -> Finding | None:
+    """Why asyncli asked for no more collections; None where nothing hindered it."""
     for said in run.findings:
         if said.code == findings.collection_failed.code:
-            return said.remedy
+            return said
     return None
 
 
-def _why_collections_failed(run: Run) -> str:
-    """Why asyncli asked for no more collections; "" where nothing hindered it."""
-    for said in run.findings:
-        if said.code == findings.collection_failed.code:
-            return str(said.fields.get("why") or "")
-    return ""
+def remedy_of_failed_collections(run: Run) -> str | None:
+    """The remedy of collections that were asked for in vain; None where none was."""
+    failed = _failed_collections(run)
+    return None if failed is None else failed.remedy
 
 
 def finding_of_asked(run: Run, forced: Series) -> Finding:
@@ -79,6 +77,10 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
         all_held = max((reading.n for reading in asked.readings), default=0.0)
         rising = sum(0 < reading.n < all_held for reading in asked.readings)
         kind = run.place.server_runtime.kind
+        failed = _failed_collections(run)
+        why_failed = ""
+        if failed is not None:
+            why_failed = str(failed.fields.get("why") or "")
         unknown = findings.live_unknown(
             len(asked.readings),
             rising,
@@ -88,7 +90,7 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
             plateaus=run.plan.plateaus,
             others=_others_at(run, asked.readings),
             replaced_s=replaced_s,
-            why_failed=_why_collections_failed(run),
+            why_failed=why_failed,
             remedy_of_failed=remedy_of_failed_collections(run),
         )
         return HeapCosts(stacks=by_fit(stacks), findings=(collected, unknown))

@@ -67,17 +67,7 @@ def _comeback_rate(
                 "report says how late it connected"
             )
         remedy = f"--reconnect jitter:{math.ceil(takes_s)}s or more, or more CPUs"
-    yield limit(
-        code,
-        f"{what} of the plan's events (CPU)",
-        "a second",
-        have,
-        need,
-        short="warn",
-        source=_SOURCE,
-        detail=detail,
-        remedy=remedy,
-    )
+    yield _pace(code, f"{what} of the plan's events (CPU)", have, need, detail, remedy)
 
 
 def _heartbeat_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
@@ -96,6 +86,21 @@ def _connect_rate(plan: Plan, spread: Spread, limits: Limits) -> Check:
     if have is not None:
         flag = f"--interval {math.ceil(1e3 * plan.batch / have)}ms"
     return _rate("connect", have, plan.asked_per_s, cost, flag, spread, limits)
+
+
+def _pace(code: str, what: str, have: float | None, need: float, detail: str, remedy: str) -> Check:
+    """A check of what the CPUs can do in a second, which only makes a run late."""
+    return limit(
+        code,
+        what,
+        "a second",
+        have,
+        need,
+        short="warn",
+        source=_SOURCE,
+        detail=detail,
+        remedy=remedy,
+    )
 
 
 def _affordable(per_cpu_s: float, spread: Spread, limits: Limits) -> float | None:
@@ -122,17 +127,7 @@ def _rate(
         remedy = f"{flag} or longer, or more CPUs"
         if need > have:
             detail += f"; {event}s will be late, and the lateness is recorded"
-    return limit(
-        f"{event}_rate",
-        f"{event} rate (CPU)",
-        "a second",
-        have,
-        need,
-        short="warn",
-        source=_SOURCE,
-        detail=detail,
-        remedy=remedy,
-    )
+    return _pace(f"{event}_rate", f"{event} rate (CPU)", have, need, detail, remedy)
 
 
 def _cpus(spread: Spread, cpu_time: float, cost: str) -> str:
@@ -172,15 +167,5 @@ def handshake_rates(
         if need > have:
             detail += "; a faster ramp is late, and the lateness is recorded"
         remedy = f"--ramp {max(1, int(0.7 * have))}/s or less, or more CPUs"
-    yield limit(
-        _HANDSHAKE_RATE,
-        "TLS handshake rate (CPU)",
-        "a second",
-        have,
-        need,
-        short="warn",
-        source=_SOURCE,
-        detail=detail,
-        remedy=remedy,
-    )
+    yield _pace(_HANDSHAKE_RATE, "TLS handshake rate (CPU)", have, need, detail, remedy)
     yield from _comeback_rate(_COMEBACK_HANDSHAKES, "TLS handshakes", plan, limits, have)

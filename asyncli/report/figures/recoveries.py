@@ -19,7 +19,7 @@ from asyncli.model.records import EventCounts, Gap
 from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
 from asyncli.report.figures import drawing
-from asyncli.report.figures.timeline_data import Line, Role
+from asyncli.report.figures.timeline_data import Line, Role, first_read
 from asyncli.report.summary_parts import EventPart
 
 if TYPE_CHECKING:
@@ -105,20 +105,14 @@ def _answered_again(run: Run, event: EventPart, until_s: float) -> Line | None:
 
 
 def _memory(run: Run, before_s: float, start_s: float, end_s: float) -> Line | None:
-    series = _first_read(run)
+    series = first_read(run, metrics.MEMORY["server"])
+    if series is None:
+        return None
     shown = series.between(before_s, end_s)
     level = series.last(until_s=start_s)
     if level is None or len(shown) < 2:
         return None
     return Line("", "server", np.array(shown.t_s) - start_s, np.array(shown.values) - level)
-
-
-def _first_read(run: Run) -> Series:
-    for name in metrics.MEMORY["server"]:
-        series = run.series(name)
-        if series:
-            return series
-    return Series()
 
 
 @drawing.drawn_alone

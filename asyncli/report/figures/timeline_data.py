@@ -148,7 +148,7 @@ def memory(run: Run, width_s: float, server: str = "server") -> Panel:
     """Memory (bytes) above the baseline's median, or above the first reading without a baseline."""
     lines = []
     for sources, label, role in MEMORY:
-        memory_read = _first_read(run, sources)
+        memory_read = first_read(run, sources)
         if memory_read is None:
             continue
         above = _above_baseline(memory_read, run.first_connect_s)
@@ -159,7 +159,7 @@ def memory(run: Run, width_s: float, server: str = "server") -> Panel:
     return Panel("memory", "Memory above the baseline", "B", lines)
 
 
-def _first_read(run: Run, sources: Iterable[str]) -> Series | None:
+def first_read(run: Run, sources: Iterable[str]) -> Series | None:
     """The first of these metrics that was read."""
     for source in sources:
         series = run.series(source)
