@@ -195,6 +195,20 @@ def test_a_part_of_the_server_that_stands_still(for_s: int, share: float) -> Non
         assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((stop[0][0] - 1.0, stop[-1][0]), abs=0.1)
 
 
+@pytest.mark.parametrize("why", ["no answers", "given up"])
+def test_a_silence_as_slowness_begins_does_not_hide_the_rest_of_it(why: str) -> None:
+    run = slow(25, 50)
+    run.plan = msgspec.structs.replace(run.plan, timeout_s=2.0)
+    for t_s, tick in run.ticks:
+        if 28 < t_s < 29 and why == "given up":
+            tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
+        elif 28 < t_s < 29:
+            tick.answered, tick.awaiting = 0, 9
+    (rest,) = slow_answers(run)
+    assert rest.fields["to_s"] == pytest.approx(50.1, abs=0.2)
+    assert 29 < rest.fields["from_s"] < 33
+
+
 def test_latencies_of_older_files_are_of_answers_alone() -> None:
     # Half of the heartbeats were unanswered; newer histograms contain them, so that half of it is no answer.
     old, new = slow(30, 33), slow(30, 33)
@@ -216,7 +230,7 @@ def test_high_latencies_that_are_no_finding(why: str) -> None:
             tick.lateness_us = tick.latency_us
         elif why == "given up" and 35 < t_s < 36:
             tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
-        elif why == "no answers" and 28 < t_s < 29:
+        elif why == "no answers" and 29 < t_s < 30:
             tick.answered, tick.awaiting = 0, 9
     assert slow_answers(run) == []
 

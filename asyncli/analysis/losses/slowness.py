@@ -4,8 +4,11 @@ silent connections.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,8 +91,8 @@ def slow_answers(run: Run) -> list[Finding]:
     """A finding of three seconds or more in which a tenth of the heartbeats was late: percentiles
     of a whole night hide some minutes, and medians hide a stopped worker of several.
 
-    Late is ten times the usual latency, and 0.1 s more than it. Not near heartbeats that timed out
-    or seconds without answers, nor what asyncli sent late.
+    Late is ten times the usual latency, and 0.1 s more than it. Not in the seconds near heartbeats
+    that timed out or near seconds without answers, nor what asyncli sent late.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     usual_us = _usual_latency_us(rows)
@@ -140,12 +143,17 @@ class SlowStretch(NamedTuple):
 
 
 def _slow_stretches(run: Run, rows: Ticks, late_us: float) -> list[SlowStretch]:
-    """Three seconds or more in which a tenth of the heartbeats took longer than ``late_us``."""
+    """Three seconds or more in which a tenth of the heartbeats took longer than ``late_us``, and
+    near which all was not silent.
+    """
     late = [_above(late_us, tick.latency_us, tick.answered) for _, tick in rows]
     waiting = _late_at_each_second(rows, late, late_us)
     in_time = [tick.answered - times.count for (_, tick), times in zip(rows, late, strict=True)]
+    near_silence = _seconds_near(_silent_spans(rows, run.plan.patience_s), rows)
 
     def is_slow(number: int) -> bool:
+        if number in near_silence:
+            return False
         return waiting[number] >= max(1.0, PART * (waiting[number] + in_time[number]))
 
     # Seconds in which nothing waited or was answered say nothing.
@@ -159,9 +167,7 @@ def _slow_stretches(run: Run, rows: Ticks, late_us: float) -> list[SlowStretch]:
         to_s = rows[seconds[-1]][0]
         part = slice(seconds[0], seconds[-1] + 1)
         stretch = SlowStretch(from_s, to_s, summed(late[part]), sum(in_time[part]))
-        if to_s - from_s <= 2.5 or stretch.late_us.count < FEWEST:
-            continue
-        if not _any_silent(run.ticks_between(from_s - 2.0, to_s + 3.0)):
+        if to_s - from_s > 2.5 and stretch.late_us.count >= FEWEST:
             stretches.append(stretch)
     return stretches
 
@@ -183,14 +189,27 @@ def _late_at_each_second(rows: Ticks, late: list[Histogram], late_us: float) -> 
     return list(itertools.accumulate(changes))
 
 
-def _any_silent(rows: Ticks) -> bool:
-    """Whether heartbeats timed out, or none was answered in a second in which some waited."""
-    for _, tick in rows:
+def _silent_spans(rows: Ticks, patience_s: float) -> list[tuple[float, float]]:
+    """The spans (s) in which heartbeats waited that timed out then, and the seconds in which some
+    waited and none was answered.
+    """
+    spans = []
+    for t_s, tick in rows:
         if "heartbeat_timeout" in tick.deaths:
-            return True
-        if not tick.answered and tick.awaiting >= FEWEST:
-            return True
-    return False
+            spans.append((began_s(t_s, patience_s), t_s))
+        elif not tick.answered and tick.awaiting >= FEWEST:
+            spans.append((t_s - 1.0, t_s))
+    return spans
+
+
+def _seconds_near(spans: Sequence[tuple[float, float]], rows: Ticks) -> set[int]:
+    """The seconds so near a silence that its late answers, or the next ones due, are in them."""
+    seconds: set[int] = set()
+    for from_s, to_s in spans:
+        first = bisect.bisect_left(rows, from_s - MISSED_S, key=operator.itemgetter(0))
+        after = bisect.bisect_right(rows, to_s + MISSED_S, key=operator.itemgetter(0))
+        seconds.update(range(first, after))
+    return seconds
 
 
 def _above(least_us: float, times: Histogram, of: int) -> Histogram:
