@@ -62,13 +62,13 @@ class EventLatency(msgspec.Struct, frozen=True):
 
 
 #: Why what the server did not give back is unknown: the seconds before the event were not all in
-#: the hold; nothing was read at rest after it; nothing was read outside of events; it changes as
-#: much by itself; its heap is collected now and then.
-WhyUnknown = Literal["early", "no_time", "not_read", "moves", "collected"]
+#: the hold, or another event was not settled in them; nothing was read at rest after it; nothing
+#: was read outside of events; it changes as much by itself; its heap is collected now and then.
+WhyUnknown = Literal["early", "after_another", "no_time", "not_read", "moves", "collected"]
 
 
 class ServerPrice(msgspec.Struct, frozen=True):
-    """The server's memory (bytes): the last in the hold before the event, the most while it lasted,
+    """The server's memory (bytes): in the hold at rest before the event, the most while it lasted,
     and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
     give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
     itself in such a time, as it did in the hold outside of events.
@@ -255,10 +255,12 @@ def _price(
     # In the second half of the time in which memory settles, unless something else came before.
     back_s = start_s + outage_s + max(0, counts.back_ms.greatest) / 1e3
     settled_s = back_s + EVENT_SETTLES_S / 2
-    # What came in the ramp is the cost of the connections.
-    hold_s = start_s if run.hold is None else run.hold.start_s
-    before_s = start_s - EVENT_SETTLES_S
-    before = _level(memory, max(hold_s, before_s), start_s)
+    # What came in the ramp is the cost of the connections; what came with another event is that's.
+    rested_since_s = run.rested_since_s(start_s)
+    before = _level(memory, rested_since_s, start_s)
+    if before is None and run.hold is not None:
+        in_hold = memory.between(run.hold.start_s, start_s).values
+        before = in_hold[-1] if in_hold else None
     # At its instant the server has what it had before.
     readings = memory.between(start_s, end_s).values
     if readings and before is not None:
@@ -268,15 +270,22 @@ def _price(
         peak=max(readings, default=None),
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
-        moves=_moves_by_itself(run, memory, end_s - before_s),
+        moves=_moves_by_itself(run, memory, end_s - (start_s - EVENT_SETTLES_S)),
     )
-    return _with_kept(price, is_early=before_s < hold_s, collected=collected)
+    if rested_since_s > start_s - EVENT_SETTLES_S:
+        return msgspec.structs.replace(price, why=_why_not_at_rest(run, start_s))
+    return _with_kept(price, collected=collected)
 
 
-def _with_kept(price: ServerPrice, *, is_early: bool, collected: bool) -> ServerPrice:
+def _why_not_at_rest(run: Run, start_s: float) -> WhyUnknown:
+    """Why the seconds before an event were not at rest."""
+    if run.hold is None or run.hold.start_s > start_s - EVENT_SETTLES_S:
+        return "early"
+    return "after_another"
+
+
+def _with_kept(price: ServerPrice, *, collected: bool) -> ServerPrice:
     """The price with what the server did not give back, or why that is unknown."""
-    if is_early:
-        return msgspec.structs.replace(price, why="early")
     if price.after is None:
         return msgspec.structs.replace(price, why="no_time")
     if price.memory_before is None or price.moves is None:

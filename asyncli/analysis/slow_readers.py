@@ -5,7 +5,7 @@ keeps what it cannot send, and in the kernel's, where its sockets keep the same.
 from __future__ import annotations
 
 import statistics
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,18 @@ class SlowReaders(msgspec.Struct, frozen=True):
     kernel: SlowReaderCost
 
 
+class _CountedStall(NamedTuple):
+    """Since when the hold was at rest, when it began and ended, and when memory had settled after
+    it (s on the run's clock); and what it counted.
+    """
+
+    rested_since_s: float
+    start_s: float
+    end_s: float
+    settled_s: float
+    counts: EventCounts
+
+
 def slow_readers(
     run: Run, window: Gap, counts: EventCounts, memory: Series, for_s: float | None
 ) -> SlowReaders:
@@ -71,9 +83,10 @@ def slow_readers(
     end_s = window.end_s
     if for_s is not None:
         end_s = min(end_s, start_s + for_s)
+    stall = _CountedStall(run.rested_since_s(start_s), start_s, end_s, window.end_s, counts)
     sockets, is_of_host = _sockets_memory(run)
-    user = _cost(memory, start_s, end_s, window.end_s, counts)
-    kernel = _cost(sockets, start_s, end_s, window.end_s, counts)
+    user = _cost(memory, stall)
+    kernel = _cost(sockets, stall)
     if is_of_host and kernel.total is not None:
         kernel = msgspec.structs.replace(kernel, status="estimated", why="host_wide")
     return SlowReaders(user, kernel)
@@ -89,12 +102,11 @@ def _sockets_memory(run: Run) -> tuple[Series, bool]:
     return run.series(metrics.KERNEL_TCP_MEM_BYTES), True
 
 
-def _cost(
-    memory: Series, start_s: float, end_s: float, settled_s: float, counts: EventCounts
-) -> SlowReaderCost:
-    before = memory.between(start_s - EVENT_SETTLES_S, start_s).values
+def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
+    counts = stall.counts
+    before = memory.between(stall.rested_since_s, stall.start_s).values
     # The second in which it ends is one of reading again.
-    during = memory.between(start_s, end_s - TICK_S / 2)
+    during = memory.between(stall.start_s, stall.end_s - TICK_S / 2)
     if not before or not len(during) or not counts.stalled:
         return SlowReaderCost("unknown", why="not_read")
     if _fits_clients(counts):
@@ -116,7 +128,7 @@ def _cost(
         per_connection=total / counts.stalled,
         error=noise / counts.stalled,
         grows_per_s=None if growth is None else growth / counts.stalled,
-        kept=_kept(memory, level, end_s, settled_s),
+        kept=_kept(memory, level, stall.end_s, stall.settled_s),
     )
     if ended:
         return msgspec.structs.replace(cost, status="at_least", why="ended")

@@ -272,6 +272,16 @@ class Run(msgspec.Struct, dict=True):
             windows[number] = Gap(start_s, max(start_s, end_s))
         return windows
 
+    def rested_since_s(self, start_s: float) -> float:
+        """Since when (s on the run's clock) nothing disturbed the hold before an event at
+        ``start_s``, and at most as long before it as memory settles: ``start_s`` where another
+        event lasted until then.
+        """
+        earlier = [window for window in self.event_windows.values() if window.start_s < start_s]
+        hold_s = start_s if self.hold is None else self.hold.start_s
+        ends_s = [window.end_s or 0.0 for window in earlier]
+        return min(start_s, max(start_s - EVENT_SETTLES_S, hold_s, *ends_s))
+
     def _least_length_s(self, number: int) -> float:
         """How long an event lasts at least (s)."""
         planned = self.plan.event_numbered(number)
