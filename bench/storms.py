@@ -1,7 +1,7 @@
 """What storms, drops, a reload, a restart and churn do to a lab server, and whether each connection is
 accounted for.
 
-    python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--churn-for 60]
+    python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--churn-for 60] [--only storm reload]
 
 For each event a new server and a soak of its own. Printed: after how long 50, 90, 99 and 100 % were
 back by their first answers, connects and failures, what was lost (nothing should be), whether our
@@ -56,6 +56,7 @@ async def main() -> None:
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--hold", type=int, default=45)
     parser.add_argument("--churn-for", type=int, default=0, help="seconds of a soak with churn")
+    parser.add_argument("--only", nargs="+", help="the rows whose names begin so")
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     events = dict(EVENTS)
@@ -64,6 +65,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, asked in events.items():
             if name.startswith("reload") and options.server not in RELOADS:
+                continue
+            if options.only and not name.startswith(tuple(options.only)):
                 continue
             summary = await summary_of(options, asked, Path(folder) / "run.db")
             show(name, summary)
