@@ -57,6 +57,15 @@ def require_as_written(test: str, summary: Mapping[str, Any]) -> None:
         require_counts(row, summary["reconciliation"]["agrees"])
 
 
+def require_as_printed(test: str, printed: str, agrees: bool | None) -> None:
+    """Require that what was printed of this test's run has the sentences of its rows, and their counts."""
+    of_test = [row for row in rows() if row.name == test]
+    assert of_test, test
+    for row in of_test:
+        require_said(row.says, [printed])
+        require_counts(row, agrees)
+
+
 def plain(text: str) -> str:
     """The text without numbers and instants, which differ between runs."""
     words = re.sub(r"\d+(?:[,.:-]\d+)*", "#", text)

@@ -272,16 +272,20 @@ def _price(
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
         moves=_moves_by_itself(run, memory, end_s - (start_s - EVENT_SETTLES_S)),
     )
-    if rested_since_s > start_s - EVENT_SETTLES_S:
-        return msgspec.structs.replace(price, why=_why_not_at_rest(run, start_s))
+    why = _why_not_at_rest(run, rested_since_s, start_s)
+    if why is not None:
+        return msgspec.structs.replace(price, why=why)
     return _with_kept(price, collected=collected)
 
 
-def _why_not_at_rest(run: Run, start_s: float) -> WhyUnknown:
-    """Why the seconds before an event were not at rest."""
+def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnknown | None:
+    """Why the memory before an event was not that of a server at rest; None if it was."""
     if run.hold is None or run.hold.start_s > start_s - EVENT_SETTLES_S:
         return "early"
-    return "after_another"
+    # As long as memory is read at rest after it.
+    if rested_since_s > start_s - EVENT_SETTLES_S / 2:
+        return "after_another"
+    return None
 
 
 def _with_kept(price: ServerPrice, *, collected: bool) -> ServerPrice:

@@ -165,8 +165,8 @@ def test_less_than_five_seconds_into_the_hold_the_connections_cost_is_no_event_s
     assert told(dropped(step, into_hold_s=0.1)).server.memory_before is None
 
 
-@pytest.mark.parametrize("earlier_s", [6.0, 2.0])
-def test_what_came_with_another_event_is_not_this_ones(earlier_s: float) -> None:
+@pytest.mark.parametrize(("earlier_s", "kept", "why"), [(2.0, None, "after_another"), (6.0, None, "after_another"), (9.0, MB, msgspec.UNSET)])
+def test_what_came_with_another_event_is_not_this_ones(earlier_s: float, kept: float | None, why: object) -> None:
     # The other event ended nobody any more a second after it began, and took 4 MB for good; its memory has settled 5 s later.
     run = dropped(lambda after_s: step(after_s) + 4 * MB * (after_s > -earlier_s))
     for t_s, tick in run.ticks:
@@ -174,7 +174,7 @@ def test_what_came_with_another_event_is_not_this_ones(earlier_s: float) -> None
             tick.events[2] = EventCounts(chosen=1, ended=1)
     run.events.append(RunEvent("drop", AT_S - earlier_s, None, "drop 1%", {"number": 2}))
     price = told(run).server
-    assert (price.kept, price.why, price.memory_before) == (None, "after_another", 54 * MB)
+    assert (price.kept, price.why, price.memory_before) == (kept, why, 54 * MB)
 
 
 @pytest.mark.parametrize(

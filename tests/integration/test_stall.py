@@ -177,9 +177,5 @@ def test_a_server_that_ends_slow_readers(tmp_path: Path) -> None:
     assert 2.0 <= event["closed_after"]["first_s"] <= event["closed_after"]["last_s"] < 6.0
     assert event["closed_after"]["unseen"] == 0
     assert event["back"]["all_s"] == pytest.approx(1.0, abs=0.7)
-    rows = [row for row in fault_table.rows() if row.name == "test_a_server_that_ends_slow_readers"]
-    assert rows
-    for row in rows:
-        fault_table.require_said(row.says, [said])
-        fault_table.require_counts(row, summary["reconciliation"]["agrees"])
+    fault_table.require_as_printed("test_a_server_that_ends_slow_readers", said, summary["reconciliation"]["agrees"])
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fault_table
 import pytest
 from contract import document
 from programs import here, recorded
@@ -20,6 +21,12 @@ def stormed(folder: Path, nginx: Any, *asked: str, connections: int = 1_000) -> 
     done = here(folder, "soak", nginx.url, "-c", str(connections), *status, *asked, "--out", "run.db")
     assert done.status == 0, done
     return document(recorded(folder / "run.db"))
+
+
+def require_row(test: str, folder: Path, summary: dict[str, Any]) -> None:
+    """Require that the report says what the fault table says of this test."""
+    printed = " ".join(here(folder, "report", "run.db").out.split())
+    fault_table.require_as_printed(test, printed, summary["reconciliation"]["agrees"])
 
 
 def test_a_drop_and_a_storm_lose_nothing(tmp_path: Path, nginx: Any) -> None:
@@ -39,6 +46,7 @@ def test_a_drop_and_a_storm_lose_nothing(tmp_path: Path, nginx: Any) -> None:
         # PSS: other programs of nginx on this host come and go, and share its pages.
         assert event["server"]["after"] == pytest.approx(event["server"]["memory_before"], rel=0.6)
     assert (drop["kind"], drop["how"], storm["kind"], storm["how"], storm["policy"]) == ("drop", "rst", "storm", "fin", "jitter:1s")
+    require_row("test_a_drop_and_a_storm_lose_nothing", tmp_path, summary)
 
 
 def test_the_cost_is_that_of_the_run_before_its_first_event(tmp_path: Path, nginx: Any) -> None:
@@ -69,6 +77,7 @@ def test_a_reload_by_command_is_the_event_s(tmp_path: Path, nginx: Any) -> None:
     assert (command["kind"], command["status"], command["output"]) == ("run", 0, "reloaded")
     assert (command["ended"], command["back"]["all_s"] < 6.0, command["not_back"]) == (1_000, True, 0)
     assert (mark["kind"], mark["text"], mark["number"]) == ("mark", "after it", 2)
+    require_row("test_a_reload_by_command_is_the_event_s", tmp_path, summary)
 
 
 def test_a_command_that_hangs_ends_with_the_hold(tmp_path: Path, nginx: Any) -> None:
@@ -115,7 +124,7 @@ def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path,
     assert returned["back"]["all_s"] < 1.0
     assert (again["ended"], again["back"]["all_s"] < 1.0, again["noticed"]["left"]) == (40, True, 40)
     assert (gone["gone"], gone["noticed"]["all_s"], gone["noticed"]["left"]) == (20, None, 20)
-    assert summary["reconciliation"]["agrees"]
+    require_row("test_who_falls_silent_is_held_by_the_server_until_it_notices", tmp_path, summary)
 
 
 def test_a_limit_names_an_event_by_its_number(tmp_path: Path, nginx: Any) -> None:
@@ -136,5 +145,5 @@ def test_churn_is_no_loss_and_no_disturbance(tmp_path: Path, nginx: Any) -> None
     assert churn["kind"] == "churn"
     assert churn["ended"] == pytest.approx(200, abs=21)
     assert (churn["not_back"], churn["failures"], churn["phantoms"]) == (0, {}, 0)
-    assert summary["reconciliation"]["agrees"]
+    require_row("test_churn_is_no_loss_and_no_disturbance", tmp_path, summary)
     assert summary["reconciliation"]["accepts_delta"] == 400 + churn["ended"]
