@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.noticed import Noticed, noticed
 from asyncli.analysis.slope import MOST_BINS
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
@@ -352,11 +353,11 @@ def _level(memory: Series, start_s: float, end_s: float) -> float | None:
 
 
 def _counted(counter: Series, start_s: float, end_s: float) -> float | None:
-    """By how much a counter rose between the readings before two instants; None if it was not read,
-    or began anew.
+    """By how much a counter rose between the readings before two instants; None if it was not read
+    right before one of them, or began anew.
     """
-    before = counter.last(until_s=start_s)
-    after = counter.last(until_s=end_s)
-    if before is None or after is None or after < before:
+    before = counter.between(start_s - MISSED_S, start_s).values
+    after = counter.between(end_s - MISSED_S, end_s).values
+    if not before or not after or after[-1] < before[-1]:
         return None
-    return after - before
+    return after[-1] - before[-1]

@@ -35,7 +35,7 @@ from asyncli.collect.processes import (
 from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_limits import ServerLimits
-from asyncli.collect.sock_diag import server_sockets
+from asyncli.collect.sock_diag import listening_sockets, server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.findings.server import several_servers
@@ -310,12 +310,24 @@ class Collector(Sampler):
         """The roots of a restarted server; none for --server-pid: another process may have that pid
         now.
         """
-        if self._plan.server_pid is not None:
+        if self._plan.server_pid is not None or self._nothing_listens():
             return ()
         try:
             return self._find().pids
         except HostError:
             return ()
+
+    def _nothing_listens(self) -> bool:
+        """Whether the server to be found by its ports listens at none of them yet. That is known in
+        a fraction of a millisecond, and a search takes 0.2 s beside 12,000 descriptors.
+        """
+        ports = {target.port for target in self._plan.targets if target.port}
+        if self._plan.names_server or not ports:
+            return False
+        try:
+            return not listening_sockets(ports)
+        except OSError:
+            return False
 
 
 def _metrics_readers(plan: Plan) -> list[PageReader]:
@@ -364,6 +376,7 @@ def _count(ports: Sequence[int]) -> int | None:
 
 
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
+    reading.once_s = tree.search_s
     reading.values[SERVER_ENDED] = float(tree.ended)
     reading.values[SERVER_STARTED] = float(tree.started)
     reading.values[SERVER_JOINED] = float(tree.joined)

@@ -25,10 +25,13 @@ SHORTEST_PERIOD_S = 1.0
 
 
 class ProbeReading(msgspec.Struct):
-    """One round of a probe: metrics, and findings about the reading."""
+    """One round of a probe: metrics, and findings about the reading. ``once_s``: CPU time that the
+    next rounds do not take, such as that of finding a server that was replaced.
+    """
 
     values: dict[str, float] = msgspec.field(default_factory=dict)
     findings: list[Finding] = msgspec.field(default_factory=list)
+    once_s: float = 0.0
 
 
 class Schedule:

@@ -227,6 +227,8 @@ class ServerTree:
         #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a
         #: child replaced, as at an upgrade in place.
         self.orphaned = 0
+        #: The CPU time (s) that it took to find a server which was replaced since the last call.
+        self.search_s = 0.0
         self._living: set[tuple[int, int]] | None = None
         self._relocate = relocate
         self._known = {
@@ -237,6 +239,7 @@ class ServerTree:
         """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none
         lives.
         """
+        self.search_s = 0.0
         processes = tree(self._survivors())
         if all(stat.ended for stat in processes.values()):
             self._relocate_roots()
@@ -286,6 +289,7 @@ class ServerTree:
         ]
 
     def _relocate_roots(self) -> None:
+        begun_s = time.thread_time()
         roots = self._relocate()
         known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
         if not known:
@@ -293,6 +297,7 @@ class ServerTree:
             raise ProcessesGoneError(f"the server's processes ended (its main process was {named})")
         self.roots, self._known = tuple(roots), known
         self.restarts += 1
+        self.search_s = time.thread_time() - begun_s
 
 
 def read_session_cpu() -> ProbeReading:

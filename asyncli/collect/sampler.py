@@ -57,6 +57,13 @@ class _Outcome(NamedTuple):
     error: Exception | None
     took_s: float
 
+    @property
+    def again_s(self) -> float:
+        """The CPU time that the next round will take."""
+        if self.reading is None:
+            return self.took_s
+        return max(0.0, self.took_s - self.reading.once_s)
+
 
 class _Pending(NamedTuple):
     since_s: float
@@ -166,8 +173,7 @@ class Sampler:
             if outcome.done():
                 del self._pending[name]
                 if is_spent and name in self._probes:
-                    took_s = outcome.result().took_s
-                    self._report(self._schedule(name).spent(since_s, took_s))
+                    self._report(self._schedule(name).spent(since_s, outcome.result().again_s))
                 self._take(name, since_s, now_s, outcome.result(), values)
         # The thread runs probes in turn: the first pending one is stuck.
         stuck = next((name for name in self._pending if name in self._probes), None)

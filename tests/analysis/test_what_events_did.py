@@ -149,6 +149,15 @@ def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_
     return held_run(ticks, samples, "drop 25%", "drop", into_hold_s=into_hold_s)
 
 
+@pytest.mark.parametrize(("last_s", "cpu_s"), [(39, 6.0), (22, None)])
+def test_cpu_time_that_was_not_read_at_the_end_is_not_known(last_s: int, cpu_s: float | None) -> None:
+    run = dropped(lambda _: 50 * MB)
+    for sample in run.samples:
+        if sample.t_s <= last_s:
+            sample.values[metrics.SERVER_CPU_S] = sample.t_s
+    assert told(run).server.cpu_s == cpu_s
+
+
 def step(after_s: float) -> float:
     """Of 1 MB, by the event, for good."""
     return 50 * MB + MB * (after_s > 0)

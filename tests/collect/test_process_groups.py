@@ -265,3 +265,6 @@ def test_an_ended_server_raises_until_it_is_found_again(tree: Tree) -> None:
     roots.append(os.getpid())
     assert group.scan().values["server.processes"] >= 1
     assert (server.roots, server.restarts) == ((os.getpid(),), 1)
+    assert server.search_s > 0
+    group.scan()
+    assert server.search_s == 0
