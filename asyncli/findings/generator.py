@@ -110,10 +110,10 @@ def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: 
     ended = f"{_worker(worker, pid, host)} {how}"
     if held is None:
         return Words(f"{ended}: its last requests are not counted", BENCH_AGAIN)
-    return Words(
-        f"{ended} while it held {held:,} connections: {_OURS}",
-        "find out what ended it (the kernel's log names an out-of-memory kill), then run again",
-    )
+    remedy = "find out what ended it (the kernel's log names an out-of-memory kill), then run again"
+    if not held:
+        return Words(f"{ended} while it held no connection", remedy)
+    return Words(f"{ended} while it held {format_many(held, 'connection')}: {_OURS}", remedy)
 
 
 @finding("worker_replaced", "info")

@@ -38,7 +38,9 @@ def unanswered(reason: str, opened: int, sent: int, most_often: str) -> str:
 
 
 def lost_by_asyncli(count: int, with_what: str) -> str:
-    return f"asyncli itself lost {count:,} connections with {with_what}"
+    if not count:
+        return f"asyncli itself lost {with_what}"
+    return f"asyncli itself lost {format_many(count, 'connection')} with {with_what}"
 
 
 def lost_to_suspension(count: int) -> str:
