@@ -29,7 +29,6 @@ from asyncli.analysis.asked_collections import (
     remedy_of_failed_collections,
 )
 from asyncli.analysis.bends import Sampled
-from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.heap_cost import (
     HeapCost,
     HeapCosts,
@@ -41,8 +40,8 @@ from asyncli.analysis.heap_cost import (
     with_outside,
 )
 from asyncli.analysis.regression import FEWEST_POINTS
+from asyncli.analysis.server_count import is_one_for_each, risen_for_each
 from asyncli.analysis.slope import (
-    OTHERS_INTO_HOLD_S,
     PAGES,
     Fitter,
     median_point,
@@ -312,7 +311,7 @@ def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
     """
     share = _share_of_connections(run, held)
     if share is not None:
-        if _is_whole(share):
+        if is_one_for_each(share):
             return None
         return findings.heap_of_a_part(share, None, None, None, run.place.server_name)
     # Of forced collections see costs_of_asked.
@@ -326,7 +325,7 @@ def _share_of_connections(run: Run, held: Series) -> float | None:
     connection; None if the page says neither.
     """
     opened = run.series(metrics.RUNTIME_DESCRIPTORS) or run.series(metrics.RUNTIME_CONNECTIONS)
-    return _risen_for_each(run, opened, held)
+    return risen_for_each(run, opened, held)
 
 
 def _holds_in_one_process(run: Run, held: Series) -> bool:
@@ -335,31 +334,8 @@ def _holds_in_one_process(run: Run, held: Series) -> bool:
     """
     if most_processes(run) <= 1:
         return True
-    share = _risen_for_each(run, run.series(metrics.SERVER_DESCRIPTORS), held)
-    return share is not None and _is_whole(share)
-
-
-def _is_whole(share: float) -> bool:
-    return abs(share - 1.0) <= 2 * WORTH_TELLING
-
-
-def _risen_for_each(run: Run, opened: Series, held: Series) -> float | None:
-    """By how much a count rose for each connection; None if it was not read before the first
-    connect and in the hold's first seconds.
-    """
-    before = opened.between(-math.inf, run.first_connect_s).values
-    hold = run.phase("hold")
-    if not before or hold is None:
-        return None
-    _, hold_end_s = ends_of_ramp_and_hold(run)
-    during = opened.between(hold.start_s, min(hold_end_s, hold.start_s + OTHERS_INTO_HOLD_S))
-    if not during:
-        return None
-    connections = statistics.median(held.at(t_s) or 0.0 for t_s in during.t_s)
-    connections -= held.at(run.first_connect_s) or 0.0
-    if connections <= 0:
-        return None
-    return (statistics.median(during.values) - statistics.median(before)) / connections
+    share = risen_for_each(run, run.series(metrics.SERVER_DESCRIPTORS), held)
+    return share is not None and is_one_for_each(share)
 
 
 def _collections(run: Run, held: Series) -> _Collections:

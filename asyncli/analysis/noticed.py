@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.server_count import server_count
+from asyncli.analysis.heap_cost import most_processes
+from asyncli.analysis.server_count import is_one_for_each, risen_for_each, server_count
 from asyncli.model import metrics
 from asyncli.model.records import EventCounts, Gap
 from asyncli.model.run import TICK_S, Run
@@ -38,12 +39,25 @@ def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed 
     if not counts.silenced:
         return None
     by_count = []
-    for count in (server_count(run), run.series(metrics.SERVER_DESCRIPTORS)):
+    for count in (server_count(run), _descriptors(run)):
         counted = _by_count(run, number, window, counts.silenced, count)
         if counted is not None:
             by_count.append(counted)
     # The sockets are those of connections alone, so they say it unless they were read less often.
     return min(by_count, key=lambda counted: math.ceil(counted.within_s / TICK_S), default=None)
+
+
+def _descriptors(run: Run) -> Series:
+    """The descriptors of all processes of the server; empty where it does not open one for each
+    connection.
+    """
+    opened = run.series(metrics.SERVER_DESCRIPTORS_OPEN)
+    if not opened and most_processes(run) <= 1:
+        opened = run.series(metrics.SERVER_DESCRIPTORS)
+    share = risen_for_each(run, opened, run.held)
+    if share is None or not is_one_for_each(share):
+        return Series()
+    return opened
 
 
 def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) -> Noticed | None:

@@ -84,6 +84,29 @@ def with_those_elsewhere(run: Run) -> Elsewhere | None:
     return Elsewhere(every, largest_rise)
 
 
+def is_one_for_each(share: float) -> bool:
+    """Whether a count rose by one for each connection (see :func:`risen_for_each`)."""
+    return abs(share - 1.0) <= 2 * WORTH_TELLING
+
+
+def risen_for_each(run: Run, opened: Series, held: Series) -> float | None:
+    """By how much a count rose for each connection; None if it was not read before the first
+    connect and in the hold's first seconds.
+    """
+    before = opened.between(-math.inf, run.first_connect_s).values
+    if not before or run.hold is None:
+        return None
+    until_s = min(run.hold.end_s, run.hold.start_s + OTHERS_INTO_HOLD_S)
+    during = opened.between(run.hold.start_s, until_s)
+    if not during:
+        return None
+    connections = statistics.median(held.at(t_s) or 0.0 for t_s in during.t_s)
+    connections -= held.at(run.first_connect_s) or 0.0
+    if connections <= 0:
+        return None
+    return (statistics.median(during.values) - statistics.median(before)) / connections
+
+
 def _beyond(page: Series, count: Series, hold_s: float) -> Series:
     """What the page counts more than the kernel, at the instants of the kernel's count: between two
     of these it is not known, and neither is the page's between the ramp and the hold, which began

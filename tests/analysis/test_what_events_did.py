@@ -71,6 +71,21 @@ def noticed_in(run: Run) -> Noticed | None:
     return told(run).noticed
 
 
+@pytest.mark.parametrize(("says_all", "known"), [(True, True), (False, False)])
+def test_the_descriptors_of_one_worker_are_not_those_of_the_server(says_all: bool, known: bool) -> None:
+    """Of two workers, whose descriptors are all that was read in that time, one let half of the silent clients go."""
+    run = vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, sockets_unread=True)
+    for sample in run.samples:
+        opened = sample.values[metrics.SERVER_DESCRIPTORS]
+        sample.values |= {metrics.SERVER_PROCESSES: 2.0, metrics.SERVER_DESCRIPTORS: 7 + (opened - 7) / 2}
+        if says_all:
+            sample.values[metrics.SERVER_DESCRIPTORS_OPEN] = opened
+    found = noticed_in(run)
+    assert (found is not None) == known
+    if found is not None:
+        assert (found.all_s, found.left) == (pytest.approx(2.0, abs=1.0), 0)
+
+
 def until_back(after_s: float) -> float:
     return SILENT if after_s < 4.5 else 0.0
 
