@@ -1,7 +1,8 @@
 """What storms, drops, a reload, a restart and churn do to a lab server, and whether each connection is
 accounted for.
 
-    python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--churn-for 60] [--only storm reload]
+    python bench/storms.py [--server nginx] [--connections 50000] [--tls] [--ramp 2000/s] [--churn-for 60]
+        [--only storm reload]
 
 For each event a new server and a soak of its own. Printed: after how long 50, 90, 99 and 100 % were
 back by their first answers, connects and failures, what was lost (nothing should be), whether our
@@ -55,6 +56,7 @@ async def main() -> None:
     parser.add_argument("--connections", type=int, default=50_000)
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--hold", type=int, default=45)
+    parser.add_argument("--ramp", default="2000/s")
     parser.add_argument("--churn-for", type=int, default=0, help="seconds of a soak with churn")
     parser.add_argument("--only", nargs="+", help="the rows whose names begin so")
     options = parser.parse_args()
@@ -80,7 +82,7 @@ async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: P
         values: dict[str, Any] = {
             "urls": [server.url],
             "connections": options.connections,
-            "ramp": "2000/s",
+            "ramp": options.ramp,
             "hold": options.hold,
             "keepalive": 30,
             **asked,
