@@ -576,6 +576,18 @@ def test_a_runtime_that_says_no_goal_has_no_cost_at_it() -> None:
     assert (heap.stacks, heap.at_goal) == (None, None)
 
 
+def test_what_a_collection_keeps_as_it_marks_is_within_the_interval() -> None:
+    """As in Node, whose page says neither what its collections found alive nor when they were: they keep a twentieth more than is alive."""
+    run = of_go(soak())
+    for number, sample in enumerate(run.samples):
+        kept = 0.05 * LIVE * (run.held.at(sample.t_s) or 0.0)
+        sample.values = {metrics.RUNTIME_HEAP_BYTES: FIXED + LIVE * (run.held.at(sample.t_s) or 0.0) + kept, metrics.RUNTIME_COLLECTIONS: float(number)}
+    live = heap_of(run).live
+    assert live is not None
+    assert live.bytes_per_connection == pytest.approx(1.05 * LIVE, rel=0.01)
+    assert live.ci95[0] <= LIVE < live.ci95[1] < 1.07 * LIVE
+
+
 def test_a_server_whose_clock_is_elsewhere_has_the_same_costs() -> None:
     here = heap_of(of_go(soak(), says_live=True)).live
     run = of_go(soak(), says_live=True)
