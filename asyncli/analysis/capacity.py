@@ -59,7 +59,7 @@ class Tried(msgspec.Struct, frozen=True):
     because the server refused those beyond ``served``. ``shared``: there is evidence against the
     server or the network too. ``unserved``: what it lost had never been served, and no limit that
     was read says why. ``per_s``: its ramp, in connects a second; ``slower``: that is slower than
-    the plan's.
+    the plan's. ``undecided``: the limit that ended the search, since it could not decide it.
     """
 
     asked: int
@@ -75,6 +75,7 @@ class Tried(msgspec.Struct, frozen=True):
     unserved: bool = False
     per_s: float = 0.0
     slower: bool = False
+    undecided: str = ""
 
     @property
     def is_undecided(self) -> bool:
@@ -266,6 +267,12 @@ def verdict(
 
 def _verdict_by_last(search: Search, last: Tried, *, stopped: bool) -> tuple[Verdict, str]:
     """The verdict of a search that found no limit, by its last step."""
+    if last.undecided:
+        why = (
+            f"all of {last.asked:,} were held, but a step of this search cannot tell whether the "
+            f"limit '{last.undecided}' is kept: leave it out, or use it with 'asyncli soak'"
+        )
+        return "stopped", why
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.is_undecided:

@@ -204,11 +204,13 @@ def memory_limit_reached(
     the first connect to then. CPU is that of all the server; null: it was not read.
     """
     since = _collected(collections, cpu_s, seconds)
-    before = _collected(earlier_collections, earlier_cpu_s, earlier_seconds)
+    if earlier_seconds > 0:
+        before = _collected(earlier_collections, earlier_cpu_s, earlier_seconds)
+        since += f", after {before} before that"
     return Words(
         f"from {format_clock(from_s)} on, with {format_many(connections, 'connection')}, what was "
         f"alive filled the server's memory limit of {format_bytes(limit_bytes)} (GOMEMLIMIT), and "
-        f"Go collected all the time: {since}, after {before} before that; latencies include it",
+        f"Go collected all the time: {since}; latencies include it",
         "raise GOMEMLIMIT, or hold fewer connections on this server",
     )
 

@@ -29,6 +29,7 @@ from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import milliseconds
 from asyncli.report.summary import Summary, limits_of, not_kept
+from asyncli.report.thresholds import Outcome as LimitOutcome
 
 # Findings of a step that doubt what its connections were served: they doubt the capacity too.
 _DOUBTS_SERVICE = frozenset(
@@ -38,6 +39,7 @@ _DOUBTS_SERVICE = frozenset(
         "answers_slow",
         "event_stream",
         "fell_silent",
+        "memory_limit_reached",
         "no_answers",
         "not_heard",
         "other_clients",
@@ -65,6 +67,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     or did not connect had never been answered. ``untested``: nothing was heard of the server,
     and nothing was lost.
     ``doubts``: findings that doubt what its connections were served, where they were held.
+    ``undecided``: the limit that it could not decide, where it held all and crossed none.
     """
 
     asked: int
@@ -95,6 +98,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     slower_ramp: bool = False
     untested: bool = False
     doubts: list[Finding] = []
+    undecided: str = ""
 
     @property
     def tested(self) -> bool:
@@ -127,6 +131,7 @@ class Step(msgspec.Struct, omit_defaults=True):
             unserved=self.unserved and not any(way.reached for way in self.gave_way[:1]),
             per_s=self.ramp_per_s,
             slower=self.slower_ramp,
+            undecided=self.undecided,
         )
 
     @property
@@ -158,7 +163,8 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     limits = saturation(run, totals)
     analysed = AnalysedRun(run, totals, analyses.diagnoses, limits, slow)
     bottlenecks: list[Bottleneck] = []
-    outcome = _outcome_without_failure(run, summary)
+    undecided = _undecided_limit(outcomes, summary, keys)
+    outcome = _outcome_without_failure(run, summary, undecided)
     if outcome is None:
         bottlenecks = find_bottlenecks(analysed)
         outcome = _whose_failure(bottlenecks, summary)
@@ -195,7 +201,21 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         ramp_per_s=run.plan.asked_per_s,
         untested=_is_untested(summary),
         doubts=_doubts_of_service(outcome, summary),
+        undecided=undecided,
     )
+
+
+def _undecided_limit(
+    outcomes: Sequence[LimitOutcome], summary: Summary, crossed: Sequence[str]
+) -> str:
+    """The limit of a step that held all its connections and crossed no limit, where one could not
+    be decided; "" if there is none.
+    """
+    counts = summary.connections
+    if crossed or counts.lost or counts.failed or summary.verdict != "failed":
+        return ""
+    undecided = [limit.threshold.text for limit in outcomes if limit.crossed is None]
+    return next(iter(undecided), "")
 
 
 def _served(run: Run, totals: Totals) -> int:
@@ -218,9 +238,9 @@ def _doubts_of_service(outcome: Outcome, summary: Summary) -> list[Finding]:
     return [finding for finding in summary.findings if finding.code in _DOUBTS_SERVICE]
 
 
-def _outcome_without_failure(run: Run, summary: Summary) -> Outcome | None:
+def _outcome_without_failure(run: Run, summary: Summary, undecided: str) -> Outcome | None:
     """None: the count was not held."""
-    if any(finding.code in (STOPPED, CUT) for finding in run.findings):
+    if undecided or any(finding.code in (STOPPED, CUT) for finding in run.findings):
         return "stopped"
     if summary.verdict == "passed":
         return "held"
