@@ -89,6 +89,9 @@ async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: P
         }
         if server.status_url:
             values["status_url"] = server.status_url
+        if options.server == "mosquitto":
+            # Its counts are topics of its own.
+            values["server_metrics"] = [server.url]
         if options.tls:
             values["insecure"] = True
         if "events" in values:
