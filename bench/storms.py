@@ -78,7 +78,10 @@ async def summary_of(options: argparse.Namespace, asked: dict[str, Any], path: P
     pid_file = path.with_suffix(".pid")
     for left in (path, pid_file):
         left.unlink(missing_ok=True)
-    async with choose(options.server, tls=options.tls) as server:
+    more = {}
+    if options.server == "mosquitto":
+        more["more_lines"] = "sys_interval 1"
+    async with choose(options.server, tls=options.tls, **more) as server:
         values: dict[str, Any] = {
             "urls": [server.url],
             "connections": options.connections,
