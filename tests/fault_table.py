@@ -35,11 +35,12 @@ def rows() -> list[Row]:
 
 
 def require_said(words: Iterable[str], evidence: Iterable[str]) -> None:
-    """Require each of ``words`` in one of ``evidence``, except numbers, instants, and what the table replaces by "[...]"."""
+    """Require each of ``words`` in one of ``evidence``, except numbers, instants, and what the table replaces by "[...]"; of two that the
+    table has "*or*" between, one."""
     every = [plain(one) for one in evidence]
     for wanted in words:
-        parts = [plain(part) for part in wanted.split("[...]")]
-        assert any(all(part in one for part in parts) for one in every), (wanted, every)
+        alternatives = [[plain(part) for part in either.split("[...]")] for either in wanted.split(" *or* ")]
+        assert any(all(part in one for part in parts) for one in every for parts in alternatives), (wanted, every)
 
 
 def require_counts(row: Row, agrees: bool | None) -> None:

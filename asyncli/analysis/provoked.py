@@ -111,9 +111,9 @@ class Provoked(msgspec.Struct, frozen=True):
     @property
     def not_back(self) -> int:
         """Those whom it ended, and who had no answer since, though it was their turn; without those
-        whom another event ended.
+        whom another event ended, and those whose process of asyncli has gone.
         """
-        return _not_back(self.counts)
+        return self.counts.away
 
 
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
@@ -216,6 +216,7 @@ def _back(counts: EventCounts) -> Back:
     """
     came = counts.back_ms.count
     awaited = counts.ended + counts.stalled - counts.ended_again - counts.waiting
+    awaited -= counts.lost_with_worker
     values: list[float | None] = []
     for share in (0.5, 0.9, 0.99, 1.0):
         rank = math.ceil(share * awaited)
@@ -224,14 +225,9 @@ def _back(counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _not_back(counts: EventCounts) -> int:
-    came = counts.ended_again + counts.back_ms.count
-    return counts.ended + counts.stalled - came - counts.gone - counts.waiting
-
-
 def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
     """For how long (s) those were not back whose turn it was. Of churn each had its own instant."""
-    if number == CHURN or _not_back(counts) <= 0:
+    if number == CHURN or counts.away <= 0:
         return None
     planned = run.plan.event_numbered(number)
     since_s = window.start_s

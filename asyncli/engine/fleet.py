@@ -8,12 +8,13 @@ numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from asyncli.engine.spread import CONNECTIONS_WORTH_A_PROCESS, share
-from asyncli.engine.ticks import without_held
+from asyncli.engine.ticks import away_by_event, count_away_as_lost, without_held
 from asyncli.model.records import Deaths, Tick
 
 # A host process waits 0.7 s for a slow worker (host.PATIENCE_S); the network adds to that. The
@@ -113,6 +114,8 @@ class _Source:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.last = Tick()
+        #: By the number of an event of the plan: whom it ended there, and who is not back yet.
+        self.away: Counter[int] = Counter()
         self.coming: dict[int, Tick] = {}
         self.silent = False
 
@@ -161,6 +164,7 @@ class TickMerger:
         for second in sorted(source.coming):
             self._carried.merge_counts(source.coming[second])
             source.last = source.coming[second]
+            source.away.update(away_by_event(source.last))
         last = source.last
         held += last.held
         awaiting += last.awaiting
@@ -170,6 +174,7 @@ class TickMerger:
             self._carried.deaths.setdefault("generator_lost", Deaths()).count += lost
         self._carried.unanswered += awaiting if last.held_at_drain else 0
         self._carried.beats_failed += awaiting
+        count_away_as_lost(self._carried, source.away)
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s
         self._spent.cpu_system_s += last.cpu_system_s
@@ -220,6 +225,7 @@ class TickMerger:
             for received in sorted(source.coming):
                 if received <= second:
                     source.last = source.coming.pop(received)
+                    source.away.update(away_by_event(source.last))
                     whole.merge_counts(source.last)
             whole.merge_gauges(without_held(source.last) if source.silent else source.last)
         whole.merge_gauges(self._spent)

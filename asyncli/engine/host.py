@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -47,7 +48,7 @@ from asyncli.engine.shard import (
     WorkerSilent,
     frame,
 )  # fmt: skip
-from asyncli.engine.ticks import without_held
+from asyncli.engine.ticks import away_by_event, count_away_as_lost, without_held
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
 from asyncli.model.records import Deaths, Tick
 
@@ -89,6 +90,8 @@ class _Link:
         #: Workers of this number that ended soon after their start, in a row.
         self.short_lives = short_lives
         self.last = Tick()
+        #: By the number of an event of the plan: whom it ended here, and who is not back yet.
+        self.away: Counter[int] = Counter()
         self.started = self.heard_at = time.monotonic()
         self.silent = False
         self.error = ""
@@ -242,6 +245,7 @@ class WorkerHost:
             # Before link.last changes: these gauges are of a later second than the gathered counts.
             self._send(self._gathered)
         link.last = tick
+        link.away.update(away_by_event(tick))
         now = time.monotonic()
         if link.silent:
             self._emit(WorkerBack(worker=link.number, pid=link.pid, silent_s=now - link.heard_at))
@@ -287,6 +291,7 @@ class WorkerHost:
             self._carried.unanswered += link.last.awaiting
         self._carried.beats_failed += link.last.awaiting
         self._spent.held_at_drain += at_drain
+        count_away_as_lost(self._carried, link.away)
         self._emit(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
         if other is not None:
             self._emit(WorkerReplaced(worker=other.number, pid=other.pid))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Mapping
 
 import msgspec
 
-from asyncli.model.records import Tick
+from asyncli.model.records import EventCounts, Tick
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -35,3 +36,17 @@ def without_held(last: Tick) -> Tick:
     they are still open.
     """
     return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)
+
+
+def away_by_event(tick: Tick) -> dict[int, int]:
+    """By the number of each event of the plan: how many more it ended in this second than came
+    back.
+    """
+    return {number: counts.away for number, counts in tick.events.items()}
+
+
+def count_away_as_lost(tick: Tick, away: Mapping[int, int]) -> None:
+    """Count those who were ended by events and are ``away`` as gone with a process of asyncli."""
+    for number, count in away.items():
+        if count > 0:
+            tick.events.setdefault(number, EventCounts()).lost_with_worker += count

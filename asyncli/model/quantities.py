@@ -339,6 +339,11 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.back.all_s", "s", "after how long all of them were back"),
     Quantity("events.*.back.waited_s", "s", "how long there was for those not back in their turn"),
     Quantity("events.*.ended_again", "count", "of these, by another event before they were back"),
+    Quantity(
+        "events.*.lost_with_worker",
+        "count",
+        "of these, whose process of asyncli ended before they were back",
+    ),
     Quantity("events.*.not_back", "count", "of the others, without an answer since"),
     Quantity("events.*.attempts", "count", "connects of those who come back"),
     Quantity("events.*.failures.*", "count", "of these, failed for this cause"),

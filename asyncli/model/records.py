@@ -334,6 +334,8 @@ class EventCounts(msgspec.Struct):
     ended_again: Count = 0
     #: Those who were not to be back yet when the drain began.
     waiting: Count = 0
+    #: Those whose process of asyncli ended before their first answer.
+    lost_with_worker: Count = 0
     #: Connections that read nothing for a time; of these, those that read again at its end.
     stalled: Count = 0
     resumed: Count = 0
@@ -356,6 +358,14 @@ class EventCounts(msgspec.Struct):
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
+
+    @property
+    def away(self) -> int:
+        """Those who had no answer since, though it was or is to be their turn: without those whom
+        another event ended, and those whose process of asyncli has gone.
+        """
+        came = self.back_ms.count + self.ended_again + self.lost_with_worker
+        return self.ended + self.stalled - came - self.gone - self.waiting
 
 
 #: The type of a body of server-sent events.

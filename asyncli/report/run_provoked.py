@@ -255,7 +255,7 @@ def _comeback(event: EventPart) -> str:
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     came = _concerned(event) - known(event.ended_again) - known(event.not_back)
-    came -= known(event.waiting)
+    came -= known(event.waiting) + known(event.lost_with_worker)
     if times:
         parts = [f"back after {', '.join(times)}"]
     elif came:
@@ -269,6 +269,9 @@ def _comeback(event: EventPart) -> str:
     if event.ended_again:
         again = format_count(known(event.ended_again))
         parts.append(f"{again} were ended by another event before they were back")
+    if event.lost_with_worker:
+        lost = format_count(known(event.lost_with_worker))
+        parts.append(f"{lost} went with a process of asyncli's own before they were back")
     if event.waiting:
         waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")

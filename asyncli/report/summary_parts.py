@@ -287,6 +287,7 @@ class EventPart(msgspec.Struct):
     given_up: int | msgspec.UnsetType = msgspec.UNSET
     back: Back | msgspec.UnsetType = msgspec.UNSET
     ended_again: int | msgspec.UnsetType = msgspec.UNSET
+    lost_with_worker: int | msgspec.UnsetType = msgspec.UNSET
     not_back: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -355,6 +356,7 @@ class EventPart(msgspec.Struct):
         part.given_up = done.counts.asked + done.counts.unanswered
         part.back = done.back
         part.ended_again = done.counts.ended_again
+        part.lost_with_worker = done.counts.lost_with_worker
         part.not_back = done.not_back
         part.waiting = done.counts.waiting
         part.attempts = done.counts.attempts

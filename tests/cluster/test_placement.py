@@ -17,7 +17,7 @@ from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.errors import PreflightError
 from asyncli.model.plan import Plan, plan_document
-from asyncli.model.records import Tick
+from asyncli.model.records import EventCounts, Tick
 from asyncli.preflight.host_limits import Limits
 
 PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
@@ -95,6 +95,25 @@ def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
     merging.add("a", tick(3, 0, 11))
     merging.add("b", tick(3, 3, 15))
     assert [(one.second, one.opened, one.held) for one in merging.due(3.0)] == [(3, 5, 26)]
+
+
+def test_who_was_away_by_an_event_is_lost_with_the_host() -> None:
+    merging = TickMerger()
+    for host in "ab":
+        merging.join(host, 1)
+        ended = tick(1, 10, 0)
+        ended.events[1] = EventCounts(chosen=10, ended=10)
+        merging.add(host, ended)
+    merging.due(1.0)
+    back = tick(2, 3, 3)
+    back.events[1] = EventCounts(attempts=3, opened=3)
+    for _ in range(3):
+        back.events[1].back_ms.add(900)
+    merging.add("b", back)
+    merging.lose("b")
+    merging.add("a", tick(2, 0, 0))
+    [second] = merging.due(2.0)
+    assert (second.events[1].lost_with_worker, second.events[1].away) == (7, -10)
 
 
 def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() -> None:

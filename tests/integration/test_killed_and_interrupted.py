@@ -85,6 +85,21 @@ def test_a_killed_generator_is_never_the_servers_failure(tmp_path: Path, nginx: 
         assert summary["run"]["complete"] is True
 
 
+def test_who_is_away_in_a_storm_goes_with_a_worker_that_is_killed(tmp_path: Path, nginx: LabNginx) -> None:
+    asked = ["-c", "200", "-k", "4", nginx.url, "--workers", "2", "--ramp", "400/s", "--hold", "12s", "--baseline", "0.5", "--residue", "0.5"]
+    with Program(tmp_path, "soak", *asked, "--at", "1s", "storm", "--reconnect", "fixed:5s", "--out", "run.db") as program:
+        program.until(lambda: held(tmp_path) == 200, "all are held")
+        program.until(lambda: held(tmp_path) == 0, "the storm has ended all")
+        os.kill(program.workers()[0], signal.SIGKILL)
+        done = program.wait()
+    assert done.status == 4
+    summary = report(tmp_path, "run.db")
+    [event] = summary["events"]
+    assert (event["ended"], event["lost_with_worker"], event["not_back"]) == (200, 100, 0)
+    assert event["back"]["all_s"] == pytest.approx(5.0, abs=1.0)
+    assert "worker_lost" in codes(summary)
+
+
 def test_what_stands_still_does_not_outlive_who_started_it(tmp_path: Path, nginx: LabNginx) -> None:
     with soaking(tmp_path, nginx, "hold") as program:
         program.until_phase("hold")
