@@ -25,6 +25,7 @@ def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
     part.back = Back(None, None, None, None)
     part.ended = 300
     part.ended_again = ended_again
+    part.lost_with_worker = 0
     part.not_back = not_back
     part.waiting = 0
     part.attempts = 300 - not_back
