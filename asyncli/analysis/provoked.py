@@ -279,8 +279,7 @@ def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnkn
     """Why the memory before an event was not that of a server at rest; None if it was."""
     if run.hold is None or run.hold.start_s > start_s - EVENT_SETTLES_S:
         return "early"
-    # As long as memory is read at rest after it.
-    if rested_since_s > start_s - EVENT_SETTLES_S / 2:
+    if rested_since_s >= start_s:
         return "after_another"
     return None
 

@@ -74,7 +74,7 @@ def run_soak(
     unwatched_limits = unwatched(plan)
     if unwatched_limits and not to.quiet:
         limits = " and ".join(unwatched_limits)
-        print(f"asyncli: --abort: {limits} can be checked only at the end", file=sys.stderr)
+        print(f"asyncli: --abort does not stop at {limits}: judged at the end", file=sys.stderr)
     import_report(page=to.html_file is not None)
     page = _page_beside(path, page_at, otlp_to, messages, to)
     if page is not None:

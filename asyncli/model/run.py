@@ -275,12 +275,17 @@ class Run(msgspec.Struct, dict=True):
     def rested_since_s(self, start_s: float) -> float:
         """Since when (s on the run's clock) nothing disturbed the hold before an event at
         ``start_s``, and at most as long before it as memory settles: ``start_s`` where another
-        event lasted until then.
+        event had not settled by then. What is read in the second half of that time is at rest.
         """
-        earlier = [window for window in self.event_windows.values() if window.start_s < start_s]
         hold_s = start_s if self.hold is None else self.hold.start_s
-        ends_s = [window.end_s or 0.0 for window in earlier]
-        return min(start_s, max(start_s - EVENT_SETTLES_S, hold_s, *ends_s))
+        since_s = max(start_s - EVENT_SETTLES_S, hold_s)
+        for window in self.event_windows.values():
+            if window.start_s >= start_s or window.end_s is None:
+                continue
+            if window.end_s >= start_s:
+                return start_s
+            since_s = max(since_s, window.end_s - EVENT_SETTLES_S / 2)
+        return min(start_s, since_s)
 
     def _least_length_s(self, number: int) -> float:
         """How long an event lasts at least (s)."""

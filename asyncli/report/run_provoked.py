@@ -326,7 +326,7 @@ def _price(event: EventPart) -> str:
 
 _UNKNOWN_KEPT = {
     "early": "what it kept is not known: it began less than 5 s into the hold",
-    "after_another": "what it kept is not known: another event had settled less than 2.5 s before",
+    "after_another": "what it kept is not known: it began less than 5 s after another was over",
     "no_time": "what it kept is not known: it had no time to settle",
     "not_read": "what it kept is not known: its memory was not read outside of events",
     "moves": "nothing that shows was kept: its memory changes by {moves} by itself",

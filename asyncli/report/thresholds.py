@@ -148,7 +148,7 @@ class Outcome(msgspec.Struct, frozen=True):
         key = self.threshold.key
         amount = value_shown(key, self.value)
         if self.has_more:
-            return f"more than {amount}, when the hold was over"
+            return f"more than {amount}, as far as the hold goes"
         if isinstance(self.worsening, Worsening):
             return f"{amount}, {_compared(self.threshold, self.worsening)}"
         if self.ci95 is not None:
@@ -286,6 +286,8 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
         waited_s = _waited_s(document, threshold.key)
         if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
             return Outcome(threshold, waited_s, True, has_more=True)
+        if _ended_none(document, threshold.key):
+            return Outcome(threshold, None, False, why="the event ended no connection")
     crossed = None
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
@@ -296,10 +298,26 @@ def _waited_s(document: Mapping[str, Any], key: str) -> float | None:
     """For how long (s) some were not back from an event, of whose time back ``key`` is; else
     None.
     """
+    event = _event_of_time_back(key)
+    if event is None:
+        return None
+    return _finite(_value(document, f"{event}.back.waited_s"))
+
+
+def _ended_none(document: Mapping[str, Any], key: str) -> bool:
+    """Whether ``key`` is of the time back of an event that was done and ended no connection."""
+    event = _event_of_time_back(key)
+    if event is None or _value(document, f"{event}.ended") != 0:
+        return False
+    return not _value(document, f"{event}.stalled")
+
+
+def _event_of_time_back(key: str) -> str | None:
+    """The part of the document on the event of whose time back ``key`` is; else None."""
     part, _, _ = key.rpartition(".")
     if not key.startswith("events.") or not part.endswith(".back"):
         return None
-    return _finite(_value(document, f"{part}.waited_s"))
+    return part.removesuffix(".back")
 
 
 def _is_crossed(

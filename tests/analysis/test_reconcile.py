@@ -20,7 +20,7 @@ from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.model.records import Deaths, EventCounts, Finding, Phase, ProtocolCounts, Sample, Tick
 from asyncli.model.run import Run
 
 
@@ -446,6 +446,18 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
     assert (one.from_s, one.to_s, one.at_s) == pytest.approx((12.1, 16.1, 15.1), abs=1.01)
     assert -7000 < one.most < -4000
     assert (finding.code, finding.severity) == ("parted_asked", "info")
+
+
+@pytest.mark.parametrize("by_event", [False, True])
+def test_who_an_event_ends_is_no_lag_behind_the_plan(by_event: bool) -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= 54:
+            tick.held -= 5_000
+        if 50 < t_s <= 55 and by_event:
+            tick.events[1] = EventCounts(chosen=5_000, ended=5_000) if t_s < 51 else EventCounts(attempts=1_250, opened=1_250)
+    _, findings = divergences_of(run, run.plan)
+    assert [one.code for one in findings if one.code == "parted_asked"] == ["parted_asked"] * (not by_event)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,15 @@ def test_who_is_not_back_for_longer_than_a_limit_crosses_it(text: str, is_crosse
     assert outcome.amount.startswith("more" if is_crossed else "unknown")
 
 
+@pytest.mark.parametrize(("ended", "stalled", "crossed"), [(0, None, False), (5, None, None), (0, 5, None)])
+def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, stalled: int | None, crossed: bool | None) -> None:
+    event: dict[str, Any] = {"number": 1, "ended": ended, "back": {"p50_s": None, "all_s": None, "waited_s": None}}
+    if stalled is not None:
+        event["stalled"] = stalled
+    [outcome] = judge([parse("events.1.back.all_s > 5s", Summary)], {"events": [event]})
+    assert outcome.crossed is crossed
+
+
 def test_a_mark_has_no_time_back() -> None:
     plan = Plan(urls=("http://127.0.0.1/",), connections=10, events=("5s storm", "9s mark deployed"), fail_if=("events.1.back.all_s > 1s",))
     require_limits(plan)
