@@ -120,6 +120,8 @@ def _with_goal(run: Run, fitter: Fitter, replaced_s: float | None) -> HeapCosts:
     if not forced and not allocated and not heap:
         return HeapCosts()
     refused = _of_a_part(run, fitter.held, is_forced=bool(forced))
+    if refused is None:
+        refused = _of_another_program(run)
     if refused is not None and forced:
         return HeapCosts(findings=(finding_of_asked(run, forced), refused))
     if refused is not None:
@@ -318,6 +320,17 @@ def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
     if is_forced or _holds_in_one_process(run, held):
         return None
     return findings.heap_of_a_part(None, most_processes(run), None, None)
+
+
+def _of_another_program(run: Run) -> Finding | None:
+    """A finding if the page of metrics is of another program than the server."""
+    process = run.place.page_process
+    if process is None:
+        return None
+    server = run.place.server_name
+    return findings.heap_of_a_part(
+        None, None, None, None, server, program=process.name, pid=process.pid
+    )
 
 
 def _share_of_connections(run: Run, held: Series) -> float | None:

@@ -490,6 +490,25 @@ def test_a_page_of_one_worker_of_two_is_refused() -> None:
     assert refused.fields["share"] == pytest.approx(0.5, abs=0.01)
 
 
+def of_another_program(run: Run) -> Run:
+    """The run with the page of a program that is not the server."""
+    page = {"url": "http://h/metrics", "of_program": "app", "of_pid": 311}
+    run.environment["server"] = {**run.environment["server"], "metrics": [page]}
+    return run
+
+
+def test_the_page_of_another_program_is_no_heap_of_the_server() -> None:
+    """A backend holds as many connections as the proxy before it, so that their number tells nothing."""
+    heap = heap_of(of_another_program(of_go(soak())))
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    [refused] = heap.findings
+    assert (refused.code, refused.severity) == ("heap_of_a_part", "warning")
+    assert (refused.fields["program"], refused.fields["pid"]) == ("app", 311)
+    # One that holds none of them is told as such.
+    [refused] = heap_of(of_another_program(of_go(soak(), share=0.0))).findings
+    assert (refused.fields["share"], "program" in refused.fields) == (0.0, False)
+
+
 @pytest.mark.parametrize(
     ("processes", "share", "is_believed"), [(1, None, True), (2, None, False), (2, 0.5, False), (2, 1.0, True)]
 )
