@@ -65,6 +65,8 @@ class HeapCosts(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     #: The runtime's own structures.
     own: HeapCost | None = None
+    #: The program behind the server whose heap it is; "": the server's own.
+    program: str = ""
 
 
 def why_no_heap(run: Run, heap: HeapCosts) -> str:
@@ -97,6 +99,15 @@ def ends_of_ramp_and_hold(run: Run) -> tuple[float, float]:
     if hold.end_s is None:
         return hold.start_s, math.inf
     return hold.start_s, hold.end_s
+
+
+def runtime_kind(run: Run) -> str:
+    """The runtime of the heap whose costs are known: of the server, as found at its processes; ""
+    where it is unknown, and of a program behind it, whose page is read.
+    """
+    if run.place.page_process is not None:
+        return ""
+    return run.place.server_runtime.kind
 
 
 def most_processes(run: Run) -> int:
@@ -143,7 +154,7 @@ def with_outside(run: Run, live: HeapCost, in_heap: HeapCost | None) -> HeapCost
         outside = live.bytes_per_connection - in_heap.bytes_per_connection
         method = f"{live.method}, with what objects of the heap hold outside it"
         return msgspec.structs.replace(live, outside=outside, method=method)
-    is_of_these = run.place.server_runtime.kind in _HOLD_OUTSIDE
+    is_of_these = runtime_kind(run) in _HOLD_OUTSIDE
     if is_read or not is_of_these or run.place.alive_source is not None:
         return live
     method = f"{live.method}, without what objects of the heap hold outside it: that was not read"

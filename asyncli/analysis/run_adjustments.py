@@ -202,7 +202,7 @@ def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
     live = known.heap.live
     if live is None or live.perhaps_by_clock == 0:
         return known
-    for name in _WITH_THE_HEAP:
+    for name in (known.with_heap, "host_total"):
         cost = known.cost_of(name)
         if cost is None or cost.of_levels:
             continue
@@ -218,13 +218,13 @@ def goal_below_resident(_: WholeRun, known: Costs) -> Costs:
     its page of metrics does not count.
     """
     goal = known.heap.at_goal
-    resident = known.server_user
+    resident = known.cost_of(known.with_heap)
     # A difference of two levels has one-time costs in it.
     if goal is None or resident is None or resident.of_levels:
         return known
     if resident.ci95[0] <= goal.ci95[1]:
         return known
-    beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1])
+    beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1], known.heap.program)
     heap = msgspec.structs.replace(known.heap, at_goal=None)
     return msgspec.structs.replace(known, heap=heap).noting(beyond)
 
@@ -238,7 +238,8 @@ def collected_heap(seen: WholeRun, known: Costs) -> Costs:
         return known
     method = f"{known.server_user.method}; resident memory of a collected heap while it was filling"
     known = known.revised("server_user", method=method)
-    if any(name.startswith(_OF_RUNTIME) for name in run.metrics):
+    is_of_server = run.place.page_process is None or bool(run.series(metrics.RUNTIME_FORCED_BYTES))
+    if is_of_server and any(name.startswith(_OF_RUNTIME) for name in run.metrics):
         return known
     server = run.place.server_label or "the server"
     runtime = run.place.server_runtime

@@ -46,6 +46,25 @@ class Answering(NamedTuple):
     pid: int = 0
 
 
+class PageOf(NamedTuple):
+    """Whose a page of metrics is: of the program ``name``, as the kernel has it, process ``pid``;
+    "" and 0 where it is the server's, or unknown. ``perhaps``: names by pid of several others, if
+    it is of one of these, or of the server after all.
+    """
+
+    name: str = ""
+    pid: int = 0
+    perhaps: Mapping[int, str] = {}
+
+    def of_one_of(self, pids: Collection[int]) -> PageOf:
+        """As far as it is known if it can only be of these, when it is not the server's."""
+        perhaps = {pid: name for pid, name in self.perhaps.items() if pid in pids}
+        if len(perhaps) != 1:
+            return self
+        ((pid, name),) = perhaps.items()
+        return PageOf(name, pid)
+
+
 _UNKNOWN = Answering(Answerer.UNKNOWN)
 
 
@@ -81,40 +100,34 @@ def process_of_page(
     server: Collection[int],
     apart: Collection[int] = (),
     proc: Path = PROC,
-) -> Answering:
+) -> PageOf:
     """Whose page of metrics is at a URL: that of who listens there, unless the page itself says
     another.
 
     ``started_s``: when the page's process started, by the page (Unix time); None: it does not say.
     A page is reached through a proxy too, so that decides where it is the start of the server's
-    processes, or of no more than one other program that listens. ``server``: the server's root
-    processes; ``apart``: asyncli's own, which have no page. ``name`` of another program is as the
-    kernel has it.
+    processes, or of another program that listens. ``server``: the server's root processes;
+    ``apart``: asyncli's own, which have no page.
     """
     processes = _tree_of(server, proc)
     if is_broker(url) or not processes:
-        return _UNKNOWN
-    listening = answering_at(url, server, proc)
-    if listening.answerer is Answerer.ANOTHER:
-        listening = listening._replace(name=_name_of(listening.pid, proc))
-    if started_s is None:
-        return listening
+        return PageOf()
+    answering = answering_at(url, server, proc)
     of_listener: Mapping[int, Stat] = {}
-    if listening.answerer is Answerer.ANOTHER:
-        of_listener = _tree_of([listening.pid], proc)
-    if _started_at(started_s, of_listener.values()):
-        return listening
+    listener = PageOf()
+    if answering.answerer is Answerer.ANOTHER:
+        of_listener = _tree_of([answering.pid], proc)
+        listener = PageOf(_name_of(answering.pid, proc), answering.pid)
+    if started_s is None or _started_at(started_s, of_listener.values()):
+        return listener
     if _started_at(started_s, processes.values()):
-        return Answering(Answerer.SERVER)
+        return PageOf()
     excluded = {*processes, *of_listener, *apart}
-    others: dict[str, int] = {}
+    others = {}
     for stat in _started_at(started_s, parents(proc)):
         if stat.pid not in excluded and _listens(stat.pid, proc):
-            others.setdefault(oneline(stat.name), stat.pid)
-    if len(others) != 1:
-        return listening
-    ((name, pid),) = others.items()
-    return Answering(Answerer.ANOTHER, name, pid)
+            others[stat.pid] = oneline(stat.name)
+    return listener._replace(perhaps=others).of_one_of(others)
 
 
 def _tree_of(roots: Collection[int], proc: Path) -> Mapping[int, Stat]:

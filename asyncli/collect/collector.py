@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.collect.answering import Answering, process_of_page
+from asyncli.collect.answering import PageOf, process_of_page
 from asyncli.collect.broker_reader import BrokerReader
 from asyncli.collect.forced_collection import Collect
 from asyncli.collect.headroom import Headroom
@@ -94,7 +94,8 @@ class Collector(Sampler):
         )
         self._polls.update(self._metrics.polls)
         #: Whose each page of metrics is, by URL.
-        self._pages_of: tuple[Answering, ...] = ()
+        self._pages_of: tuple[PageOf, ...] = ()
+        self._others: OtherProcesses | None = None
         self._tree: ServerTree | None = None
         self._found_by = ""
         self._kernel_log: KernelLog | None = None
@@ -167,6 +168,8 @@ class Collector(Sampler):
         place = self._metrics.runtime_place
         if place is not None and self._pages_of:
             of_page = self._pages_of[place]
+            if self._others is not None:
+                of_page = of_page.of_one_of(self._others.behind)
             sources[place] = msgspec.structs.replace(
                 sources[place], of_program=of_page.name, of_pid=of_page.pid
             )
@@ -176,7 +179,7 @@ class Collector(Sampler):
         """Find out whose each page of metrics is. ``server``: its root processes."""
         self._pages_of = await asyncio.to_thread(self._processes_of_pages, server)
 
-    def _processes_of_pages(self, server: Sequence[int]) -> tuple[Answering, ...]:
+    def _processes_of_pages(self, server: Sequence[int]) -> tuple[PageOf, ...]:
         pages = zip(self._plan.server_metrics, self._metrics.started_s, strict=True)
         own = self._ours()
         return tuple(process_of_page(url, started_s, server, own) for url, started_s in pages)
@@ -272,6 +275,7 @@ class Collector(Sampler):
         others = OtherProcesses(
             lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count
         )
+        self._others = others
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 

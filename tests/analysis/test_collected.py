@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
@@ -17,12 +18,15 @@ from asyncli.analysis.heap_cost import HeapCosts
 from asyncli.analysis.measured import measure
 from asyncli.analysis.sizing import size
 from asyncli.analysis.totals import fold
+from asyncli.app.results import Results
 from asyncli.findings.collected import live_unknown
 from asyncli.findings.cost import heap_collected
 from asyncli.model import metrics
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
+from asyncli.report.format import cost_rows
+from asyncli.report.summary import summarise
 
 
 def heap_of(run: Run) -> HeapCosts:
@@ -507,6 +511,51 @@ def test_the_page_of_another_program_is_no_heap_of_the_server() -> None:
     # One that holds none of them is told as such.
     [refused] = heap_of(of_another_program(of_go(soak(), share=0.0))).findings
     assert (refused.fields["share"], "program" in refused.fields) == (0.0, False)
+
+
+def behind_a_proxy(*programs: str) -> Run:
+    """A run through a proxy to programs in Go, of which one has 26 kB of each connection resident, and a page."""
+    run = of_another_program(of_go(soak()))
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        sample.values |= {metrics.HOST_OTHER_PROCESSES: 100.0, metrics.SERVER_DESCRIPTORS_OPEN: 20 + 2 * held}
+        for name in programs:
+            sample.values |= {f"{metrics.BESIDE_DESCRIPTORS}{name}": held, f"{metrics.BESIDE_BYTES}{name}": 26_000 * held}
+            sample.values["host.used_bytes"] += 26_000 * held
+    return run
+
+
+def test_the_heap_of_a_program_behind_a_proxy_is_its_own() -> None:
+    run = behind_a_proxy("app")
+    summary = summarise(run)
+    cost = summary.cost
+    assert (cost.heap_of, cost.behind_programs) == ("app", ["app"])
+    assert cost.live.ci95[0] <= LIVE <= cost.live.ci95[1]
+    # What the proxy had before the first connect is no part of it.
+    assert not cost.at_goal.is_whole
+    assert "heap_of_a_part" not in [finding.code for finding in summary.findings]
+    labels = [row.label for row in cost_rows(cost, "nginx", run.sides)]
+    of_heap = ["app, live heap", "app, stacks", "app, at its goal"]
+    assert [label for label in labels if "heap" in label or "goal" in label or "stacks" in label] == of_heap
+    known = analyse(run).costs
+    planned = known.with_heap_at_goal()
+    assert planned.server_user == known.server_user
+    assert planned.behind.bytes_per_connection == cost.at_goal.bytes_per_connection > known.behind.bytes_per_connection
+    more = cost.at_goal.bytes_per_connection - known.behind.bytes_per_connection
+    assert planned.host_total.bytes_per_connection == pytest.approx(known.host_total.bytes_per_connection + more)
+    # Its memory is counted once.
+    sized = Results(Path(), run).sized(10_000)
+    of_part = {part.name: part.bytes_per_connection for part in sized.parts}
+    assert of_part["server_user"] == known.server_user.bytes_per_connection
+    assert of_part["behind"] == cost.at_goal.bytes_per_connection
+
+
+def test_of_two_programs_behind_a_proxy_the_page_does_not_tell_the_cost() -> None:
+    run = behind_a_proxy("app", "cache")
+    heap = heap_of(run)
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    assert [finding.fields["program"] for finding in heap.findings] == ["app"]
+    assert analyse(run).costs.with_heap_at_goal().behind.bytes_per_connection == pytest.approx(52_000, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 
 from asyncli.collect import answering
-from asyncli.collect.answering import Answerer, Answering, process_of_page
+from asyncli.collect.answering import PageOf, process_of_page
 from asyncli.collect.metric_values import started_at
 from asyncli.collect.metrics_page import parse_metrics
 from asyncli.collect.procfs import TICKS_PER_S, all_pids, read_stat
 
 LISTENS = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); input()"
-SERVER = Answering(Answerer.SERVER)
+SERVER = PageOf()
 # Long before any process.
 AT_NO_TIME = 1.0
 
@@ -32,8 +32,8 @@ class Listens(NamedTuple):
         return booted_s + read_stat(self.pid).start_ticks / TICKS_PER_S
 
     @property
-    def page(self) -> Answering:
-        return Answering(Answerer.ANOTHER, read_stat(self.pid).name, self.pid)
+    def page(self) -> PageOf:
+        return PageOf(read_stat(self.pid).name, self.pid)
 
 
 def start() -> tuple[subprocess.Popen[bytes], Listens]:
@@ -46,9 +46,9 @@ def start() -> tuple[subprocess.Popen[bytes], Listens]:
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Listens, Listens]]:
     """A proxy, and a server behind it that started a moment later."""
-    monkeypatch.setattr(answering, "_STARTED_WITHIN_S", 0.15)
+    monkeypatch.setattr(answering, "_STARTED_WITHIN_S", 0.5)
     first, proxy = start()
-    time.sleep(0.6)
+    time.sleep(1.5)
     second, behind = start()
     with first, second:
         yield proxy, behind
@@ -61,8 +61,8 @@ def test_a_page_is_of_who_listens_there(pair: tuple[Listens, Listens]) -> None:
     assert process_of_page(proxy.url, None, [proxy.pid]) == SERVER
     assert process_of_page(behind.url, None, [proxy.pid]) == behind.page
     assert process_of_page(behind.url, behind.started_s, [proxy.pid]) == behind.page
-    assert process_of_page(behind.url, None, []).answerer is Answerer.UNKNOWN
-    assert process_of_page("mqtt://127.0.0.1/", None, [proxy.pid]).answerer is Answerer.UNKNOWN
+    assert process_of_page(behind.url, None, []) == PageOf()
+    assert process_of_page("mqtt://127.0.0.1/", None, [proxy.pid]) == PageOf()
 
 
 def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[Listens, Listens]) -> None:
@@ -77,6 +77,19 @@ def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[
     # Nobody started then: who listens decides.
     assert process_of_page(proxy.url, AT_NO_TIME, [proxy.pid]) == SERVER
     assert process_of_page(behind.url, AT_NO_TIME, [proxy.pid]) == behind.page
+
+
+def test_of_several_that_started_then_it_is_the_one_behind_the_server(pair: tuple[Listens, Listens]) -> None:
+    proxy, behind = pair
+    other, beside = start()
+    with other:
+        apart = set(all_pids()) - {behind.pid, beside.pid}
+        started_s = (behind.started_s + beside.started_s) / 2
+        of_page = process_of_page(proxy.url, started_s, [proxy.pid], apart)
+        other.communicate(b"\n")
+    assert (of_page.name, sorted(of_page.perhaps)) == ("", sorted([behind.pid, beside.pid]))
+    assert of_page.of_one_of([behind.pid, proxy.pid]) == behind.page
+    assert of_page.of_one_of([proxy.pid]) == of_page
 
 
 def test_a_page_says_when_its_process_started() -> None:

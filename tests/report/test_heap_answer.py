@@ -52,6 +52,29 @@ def test_what_is_unknown_of_a_heap_is_said_with_its_remedy() -> None:
     assert "heap" not in answer(summary)
 
 
+def test_the_heap_of_a_program_behind_the_server_is_told_as_its_own() -> None:
+    run = of_go(soak())
+    page = {"url": "http://h/metrics", "of_program": "app", "of_pid": 311}
+    run.environment["server"] = {**run.environment["server"], "metrics": [page]}
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        beside = {f"{metrics.BESIDE_DESCRIPTORS}app": held, f"{metrics.BESIDE_BYTES}app": 26_000 * held}
+        sample.values |= {metrics.HOST_OTHER_PROCESSES: 100.0, metrics.SERVER_DESCRIPTORS_OPEN: 20 + 2 * held, **beside}
+    summary = summarise(run)
+    in_nginx, behind, _ = answer(summary).split(", ", 2)
+    assert in_nginx.endswith(" in nginx")
+    filled = "when its heap has filled"
+    for told, text in ((f"app behind it {filled}", behind), ("heap of app: ", heap_answer(summary)), (f"app behind nginx {filled}", one_line(summary))):
+        assert told in text
+
+
+def test_a_connection_of_many_ends_is_told() -> None:
+    """Others on the host may open sockets in step with ours, which counts as a proxy's."""
+    summary = summarise(a_run(20_000))
+    summary.cost.ends = 5
+    assert " 5 ends" in answer(summary)
+
+
 NO_PLAN = "to plan"
 
 
