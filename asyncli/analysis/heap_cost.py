@@ -69,16 +69,27 @@ class HeapCosts(msgspec.Struct, frozen=True):
     program: str = ""
 
 
-def why_no_heap(run: Run, heap: HeapCosts) -> str:
-    """Why a cost of the server's heap is not known."""
+def why_no_heap(run: Run, heap: HeapCosts, name: str = "") -> str:
+    """Why a cost of the server's heap is not known. ``name``: of :data:`HEAP_COSTS`; "": of any."""
     for finding in heap.findings:
-        if finding.code in (findings.live_unknown.code, findings.heap_of_a_part.code):
+        if finding.code not in _WHY_NO_HEAP:
+            continue
+        # What is known of the goal alone.
+        is_of_goal = finding.code == findings.goal_unknown.code
+        is_of_goal = is_of_goal or finding.fields.get("goal_bytes") is not None
+        if name == "at_goal" or not is_of_goal:
             return finding.evidence
     if heap.live is not None:
         return "what was read of the server's heap does not tell it"
     if run.place.server_runtime.collected:
         return "nothing read the server's heap (--server-metrics or --collect does)"
     return "the server has no heap that asyncli can read; cost.server_user has all its memory"
+
+
+# Findings of why a cost of the heap is unknown.
+_WHY_NO_HEAP = frozenset(
+    {findings.live_unknown.code, findings.heap_of_a_part.code, findings.goal_unknown.code}
+)
 
 
 class HeapReading(NamedTuple):

@@ -225,7 +225,9 @@ def goal_below_resident(_: WholeRun, known: Costs) -> Costs:
     if resident.ci95[0] <= goal.ci95[1]:
         return known
     beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1], known.heap.program)
-    heap = msgspec.structs.replace(known.heap, at_goal=None)
+    heap = msgspec.structs.replace(
+        known.heap, at_goal=None, findings=(*known.heap.findings, beyond)
+    )
     return msgspec.structs.replace(known, heap=heap).noting(beyond)
 
 

@@ -14,7 +14,7 @@ from asyncli.analysis.compare import compare
 from asyncli.analysis.cost import costs, known_costs
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.forecast import forecast
-from asyncli.analysis.heap_cost import HeapCosts
+from asyncli.analysis.heap_cost import HeapCosts, why_no_heap
 from asyncli.analysis.measured import measure
 from asyncli.analysis.sizing import size
 from asyncli.analysis.totals import fold
@@ -131,6 +131,7 @@ def test_the_least_goal_of_a_heap_is_on_no_line() -> None:
     assert few.at_goal is None
     [unknown] = few.findings
     assert unknown.code == "goal_unknown"
+    assert why_no_heap(soak(), few, "at_goal") == unknown.evidence
     assert unknown.fields["at_least_goal"] >= 3
     enough = unknown.fields["connections"]
     beyond_least_goal = (LEAST_GOAL / 2 - FIXED) / LIVE
@@ -455,6 +456,7 @@ def test_memory_beyond_the_page_leaves_no_goal() -> None:
     assert known.heap.at_goal is None
     [beyond] = [finding for finding in known.findings if finding.code == "heap_of_a_part"]
     assert beyond.fields["goal_bytes"] < beyond.fields["resident_bytes"] < 60_000
+    assert why_no_heap(run, known.heap, "at_goal") == beyond.evidence != why_no_heap(run, known.heap, "stacks")
     assert known.with_heap_at_goal().server_user == known.server_user
 
 
