@@ -65,6 +65,9 @@ class HeapCosts(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     #: The runtime's own structures.
     own: HeapCost | None = None
+    #: What was alive after the drain beyond what was before the first connect (bytes); 0 where that
+    #: was little, or is unknown.
+    stayed: float = 0.0
     #: The program behind the server whose heap it is; "": the server's own.
     program: str = ""
 

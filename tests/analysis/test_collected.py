@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
-from synthetic_run import a_run, raised, without
+from synthetic_run import SERVER, a_run, raised, without
 
 from asyncli.analysis.compare import compare
 from asyncli.analysis.cost import costs, known_costs
@@ -255,6 +256,28 @@ def test_what_rises_by_heartbeats_may_be_a_cost_or_a_leak() -> None:
         assert live.bytes_per_connection == pytest.approx(per_connection + 5e3 * seconds_a_connection, rel=0.05)
         assert high > live.bytes_per_connection
         assert (low < per_connection) == keeps
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_came_at_once_in_the_ramp_and_stayed_may_be_no_cost(stays: bool) -> None:
+    """5 MB at half of the ramp that belong to no connection: they are in the line of resident memory too. What the drain frees is a cost."""
+    per_connection = 20_000.0
+    resident = 50e3 + SERVER
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, plateau_s=12.0, hold_s=20.0, residue_s=12.0, noise=0.01)
+    at_s = asked_in_rests(run)
+    ask_for_collections(run, at_s, per_connection, 0.0)
+    middle_s = (run.first_connect_s + run.phase("hold").start_s) / 2
+    for sample in run.samples:
+        until_s = math.inf if stays else run.stop_s
+        if middle_s <= sample.t_s < until_s:
+            sample.values[metrics.SERVER_PSS_BYTES] += 5e6
+            if metrics.RUNTIME_FORCED_BYTES in sample.values:
+                sample.values[metrics.RUNTIME_FORCED_BYTES] += 5e6
+    known = analyse(run).costs
+    low, high = known.server_user.ci95
+    assert resident + 5e6 / 450 <= high
+    assert (low <= resident) == stays
+    assert (known.heap.stayed > 4e6) == stays
 
 
 def test_a_run_that_loses_most_connections_has_the_cost_of_its_ramp() -> None:
