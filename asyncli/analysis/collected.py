@@ -37,8 +37,10 @@ from asyncli.analysis.heap_cost import (
     by_points,
     ends_of_ramp_and_hold,
     most_processes,
+    runtime_kind,
     with_outside,
 )
+from asyncli.analysis.holders import Holders
 from asyncli.analysis.regression import FEWEST_POINTS
 from asyncli.analysis.server_count import is_one_for_each, risen_for_each
 from asyncli.analysis.slope import (
@@ -106,24 +108,33 @@ class _Collections(NamedTuple):
         return bool(self.at_goal or self.at_least_goal or self.at_limit)
 
 
-def heap_costs(run: Run, fitter: Fitter, replaced_s: float | None = None) -> HeapCosts:
+def heap_costs(
+    run: Run,
+    fitter: Fitter,
+    replaced_s: float | None = None,
+    holders: Holders = Holders(),  # noqa: B008 - it cannot be changed
+) -> HeapCosts:
     """The costs by the pages of a run. ``fitter``: over the connections that the server holds.
-    ``replaced_s``: when processes of the server were replaced in the ramp.
+    ``replaced_s``: when processes of the server were replaced in the ramp. ``holders``: who holds
+    them, by the whole run.
     """
-    heap = _with_goal(run, fitter, replaced_s)
+    heap = _with_goal(run, fitter, replaced_s, holders)
+    process = run.place.page_process
+    if process is not None and process.name in holders.behind:
+        heap = msgspec.structs.replace(heap, program=process.name)
     if heap.stacks is None:
         return heap
     own = fitter.fit("own", run.series(metrics.RUNTIME_OWN_BYTES))
     return msgspec.structs.replace(heap, own=by_fit(own))
 
 
-def _with_goal(run: Run, fitter: Fitter, replaced_s: float | None) -> HeapCosts:
+def _with_goal(run: Run, fitter: Fitter, replaced_s: float | None, holders: Holders) -> HeapCosts:
     forced = run.series(metrics.RUNTIME_FORCED_BYTES)
     allocated = run.series(metrics.RUNTIME_ALLOCATED_BYTES)
     heap = run.series(metrics.RUNTIME_HEAP_BYTES) or run.series(metrics.RUNTIME_LIVE_BYTES)
     if not forced and not allocated and not heap:
         return HeapCosts()
-    refused = _of_a_part(run, fitter.held, is_forced=bool(forced))
+    refused = _of_a_part(run, fitter.held, holders, is_forced=bool(forced))
     if refused is not None and forced:
         return HeapCosts(findings=(finding_of_asked(run, forced), refused))
     if refused is not None:
@@ -142,11 +153,10 @@ def _with_goal(run: Run, fitter: Fitter, replaced_s: float | None) -> HeapCosts:
     seen = _collections(run, fitter.held)
     live = _of_alive(run, _line(run, [*_before_connects(run), *seen.live]))
     if live is None:
-        kind = run.place.server_runtime.kind
         unknown = findings.live_unknown(
             len(seen.live),
             seen.rising,
-            kind,
+            runtime_kind(run),
             forced=False,
             remedy_of_failed=remedy_of_failed_collections(run),
             at_limit=seen.at_limit > 0,
@@ -224,7 +234,10 @@ def _with_all_beside(run: Run, at_goal: HeapCost | None) -> HeapCost | None:
     """
     if at_goal is None:
         return None
-    beside = memory_beside_runtime(run)
+    beside = None
+    # Of a program behind the server only the rise of its memory is read.
+    if run.place.page_process is None:
+        beside = memory_beside_runtime(run)
     if beside is None:
         method = f"{at_goal.method}; without the program's own pages, which were not read"
         return msgspec.structs.replace(at_goal, method=method)
@@ -318,24 +331,48 @@ def _outside(page: Sample) -> float:
 
 
 def live_over_time(run: Run) -> Series:
-    """What was alive in the server's heap (bytes) at the pages after its collections."""
+    """What was alive in the server's heap (bytes) at the pages after its collections; nothing where
+    the page is of another program.
+    """
+    if run.place.page_process is not None:
+        return Series()
     readings = _collections(run, run.held).live
     return Series([reading.t_s for reading in readings], [reading.value for reading in readings])
 
 
-def _of_a_part(run: Run, held: Series, *, is_forced: bool) -> Finding | None:
+def _of_a_part(run: Run, held: Series, holders: Holders, *, is_forced: bool) -> Finding | None:
     """A finding if what is known of a heap is, or may be, of a process that does not hold all
     connections: one of two workers opens the half, and an exporter's process none.
     """
     share = _share_of_connections(run, held)
-    if share is not None:
-        if is_one_for_each(share):
-            return None
+    if share is not None and not is_one_for_each(share):
         return findings.heap_of_a_part(share, None, None, None, run.place.server_name)
+    of_another = _of_another_program(run, holders, share)
+    if of_another is not None or share is not None:
+        return of_another
     # Of forced collections see costs_of_asked.
     if is_forced or _holds_in_one_process(run, held):
         return None
     return findings.heap_of_a_part(None, most_processes(run), None, None)
+
+
+def _of_another_program(run: Run, holders: Holders, share: float | None) -> Finding | None:
+    """A finding if the page of metrics is of another program than the server, unless that is all
+    that is behind the server and has one descriptor for each connection: then it is its heap.
+    ``share``: of the connections that the page's process holds; None: unknown.
+    """
+    process = run.place.page_process
+    if process is None:
+        return None
+    if holders.behind == (process.name,) and share is not None:
+        return None
+    if process.name not in holders.behind and run.place.alive_source is not None:
+        # A user says of an exporter's metric that it is what is alive in the server.
+        return None
+    server = run.place.server_name
+    return findings.heap_of_a_part(
+        None, None, None, None, server, program=process.name, pid=process.pid
+    )
 
 
 def _share_of_connections(run: Run, held: Series) -> float | None:

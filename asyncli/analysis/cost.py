@@ -84,7 +84,7 @@ def costs(run: Run) -> Costs:
             known = known.fitted(name, fit)
     known = _with_other_hosts(seen, known)
     replaced_s = replaced_in_ramp_s(run)
-    heap = heap_costs(seen.run, seen.fitters.server, replaced_s)
+    heap = heap_costs(seen.run, seen.fitters.server, replaced_s, holders)
     known = msgspec.structs.replace(known, heap=heap).noting(*heap.findings)
     if heap_of_a_part.code not in [finding.code for finding in heap.findings]:
         known = known.noting(*limit_reached(seen.run))
@@ -262,8 +262,8 @@ def _fills_its_heap(known: Costs, name: str) -> bool:
     cost is told.
     """
     goal = known.heap.at_goal
-    fit = known.fits.get("server_user")
-    if goal is None or fit is None or name not in ("server_user", "host_total"):
+    fit = known.fits.get(known.with_heap)
+    if goal is None or fit is None or name not in (known.with_heap, "host_total"):
         return False
     at_end = fit.line.slope * fit.held_at_end + fit.off_at_end
     return 0 <= at_end <= goal.ci95[1] * fit.held_at_end

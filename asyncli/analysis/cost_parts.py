@@ -44,7 +44,8 @@ class Costs(msgspec.Struct):
     behind: Cost | None = None
     #: Memory of the server's control group, if that has a limit; in no other cost.
     server_group: Cost | None = None
-    #: By the runtime's own numbers, where the server has a page of them; parts of ``server_user``.
+    #: By the runtime's own numbers, where the server, or the program behind it, has a page of them;
+    #: parts of ``server_user``, or of ``behind``.
     heap: HeapCosts = HeapCosts()
 
     # -- what is known
@@ -91,6 +92,11 @@ class Costs(msgspec.Struct):
         """The programs that hold as many connections behind the server."""
         return list(self.holders.behind)
 
+    @property
+    def with_heap(self) -> str:
+        """The part that has the heap of :attr:`heap` in it: the server, or what is behind it."""
+        return "behind" if self.heap.program else "server_user"
+
     def times_in_connection(self, name: str) -> int:
         """How many times a cost is in that of a connection: the kernel's is of one socket end."""
         return self.ends if name == "kernel" else 1
@@ -111,12 +117,12 @@ class Costs(msgspec.Struct):
         its goal, above what the ramp shows of it. Unchanged where that goal is unknown.
         """
         goal = self.heap.at_goal
-        user = self.server_user
-        if goal is None or user is None:
+        resident = self.cost_of(self.with_heap)
+        if goal is None or resident is None:
             return self
-        fixed_bytes = goal.fixed_bytes if goal.is_whole else user.fixed_bytes
+        fixed_bytes = goal.fixed_bytes if goal.is_whole else resident.fixed_bytes
         planned = msgspec.structs.replace(
-            user,
+            resident,
             bytes_per_connection=goal.bytes_per_connection,
             ci95=goal.ci95,
             fixed_bytes=fixed_bytes,
@@ -126,16 +132,16 @@ class Costs(msgspec.Struct):
         if total is not None:
             # The error of the server's slope is in the total's own.
             low, middle, high = (
-                end - user.bytes_per_connection
+                end - resident.bytes_per_connection
                 for end in (goal.ci95[0], goal.bytes_per_connection, goal.ci95[1])
             )
             total = msgspec.structs.replace(
                 total,
                 bytes_per_connection=total.bytes_per_connection + middle,
                 ci95=(total.ci95[0] + low, total.ci95[1] + high),
-                fixed_bytes=total.fixed_bytes + fixed_bytes - user.fixed_bytes,
+                fixed_bytes=total.fixed_bytes + fixed_bytes - resident.fixed_bytes,
             )
-        return msgspec.structs.replace(self, server_user=planned, host_total=total)
+        return msgspec.structs.replace(self, **{self.with_heap: planned}, host_total=total)
 
     def noting(self, *findings: Finding) -> Self:
         """With further findings."""

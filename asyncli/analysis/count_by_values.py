@@ -126,8 +126,11 @@ def _count_by_row(
 
 def _count_by_descriptors(run: Run, client: Client) -> CountByValues | None:
     """The count by the descriptors of the page's process; None if they do not follow the
-    connections: it does not hold them all, or opens many other files.
+    connections: it does not hold them all, or opens many other files; and if the page is of another
+    program than the server.
     """
+    if run.place.page_process is not None:
+        return None
     source = run.place.descriptors_source
     descriptors = run.series(RUNTIME_DESCRIPTORS)
     levels = _levels(run, descriptors)

@@ -29,6 +29,7 @@ from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import COST_NAMES, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
 from asyncli.model import metrics
+from asyncli.model.go_heap import is_of_go
 from asyncli.model.plan import Plan
 from asyncli.model.records import FAR, Check, Finding
 from asyncli.model.run import Run
@@ -208,6 +209,8 @@ def _of_sampled_host(run: Run, before: Run, costs: Costs, room: Space | None) ->
 
 def _of_heap(run: Run, costs: Costs) -> str:
     """Words on the server's heap, if that is collected: of which size the forecast is."""
+    if costs.heap.at_goal is not None and costs.heap.program:
+        return f", when the heap of {costs.heap.program} has filled to its goal"
     if costs.heap.at_goal is not None:
         return ", when the server's heap has filled to its goal"
     if not run.place.server_runtime.collected or not run.sides.server:
@@ -298,14 +301,17 @@ def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:
     nearly full of what is alive is collected all the time, so this is the most, and no server works
     well there.
     """
-    if run.place.server_runtime.kind == "go":
+    if run.place.page_process is not None and not costs.heap.program:
+        return None
+    if is_of_go(run):
         return go_limit(run, costs)
     limit = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
     live = costs.heap.in_heap
     if limit is None or live is None or live.bytes_per_connection <= 0:
         return None
+    whose = costs.heap.program or "the server's runtime"
     how = (
-        f"the heap of the server's runtime may take {format_bytes(limit)}, by "
+        f"the heap of {whose} may take {format_bytes(limit)}, by "
         f"{live.bytes_per_connection:,.0f} B a connection that are alive in it"
     )
     room = Space(max(0.0, limit - live.fixed_bytes), how)

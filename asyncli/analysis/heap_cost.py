@@ -65,18 +65,34 @@ class HeapCosts(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     #: The runtime's own structures.
     own: HeapCost | None = None
+    #: What was alive after the drain beyond what was before the first connect (bytes); 0 where that
+    #: was little, or is unknown.
+    stayed: float = 0.0
+    #: The program behind the server whose heap it is; "": the server's own.
+    program: str = ""
 
 
-def why_no_heap(run: Run, heap: HeapCosts) -> str:
-    """Why a cost of the server's heap is not known."""
+def why_no_heap(run: Run, heap: HeapCosts, name: str = "") -> str:
+    """Why a cost of the server's heap is not known. ``name``: of :data:`HEAP_COSTS`; "": of any."""
     for finding in heap.findings:
-        if finding.code in (findings.live_unknown.code, findings.heap_of_a_part.code):
+        if finding.code not in _WHY_NO_HEAP:
+            continue
+        # What is known of the goal alone.
+        is_of_goal = finding.code == findings.goal_unknown.code
+        is_of_goal = is_of_goal or finding.fields.get("goal_bytes") is not None
+        if name == "at_goal" or not is_of_goal:
             return finding.evidence
     if heap.live is not None:
         return "what was read of the server's heap does not tell it"
     if run.place.server_runtime.collected:
         return "nothing read the server's heap (--server-metrics or --collect does)"
     return "the server has no heap that asyncli can read; cost.server_user has all its memory"
+
+
+# Findings of why a cost of the heap is unknown.
+_WHY_NO_HEAP = frozenset(
+    {findings.live_unknown.code, findings.heap_of_a_part.code, findings.goal_unknown.code}
+)
 
 
 class HeapReading(NamedTuple):
@@ -97,6 +113,15 @@ def ends_of_ramp_and_hold(run: Run) -> tuple[float, float]:
     if hold.end_s is None:
         return hold.start_s, math.inf
     return hold.start_s, hold.end_s
+
+
+def runtime_kind(run: Run) -> str:
+    """The runtime of the heap whose costs are known: of the server, as found at its processes; ""
+    where it is unknown, and of a program behind it, whose page is read.
+    """
+    if run.place.page_process is not None:
+        return ""
+    return run.place.server_runtime.kind
 
 
 def most_processes(run: Run) -> int:
@@ -143,7 +168,7 @@ def with_outside(run: Run, live: HeapCost, in_heap: HeapCost | None) -> HeapCost
         outside = live.bytes_per_connection - in_heap.bytes_per_connection
         method = f"{live.method}, with what objects of the heap hold outside it"
         return msgspec.structs.replace(live, outside=outside, method=method)
-    is_of_these = run.place.server_runtime.kind in _HOLD_OUTSIDE
+    is_of_these = runtime_kind(run) in _HOLD_OUTSIDE
     if is_read or not is_of_these or run.place.alive_source is not None:
         return live
     method = f"{live.method}, without what objects of the heap hold outside it: that was not read"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -202,7 +202,7 @@ def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
     live = known.heap.live
     if live is None or live.perhaps_by_clock == 0:
         return known
-    for name in _WITH_THE_HEAP:
+    for name in (known.with_heap, "host_total"):
         cost = known.cost_of(name)
         if cost is None or cost.of_levels:
             continue
@@ -213,19 +213,61 @@ def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
     return known
 
 
+def heap_that_stayed(seen: WholeRun, known: Costs) -> Costs:
+    """Widen the costs with the server's memory in them down where more stayed alive in its heap
+    after the drain than their intervals can hold: what came at once in the ramp, and belongs to no
+    connection, is in their lines. They reach down by as much as it adds to them if it came at the
+    worst moment. The values stay. What the interval of what is alive does not hold by itself has
+    widened them before (:func:`heap_by_the_clock`).
+    """
+    live = known.heap.live
+    if live is None or live.not_freed > 0:
+        return known
+    for name in (known.with_heap, "host_total"):
+        cost = known.cost_of(name)
+        if cost is None or cost.of_levels:
+            continue
+        low, high = cost.ci95
+        value = cost.bytes_per_connection
+        if known.heap.stayed <= (value - low) * seen.most_held:
+            continue
+        by_what_stayed = known.heap.stayed * _most_of_a_step(known.fits[name].n)
+        low = min(low, max(0.0, value - max(0.0, live.by_clock) - by_what_stayed))
+        method = f"{cost.method}; the interval reaches down by what stayed in the heap"
+        known = known.revised(name, ci95=(low, high), method=method)
+    return known
+
+
+def _most_of_a_step(connections: Sequence[float]) -> float:
+    """The most that a rise by 1 at one instant adds to the slope of a line through readings with
+    so many ``connections``; 0 where they are all the same.
+    """
+    mean = statistics.fmean(connections)
+    spread = math.fsum((n - mean) ** 2 for n in connections)
+    if not spread:
+        return 0.0
+    steepest = 0.0
+    for first in set(connections):
+        after = math.fsum(n - mean for n in connections if n >= first)
+        steepest = max(steepest, after / spread)
+    return steepest
+
+
 def goal_below_resident(_: WholeRun, known: Costs) -> Costs:
     """Exclude a heap's cost at its goal if the process takes more already: then it has memory that
     its page of metrics does not count.
     """
     goal = known.heap.at_goal
-    resident = known.server_user
+    resident = known.cost_of(known.with_heap)
     # A difference of two levels has one-time costs in it.
     if goal is None or resident is None or resident.of_levels:
         return known
     if resident.ci95[0] <= goal.ci95[1]:
         return known
-    beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1])
-    heap = msgspec.structs.replace(known.heap, at_goal=None)
+    beyond = heap_of_a_part(None, None, resident.ci95[0], goal.ci95[1], known.heap.program)
+    heap = msgspec.structs.replace(
+        known.heap, at_goal=None, findings=(*known.heap.findings, beyond)
+    )
     return msgspec.structs.replace(known, heap=heap).noting(beyond)
 
 
@@ -238,7 +280,8 @@ def collected_heap(seen: WholeRun, known: Costs) -> Costs:
         return known
     method = f"{known.server_user.method}; resident memory of a collected heap while it was filling"
     known = known.revised("server_user", method=method)
-    if any(name.startswith(_OF_RUNTIME) for name in run.metrics):
+    is_of_server = run.place.page_process is None or bool(run.series(metrics.RUNTIME_FORCED_BYTES))
+    if is_of_server and any(name.startswith(_OF_RUNTIME) for name in run.metrics):
         return known
     server = run.place.server_label or "the server"
     runtime = run.place.server_runtime
@@ -470,6 +513,7 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     growth,
     growth_by_the_clock,
     heap_by_the_clock,
+    heap_that_stayed,
     memory_used_again,
     memory_in_no_part,
     holders,

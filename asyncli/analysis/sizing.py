@@ -169,7 +169,9 @@ def _up_to_goal_of_go(costs: Costs, gogc: int | None, limit_bytes: float) -> Cos
     limit, of ``limit_bytes`` for each connection, leaves no garbage beyond it.
     """
     user = costs.server_user
-    if gogc is None or gogc <= 0 or costs.heap.at_goal is not None or user is None:
+    if gogc is None or gogc <= 0 or user is None:
+        return costs
+    if costs.heap.at_goal is not None and not costs.heap.program:
         return costs
     low, high = user.ci95
     most_garbage = max(0.0, min(high * gogc / 100, limit_bytes - high))

@@ -141,8 +141,7 @@ class _Server(NamedTuple):
 async def _read_server(plan: Plan, sampler: Sampler) -> _Server:
     if not isinstance(sampler, Collector):
         far, configured, status_url = sampler.read_far()
-        counted_by = _counted_by(sampler.server)
-        configured = msgspec.structs.replace(configured, counted_by=counted_by)
+        configured = _with_pages(configured, sampler.server)
         return _Server(msgspec.structs.replace(plan, status_url=status_url), configured, far)
     configured = Configured()
     if sampler.local:
@@ -152,9 +151,23 @@ async def _read_server(plan: Plan, sampler: Sampler) -> _Server:
         frontends=sampler.frontends,
         backends=sampler.backends,
         all_frontends=sampler.all_frontends,
-        counted_by=_counted_by(sampler.server),
     )
-    return _Server(plan, configured)
+    return _Server(plan, _with_pages(configured, sampler.server))
+
+
+def _with_pages(configured: Configured, server: ServerFacts) -> Configured:
+    """With what is known of the server's pages of metrics."""
+    return msgspec.structs.replace(
+        configured, counted_by=_counted_by(server), page_of=_page_of(server)
+    )
+
+
+def _page_of(server: ServerFacts) -> str:
+    """``wsup (pid 311)``, if a page of metrics is of another program than the server; else ""."""
+    for source in server.metrics:
+        if source.of_program:
+            return f"{source.of_program} (pid {source.of_pid})"
+    return ""
 
 
 def _counted_by(server: ServerFacts) -> str:

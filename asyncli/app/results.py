@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
 from asyncli.analysis.sizing import Sizing, size
-from asyncli.model.go_heap import gogc_of, memory_limit_of
+from asyncli.model.go_heap import gogc_of_server, memory_limit_of_server
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.summary import Summary, summarise
@@ -59,8 +59,8 @@ class Results:
             connections=connections,
             measured=round(most_held),
             host_bytes=host_bytes,
-            gogc=gogc_of(self.records),
-            memory_limit=memory_limit_of(self.records),
+            gogc=gogc_of_server(self.records),
+            memory_limit=memory_limit_of_server(self.records),
         )
 
     @property

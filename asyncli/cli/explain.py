@@ -138,10 +138,13 @@ def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
         texts.append("\n".join(of_code))
     if texts:
         return texts
+    of_number = _of_number(term, by_form)
+    if of_number:
+        return of_number
     for text in by_form.values():
         if f"`{term}`" in text:
             return [text]
-    return _of_number(term, by_form) or _of_key(term)
+    return _of_key(term)
 
 
 def _of_key(term: str) -> list[str]:
@@ -158,8 +161,8 @@ def _of_key(term: str) -> list[str]:
 
 
 def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
-    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first
-    word.
+    """What a number of a run's JSON is, as in ``drift.server_user``, and the paragraphs that name
+    it; without any the term of its first word.
     """
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import about
@@ -171,6 +174,12 @@ def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
     except ValueError:
         return []
     texts = [f"{term}: {meaning}"]
+    for text in by_form.values():
+        for paragraph in text.split("\n\n"):
+            if f"`{term}`" in paragraph and paragraph not in texts:
+                texts.append(paragraph)
+    if len(texts) > 1:
+        return texts
     of_first_word = by_form.get(term.partition(".")[0])
     if of_first_word:
         texts.append(of_first_word)

@@ -567,10 +567,15 @@ def cluster_of(values: dict[str, Any]) -> Cluster | None:
 
 
 def plan_from(
-    values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None
+    values: dict[str, Any],
+    urls: tuple[str, ...] = (),
+    defaults: Layer | None = None,
+    *,
+    collects_by_command: bool = False,
 ) -> Plan:
     """The plan of the flags. Flags override the environment, which overrides the plan file, which
-    overrides ``defaults``.
+    overrides ``defaults``. ``collects_by_command``: see
+    :func:`~asyncli.report.live_thresholds.require_limits`.
 
     Raises :class:`PlanError`.
     """
@@ -590,7 +595,7 @@ def plan_from(
     if plan.fail_if or plan.abort or plan.baseline_runs:
         from asyncli.report.live_thresholds import require_limits
 
-        require_limits(plan, limits_in(layers))
+        require_limits(plan, limits_in(layers), collects_by_command=collects_by_command)
         _require_computed(plan, limits_in(layers))
     return plan
 

@@ -152,6 +152,11 @@ def require_folder(flag: str, folder: str) -> None:
     """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written
     to.
     """
+    if folder == "-":
+        raise PlanError(
+            f"{flag}: several files are written, and not to standard output; name a folder, "
+            "or ./- for one of that name"
+        )
     if flag == "--plots":
         _require_drawing(flag)
     path = Path(folder)

@@ -68,7 +68,7 @@ def command(
     preface = environment_lines()
     command_of_collect = take_collect_command(values)
     if resume is None:
-        plan = options.plan_from(values, urls)
+        plan = options.plan_from(values, urls, collects_by_command=command_of_collect != "")
         preface += _default_lines(plan, values)
         preface += options.replaced_lists(values)
     else:

@@ -108,6 +108,8 @@ class BrokerReader:
         self.rows: dict[str, float] = {}
         #: Topics come when the broker publishes them.
         self.missing: dict[str, str] | None = None
+        #: No broker publishes it as a page has it.
+        self.started_s: float | None = None
 
     @property
     def source(self) -> MetricsSource:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from asyncli.collect.answering import PageOf, process_of_page
 from asyncli.collect.broker_reader import BrokerReader
 from asyncli.collect.forced_collection import Collect
 from asyncli.collect.headroom import Headroom
@@ -92,6 +93,9 @@ class Collector(Sampler):
             _metrics_readers(plan), has_status_page=plan.status_url is not None
         )
         self._polls.update(self._metrics.polls)
+        #: Whose each page of metrics is, by URL.
+        self._pages_of: tuple[PageOf, ...] = ()
+        self._others: OtherProcesses | None = None
         self._tree: ServerTree | None = None
         self._found_by = ""
         self._kernel_log: KernelLog | None = None
@@ -110,6 +114,7 @@ class Collector(Sampler):
         await self._metrics.open()
         found = await asyncio.to_thread(self._find)
         self.server = await asyncio.to_thread(describe, found, self._header)
+        await self._find_processes_of_pages(found.pids)
         self.end()
         if found.pids:
             self._report(self.server.not_asked)
@@ -154,11 +159,30 @@ class Collector(Sampler):
         if facts.not_asked != self.server.not_asked:
             self._report(facts.not_asked)
         self.server = facts
+        await self._find_processes_of_pages(living)
         self.end()
 
     def end(self) -> None:
         """Take into :attr:`server` what the pages of metrics have shown so far."""
-        self.server = msgspec.structs.replace(self.server, metrics=self._metrics.sources)
+        sources = list(self._metrics.sources)
+        place = self._metrics.runtime_place
+        if place is not None and self._pages_of:
+            of_page = self._pages_of[place]
+            if self._others is not None:
+                of_page = of_page.of_one_of(self._others.behind)
+            sources[place] = msgspec.structs.replace(
+                sources[place], of_program=of_page.name, of_pid=of_page.pid
+            )
+        self.server = msgspec.structs.replace(self.server, metrics=tuple(sources))
+
+    async def _find_processes_of_pages(self, server: Sequence[int]) -> None:
+        """Find out whose each page of metrics is. ``server``: its root processes."""
+        self._pages_of = await asyncio.to_thread(self._processes_of_pages, server)
+
+    def _processes_of_pages(self, server: Sequence[int]) -> tuple[PageOf, ...]:
+        pages = zip(self._plan.server_metrics, self._metrics.started_s, strict=True)
+        own = self._ours()
+        return tuple(process_of_page(url, started_s, server, own) for url, started_s in pages)
 
     async def close(self) -> None:
         await super().close()
@@ -251,6 +275,7 @@ class Collector(Sampler):
         others = OtherProcesses(
             lambda: server.pids, self._ours, listens, elsewhere=elsewhere, connections=count
         )
+        self._others = others
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 

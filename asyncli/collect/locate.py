@@ -70,6 +70,8 @@ class MetricsSource(msgspec.Struct, frozen=True):
     what is alive (--metrics-map live=..., heap=...); ``unusable``: metrics that a user has named,
     with values that cannot be theirs; ``cpu_ms``: what a reading cost at most, the server and
     asyncli together: the shortest that one took. None: it is not asked, but publishes.
+    ``of_program``, ``of_pid``: whose page it is, if that is a program of the server's host that is
+    not the server, of the page that says what is known of a runtime; else "" and 0.
     """
 
     url: str
@@ -80,6 +82,8 @@ class MetricsSource(msgspec.Struct, frozen=True):
     unusable: tuple[str, ...] = ()
     interval_s: float = 1.0
     cpu_ms: float | None = None
+    of_program: str = ""
+    of_pid: int = 0
 
     def __post_init__(self) -> None:
         tidy(self)

@@ -32,6 +32,8 @@ from asyncli.model.metrics import (
 )
 from asyncli.model.metrics_map import MAPPED, MappedMetric
 
+# When a process started (Unix time), by the client libraries of Go, Node, Java and Python.
+_STARTED_S = "process_start_time_seconds"
 # What a user may name for what is alive: it is all of it.
 _ALIVE = (RUNTIME_LIVE_BYTES, RUNTIME_HEAP_BYTES)
 # Until the first collection a runtime writes 0, which is no measure of it.
@@ -47,7 +49,7 @@ class PageValues:
         """``mapped``: metrics that the user has named, before all others."""
         self._table = PRODUCTS if mapped is None else (mapped, *PRODUCTS)
         #: The names to read of a page.
-        self.wanted = WantedNames(_names_of(self._table))
+        self.wanted = WantedNames({*_names_of(self._table), _STARTED_S})
         self._recognised: set[str] = set()
         self._ruled_out: set[str] = set()
         self._reading_of: dict[str, Reading] = {}
@@ -239,6 +241,19 @@ class PageValues:
                 self._last_counts.clear()
                 return True
         return False
+
+
+def started_at(page: MetricsPage) -> float | None:
+    """When the process of a page started (Unix time); None where the page does not say it of one
+    process.
+    """
+    family = page.families.get(_STARTED_S)
+    if family is None or len(family.rows) != 1:
+        return None
+    started_s = family.rows[0].value
+    if not math.isfinite(started_s) or started_s <= 0:
+        return None
+    return started_s
 
 
 def _counting_readings(product: Product) -> list[Reading]:

@@ -16,7 +16,7 @@ from asyncli.collect.count_search import CountSearch
 from asyncli.collect.http import HttpAnswer, KeptConnection, ask_page
 from asyncli.collect.locate import MetricsSource
 from asyncli.collect.metric_rules import COUNTS, Product
-from asyncli.collect.metric_values import PageValues
+from asyncli.collect.metric_values import PageValues, started_at
 from asyncli.collect.metrics_page import (
     MetricsPage,
     NotMetricsPage,
@@ -117,6 +117,9 @@ class MetricsReader:
         self._quotation = Quotation(own_headers.values())
         self._connection = KeptConnection({**_HEADERS, **own_headers}, tls, socket=place.socket)
         self._pages = PageValues(mapped)
+        #: When the process of the last page started, by the page (Unix time); None: it does not
+        #: say.
+        self.started_s: float | None = None
         #: None: not needed.
         self._search = CountSearch() if searches else None
         self._wanted = self._pages.wanted
@@ -173,6 +176,7 @@ class MetricsReader:
         if self.missing is None:
             self.missing = _missing(self._named, page, answer.body)
         self._pages.recognise(page)
+        self.started_s = started_at(page)
         if self._pages.refused:
             raise self._error(self._pages.refused, _NAME_SERVERS_PAGE)
         values = self._pages.runtime(page) | self._counts(page, now_s)
@@ -260,10 +264,13 @@ class PageReader(Protocol):
     """Reads one URL: a page of metrics, or a broker. ``rows``: of the last page, those that may
     count connections. ``missing``: the metrics of --metrics-map that the first page lacks, each
     with the name on it that is most like it, "" without one; None: they may come later.
+    ``started_s``: when the process of the last page started, by the page (Unix time); None: it does
+    not say.
     """
 
     rows: dict[str, float]
     missing: dict[str, str] | None
+    started_s: float | None
 
     @property
     def source(self) -> MetricsSource: ...
@@ -305,6 +312,16 @@ class MetricsPages:
     def sources(self) -> tuple[MetricsSource, ...]:
         """What is read, by URL, for the run's environment. At most one of them counts."""
         return tuple(self._source_of(place) for place in range(len(self._readers)))
+
+    @property
+    def runtime_place(self) -> int | None:
+        """The place of the URL whose page says what is known of a runtime; None: none has yet."""
+        return self._runtime_of
+
+    @property
+    def started_s(self) -> tuple[float | None, ...]:
+        """When the processes of the pages started, by URL (Unix time); None: it does not say."""
+        return tuple(reader.started_s for reader in self._readers)
 
     def _source_of(self, place: int) -> MetricsSource:
         source = self._readers[place].source

@@ -127,6 +127,15 @@ class OtherProcesses:
         self._every_port = {*ports, *elsewhere}
         self._known = self._first(self._count_descriptors())
 
+    @property
+    def behind(self) -> set[int]:
+        """The processes that hold the other ends of sockets of the server's, as last read."""
+        behind = set()
+        for pid, process in list(self._known.items()):
+            if process.relation is _Relation.BACKEND:
+                behind.add(pid)
+        return behind
+
     def read(self) -> ProbeReading:
         """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by
         a tenth of the connections or more, and by five at least: only such a program can hold a

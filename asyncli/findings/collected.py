@@ -229,17 +229,23 @@ def heap_of_a_part(
     resident_bytes: float | None,
     goal_bytes: float | None,
     server: str = "",
+    program: str = "",
+    pid: int = 0,
 ) -> Words:
     """What is alive is known of one process. It is divided by the connections only if that process
-    holds them all: its descriptors rise by one for each.
+    holds them all: its descriptors rise by one for each. A program behind a proxy holds as many as
+    the proxy, and its heap is not the proxy's.
 
     ``share``: the descriptors, or connections by its own count, that the process of the page of
     metrics opened for each connection held; null: the page does not say. ``processes``: those of
     the server then. ``resident_bytes``: the least that a connection took of the server's processes,
     where that is more than ``goal_bytes``, the most by the page when the heap has filled: then the
     server has memory that the page does not count, of C libraries or of mapped files, and the cost
-    at its goal is unknown. ``server``: its program's name; "" where it is unknown.
+    at its goal is unknown. ``server``: its program's name; "" where it is unknown. ``program``,
+    ``pid``: whose page it is, where that is another one; "" and 0 where it is not.
     """
+    if program:
+        return _of_another_program(server or "the server", program, pid)
     if resident_bytes is not None and goal_bytes is not None:
         return Words(
             f"a connection took at least {format_bytes(resident_bytes)} of the server, and by its "
@@ -273,6 +279,16 @@ def heap_of_a_part(
         f"one that does not tell its descriptors: others may hold connections too, {not_divided}",
         "start the server with one process, or name a page that tells its descriptors "
         "(--server-metrics)",
+    )
+
+
+def _of_another_program(server: str, program: str, pid: int) -> Words:
+    return Words(
+        f"the page of metrics is of {program} (pid {pid}), and {server} holds the connections that "
+        f"this run opened: the heap, the stacks and the goal of {program} are no part of the "
+        f"memory of {server}, and are left out",
+        f"name the page of {server} itself (--server-metrics); for what a connection costs in "
+        f"{program}, aim the URL at a port of {program} (ss -ltnp shows them: pid={pid})",
     )
 
 

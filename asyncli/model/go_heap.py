@@ -27,24 +27,54 @@ MOST_UNSEEN = 5e6
 MOST_UNSEEN_OF_LIVE = 0.1
 
 
+def is_of_go(run: Run) -> bool:
+    """Whether the heap of which the pages are is one of Go: of the server, or of the program behind
+    it, by the page alone.
+    """
+    if run.place.page_process is None:
+        return run.place.server_runtime.kind == "go"
+    return bool(run.series(metrics.RUNTIME_GOGC_PERCENT))
+
+
 def gogc_of(run: Run) -> int | None:
-    """GOGC of a server in Go (percent; -1: off), as its page has it, which the program may have
-    set; None where it is unknown.
+    """GOGC of a program in Go whose page is read (percent; -1: off), as the page has it, which the
+    program may have set; None where it is unknown.
     """
     by_page = run.series(metrics.RUNTIME_GOGC_PERCENT).last()
     if by_page is not None:
         return round(by_page)
+    if run.place.page_process is not None:
+        return None
     return run.place.server_runtime.gogc
 
 
 def memory_limit_of(run: Run) -> float | None:
-    """The memory limit (bytes) of a server in Go, by its page, or that it was started with; None
+    """The memory limit (bytes) of a program in Go, by its page, or that it was started with; None
     without one, and of another runtime.
     """
+    if not is_of_go(run):
+        return None
+    by_page = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
+    if by_page or run.place.page_process is not None:
+        return by_page
+    return run.place.server_runtime.heap_limit_bytes
+
+
+def gogc_of_server(run: Run) -> int | None:
+    """GOGC of the server (percent; -1: off), whosever the page is; None of another runtime."""
+    if run.place.page_process is None:
+        return gogc_of(run)
+    return run.place.server_runtime.gogc
+
+
+def memory_limit_of_server(run: Run) -> float | None:
+    """The memory limit (bytes) of the server if that is in Go, whosever the page is."""
     runtime = run.place.server_runtime
+    if run.place.page_process is None:
+        return memory_limit_of(run)
     if runtime.kind != "go":
         return None
-    return run.series(metrics.RUNTIME_LIMIT_BYTES).last() or runtime.heap_limit_bytes
+    return runtime.heap_limit_bytes
 
 
 def least_goal(gogc: int | None) -> float:

@@ -24,6 +24,15 @@ class CountSource(msgspec.Struct, frozen=True):
     metric: str
 
 
+class PageProcess(msgspec.Struct, frozen=True):
+    """The program on the server's host whose page of metrics is read, by its name, and its
+    process.
+    """
+
+    name: str
+    pid: int
+
+
 class Place(msgspec.Struct, frozen=True):
     """Facts about a host or a run's environment; None: unknown. Its input is untrusted: the run
     file may be another user's.
@@ -56,6 +65,9 @@ class Place(msgspec.Struct, frozen=True):
     unusable_metrics: tuple[str, ...] = ()
     #: The URLs of the server's pages of metrics, in the order of --server-metrics.
     metrics_urls: tuple[str, ...] = ()
+    #: Whose the page is that says what is known of a runtime, if it is another program's than the
+    #: server; None: the server's, or unknown.
+    page_process: PageProcess | None = None
     #: The agent's host; None without an agent.
     agent: Place | None = None
     #: The agent is in asyncli's own network namespace.
@@ -124,6 +136,7 @@ def place_of(environment: Environment) -> Place:
         alive_source=_count_source(server.get("metrics"), "alive_by"),
         unusable_metrics=_unusable_metrics(server.get("metrics")),
         metrics_urls=_metrics_urls(server.get("metrics")),
+        page_process=_page_process(server.get("metrics")),
         agent=_host_of(environment.get("agent")),
         agent_same_network=agent.get("same_network") is not False,
         server_here=cluster.get("server_here") is True,
@@ -146,6 +159,17 @@ def _count_source(pages: object, key: str) -> CountSource | None:
     for page in pages:
         if isinstance(page, dict) and page.get(key):
             return CountSource(str(page.get("url")), str(page[key]))
+    return None
+
+
+def _page_process(pages: object) -> PageProcess | None:
+    """Whose the page is that says what is known of a runtime, if it is not the server's."""
+    if not isinstance(pages, list):
+        return None
+    for page in pages:
+        if isinstance(page, dict) and page.get("of_program"):
+            pid = _number(page.get("of_pid")) or 0.0
+            return PageProcess(str(page["of_program"]), round(pid))
     return None
 
 

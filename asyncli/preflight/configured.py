@@ -63,6 +63,9 @@ class Configured(msgspec.Struct, frozen=True):
     all_frontends: Frontend | None = None
     #: The metric of the server's own page that counts connections; "": none does.
     counted_by: str = ""
+    #: The program, with its pid, whose page of metrics is read, if that is not the server; "": it
+    #: is the server's, or unknown.
+    page_of: str = ""
     limits: dict[str, float] = {}
 
 

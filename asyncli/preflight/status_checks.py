@@ -31,7 +31,25 @@ _HOW_TO_ADD = {
 
 
 def status_checks(plan: Plan, configured: Configured) -> list[Check]:
-    """The checks of a page that was read, or how to have one."""
+    """The checks of the pages that were read, or how to have one."""
+    checks = _status_checks(plan, configured)
+    if configured.page_of:
+        checks.append(_page_of_another(configured.page_of))
+    return checks
+
+
+def _page_of_another(program: str) -> Check:
+    """Whether that program is behind the server shows when connections are held."""
+    return Check(
+        "metrics_page",
+        f"page of metrics (--server-metrics), of {program}",
+        "unknown",
+        detail=f"{program} does not listen at the URL: its heap is no part of the server's memory",
+        remedy="name the page of the server itself (--server-metrics), if it has one",
+    )
+
+
+def _status_checks(plan: Plan, configured: Configured) -> list[Check]:
     if configured.frontends:
         checks = [_sessions(plan, configured.frontends), *_behind(plan, configured.backends)]
         if configured.all_frontends is not None:

@@ -108,6 +108,11 @@ def _cost_in_one_line(summary: Summary) -> str:
     streams = with_streams(summary.cost.streams)
     if summary.cost.at_goal:
         where = f"in {server_name(summary)} when its heap has filled"
+        if summary.cost.heap_of:
+            where = (
+                f"in {oneline(summary.cost.heap_of)} behind {server_name(summary)} when its heap "
+                "has filled"
+            )
         return f"one more connection{streams} costs {with_error(summary.cost.at_goal)} {where}"
     # Two levels of the whole host include other programs.
     if total is not None and not is_hidden(total):
@@ -129,7 +134,9 @@ def is_heap_filling(summary: Summary) -> bool:
     """Whether the server's memory was that of a collected heap on its way to its goal, which is
     unknown: then no cost with it in it is a size to plan with.
     """
-    return heap_is_collected(summary) and not summary.cost.at_goal
+    if summary.cost.at_goal and not summary.cost.heap_of:
+        return False
+    return heap_is_collected(summary)
 
 
 def heap_is_collected(summary: Summary) -> bool:
@@ -154,6 +161,15 @@ def server_label(summary: Summary) -> str:
 
 def server_name(summary: Summary) -> str:
     return server_label(summary).partition("/")[0] or "the server"
+
+
+def heap_owner(summary: Summary) -> str:
+    """Whose heap the costs of a heap are of: the server, or the program behind it."""
+    server = server_name(summary)
+    program = summary.cost.heap_of or server
+    if summary.cost.heap_of == server:
+        return oneline(f"{program} behind it")
+    return oneline(program)
 
 
 def memory_name(summary: Summary) -> str:

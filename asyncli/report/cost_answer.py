@@ -17,12 +17,13 @@ from asyncli.analysis.slope import Cost
 from asyncli.model.go_heap import USUAL_GOGC
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
-from asyncli.model.units import format_each
+from asyncli.model.units import format_count, format_each
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
     as_doubt,
     drift_of_server,
     goal_unknown,
+    heap_owner,
     heap_unknown,
     is_heap_filling,
     is_hidden,
@@ -91,14 +92,15 @@ def heap_answer(summary: Summary) -> str:
     no_goal = goal_unknown(summary)
     if no_goal is not None:
         return f"{alive} {as_doubt(no_goal, with_remedy(summary, no_goal))}"
-    if not cost.at_goal or cost.server_user is None:
+    resident = cost.cost_of(cost.with_heap)
+    if not cost.at_goal or resident is None:
         return alive
     # With its goal the answer has begun.
-    return f"{alive} Resident while the heap was filling: {with_error(cost.server_user)}."
+    return f"{alive} Resident while the heap was filling: {with_error(resident)}."
 
 
 def _alive(summary: Summary, live: HeapCost) -> str:
-    place = f"in the heap of {server_name(summary)}"
+    place = f"in the heap of {heap_owner(summary)}"
     if live.outside is not None:
         place += f" and in its {_held_outside(summary)}"
     return f"Alive {place}: {with_error(live)}"
@@ -118,7 +120,7 @@ def _of_outside(summary: Summary, live: HeapCost) -> str:
 def _held_outside(summary: Summary) -> str:
     """What objects of the server's heap hold outside it."""
     runtime = summary.server.runtime
-    kind = "" if runtime is msgspec.UNSET else runtime.kind
+    kind = "" if runtime is msgspec.UNSET or summary.cost.heap_of else runtime.kind
     return _HELD_OUTSIDE.get(kind, "memory outside it")
 
 
@@ -293,7 +295,9 @@ def _parts_add_up(summary: Summary) -> bool:
 
 def _opening(summary: Summary) -> str:
     cost = summary.cost
-    leading = cost.at_goal or cost.server_user or cost.kernel or cost.host_total
+    leading = cost.server_user or cost.kernel or cost.host_total
+    if cost.at_goal and not cost.heap_of:
+        leading = cost.at_goal
     if leading is not None and leading.of_levels:
         return f"A connection{with_streams(cost.streams)}, first use included, costs"
     return f"One more connection{with_streams(cost.streams)} costs"
@@ -307,12 +311,15 @@ def _parts(summary: Summary) -> list[_Part]:
     programs = " and ".join(cost.behind_programs or [])
     in_server = (cost.server_user, f"in {server_name(summary)}{_growth_included(summary)}")
     note_of_server = _of_filling_heap(summary)
-    if cost.at_goal:
+    behind = (cost.behind or None, f"in {programs} behind it")
+    if cost.at_goal and cost.heap_of:
+        behind = (cost.at_goal, f"in {programs} behind it when its heap has filled")
+    elif cost.at_goal:
         # It comes to rest there.
         in_server = (cost.at_goal, f"in {server_name(summary)} when its heap has filled")
     places = (
         (*in_server, note_of_server),
-        (cost.behind or None, f"in {programs} behind it", ""),
+        (*behind, ""),
         (cost.kernel, f"in the kernel {_ends_of(summary)}", ""),
         (cost.generator_user, "in asyncli", ""),
         (residual, _left_over(residual), ""),
@@ -366,8 +373,9 @@ def _growth_included(summary: Summary) -> str:
 
 
 def _ends_of(summary: Summary) -> str:
-    if summary.cost.ends > 1:
-        return f"for each of its {_ENDS[summary.cost.ends]} ends"
+    ends = summary.cost.ends
+    if ends > 1:
+        return f"for each of its {_ENDS.get(ends, format_count(ends))} ends"
     if sides(summary.environment).far is None:
         return "for this end of it"
     return "for its end of it"

@@ -163,10 +163,13 @@ def cost_rows(
     labels = {"server_user": f"{server}, user memory"}
     if heap_fills:
         labels["server_user"] = f"{server}, heap filling"
-    for name in known_of_heap(costs):
-        labels[name] = f"{server}, {_OF_HEAP[name]}"
+    if costs.with_heap == "server_user":
+        labels |= _labels_of_heap(costs, server)
     if costs.behind_programs:
-        labels["behind"] = f"{oneline(', '.join(costs.behind_programs))}, behind it"
+        programs = oneline(", ".join(costs.behind_programs))
+        labels["behind"] = f"{programs}, behind it"
+        if costs.with_heap == "behind":
+            labels |= _labels_of_heap(costs, programs)
     labels["kernel"] = f"kernel, {_ends(costs.ends, where)}"
     labels["generator_user"] = "asyncli, user memory"
     labels["residual"] = "left over"
@@ -180,6 +183,10 @@ def cost_rows(
         has_level = name != "at_goal" or (isinstance(cost, HeapCost) and cost.is_whole)
         rows.append(CostRow(name, label, cost, ends, is_hidden, has_level))
     return rows
+
+
+def _labels_of_heap(costs: Costs | CostPart, program: str) -> dict[str, str]:
+    return {name: f"{program}, {_OF_HEAP[name]}" for name in known_of_heap(costs)}
 
 
 def _ends(ends: int, where: Sides) -> str:

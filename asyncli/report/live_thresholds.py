@@ -22,9 +22,11 @@ from asyncli.report.thresholds import parse, require
 _OF_A_MARK = ("number", "at_s", "end_s", "into_hold_s")
 
 
-def require_limits(plan: Plan, where: str = "--fail-if") -> None:
+def require_limits(
+    plan: Plan, where: str = "--fail-if", *, collects_by_command: bool = False
+) -> None:
     """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort
-    without one.
+    without one. ``collects_by_command``: a command asks for collections, which no plan has.
     """
     require(plan.fail_if, Summary, where)
     relative = relative_limits(plan)
@@ -39,6 +41,13 @@ def require_limits(plan: Plan, where: str = "--fail-if") -> None:
             "'cost.server_user worse by 3%'"
         )
     _require_metrics_of_heap(plan, where)
+    if plan.collect is None and not collects_by_command:
+        for text in _limits_on(plan, "residue.live"):
+            raise PlanError(
+                f"{where} {text!r}: only collections say what is alive after the drain; ask for "
+                "them: --plateaus 5 --collect auto (Node, Java), or a URL or a command that "
+                "collects"
+            )
     if plan.listens:
         for text in _limits_on(plan, "heartbeats."):
             raise PlanError(

@@ -16,7 +16,7 @@ from asyncli.model.units import format_bytes, format_count, format_many
 from asyncli.report import document as doc
 from asyncli.report import jsonout
 from asyncli.report.answer import is_heap_filling, server_name
-from asyncli.report.format import ceiling, error_of, is_lopsided, or_bytes
+from asyncli.report.format import capitalised, ceiling, error_of, is_lopsided, or_bytes
 from asyncli.report.run_costs import ONE_RAMP, earlier_memory, is_of_one_ramp
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import RuntimePart
@@ -239,7 +239,7 @@ def _of_filling_heap_of_go(runtime: RuntimePart, summary: Summary, server: str) 
         )
     for finding in summary.findings:
         if finding.code in _WHY_NO_GOAL:
-            return f"{filling}. Why its cost at its goal is unknown: {finding.evidence}."
+            return f"{filling}. {capitalised(finding.evidence, server)}."
     return f"{filling}. Hold for long with all connections."
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from asyncli.analysis.cost_parts import Costs
+from asyncli.analysis.cost_parts import Costs, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
@@ -167,6 +167,13 @@ class CostPart(msgspec.Struct):
     live: HeapCost | msgspec.UnsetType = msgspec.UNSET
     stacks: HeapCost | msgspec.UnsetType = msgspec.UNSET
     at_goal: HeapCost | msgspec.UnsetType = msgspec.UNSET
+    #: The program behind the server whose heap that is; absent where it is the server's own.
+    heap_of: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def with_heap(self) -> str:
+        """The part that has the heap in it: the server, or what is behind it."""
+        return "behind" if self.heap_of else "server_user"
 
     @classmethod
     def of(cls, costs: Costs) -> CostPart:
@@ -187,6 +194,8 @@ class CostPart(msgspec.Struct):
         part.live = costs.heap.live or msgspec.UNSET
         part.stacks = costs.heap.stacks or msgspec.UNSET
         part.at_goal = costs.heap.at_goal or msgspec.UNSET
+        if known_of_heap(costs):
+            part.heap_of = costs.heap.program or msgspec.UNSET
         return part
 
     def cost_of(self, name: str) -> Cost | None:

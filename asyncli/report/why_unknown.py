@@ -12,7 +12,7 @@ def why_unknown(key: str, run: Run, analyses: Analyses) -> str:
     """The reason for which the number under ``key`` is unknown; "" where none is known."""
     section, name, *_ = [*key.split("."), ""]
     if section == "cost" and name in HEAP_COSTS:
-        return why_no_heap(run, analyses.costs.heap)
+        return why_no_heap(run, analyses.costs.heap, name)
     if section == "cost":
         return analyses.costs.unknown.get(name, "")
     if section != "drift":

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
-from synthetic_run import a_run, raised, without
+from synthetic_run import SERVER, a_run, raised, without
 
 from asyncli.analysis.compare import compare
 from asyncli.analysis.cost import costs, known_costs
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.forecast import forecast
-from asyncli.analysis.heap_cost import HeapCosts
+from asyncli.analysis.heap_cost import HeapCosts, why_no_heap
 from asyncli.analysis.measured import measure
 from asyncli.analysis.sizing import size
 from asyncli.analysis.totals import fold
+from asyncli.app.results import Results
 from asyncli.findings.collected import live_unknown
 from asyncli.findings.cost import heap_collected
 from asyncli.model import metrics
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
+from asyncli.report.format import cost_rows
+from asyncli.report.summary import summarise
 
 
 def heap_of(run: Run) -> HeapCosts:
@@ -127,6 +132,7 @@ def test_the_least_goal_of_a_heap_is_on_no_line() -> None:
     assert few.at_goal is None
     [unknown] = few.findings
     assert unknown.code == "goal_unknown"
+    assert why_no_heap(soak(), few, "at_goal") == unknown.evidence
     assert unknown.fields["at_least_goal"] >= 3
     enough = unknown.fields["connections"]
     beyond_least_goal = (LEAST_GOAL / 2 - FIXED) / LIVE
@@ -250,6 +256,28 @@ def test_what_rises_by_heartbeats_may_be_a_cost_or_a_leak() -> None:
         assert live.bytes_per_connection == pytest.approx(per_connection + 5e3 * seconds_a_connection, rel=0.05)
         assert high > live.bytes_per_connection
         assert (low < per_connection) == keeps
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_came_at_once_in_the_ramp_and_stayed_may_be_no_cost(stays: bool) -> None:
+    """5 MB at half of the ramp that belong to no connection: they are in the line of resident memory too. What the drain frees is a cost."""
+    per_connection = 20_000.0
+    resident = 50e3 + SERVER
+    run = a_run(450, batch=1, interval_s=0.02, plateaus=5, plateau_s=12.0, hold_s=20.0, residue_s=12.0, noise=0.01)
+    at_s = asked_in_rests(run)
+    ask_for_collections(run, at_s, per_connection, 0.0)
+    middle_s = (run.first_connect_s + run.phase("hold").start_s) / 2
+    for sample in run.samples:
+        until_s = math.inf if stays else run.stop_s
+        if middle_s <= sample.t_s < until_s:
+            sample.values[metrics.SERVER_PSS_BYTES] += 5e6
+            if metrics.RUNTIME_FORCED_BYTES in sample.values:
+                sample.values[metrics.RUNTIME_FORCED_BYTES] += 5e6
+    known = analyse(run).costs
+    low, high = known.server_user.ci95
+    assert resident + 5e6 / 450 <= high
+    assert (low <= resident) == stays
+    assert (known.heap.stayed > 4e6) == stays
 
 
 def test_a_run_that_loses_most_connections_has_the_cost_of_its_ramp() -> None:
@@ -451,6 +479,7 @@ def test_memory_beyond_the_page_leaves_no_goal() -> None:
     assert known.heap.at_goal is None
     [beyond] = [finding for finding in known.findings if finding.code == "heap_of_a_part"]
     assert beyond.fields["goal_bytes"] < beyond.fields["resident_bytes"] < 60_000
+    assert why_no_heap(run, known.heap, "at_goal") == beyond.evidence != why_no_heap(run, known.heap, "stacks")
     assert known.with_heap_at_goal().server_user == known.server_user
 
 
@@ -488,6 +517,70 @@ def test_a_page_of_one_worker_of_two_is_refused() -> None:
     [refused] = heap.findings
     assert (refused.code, refused.severity) == ("heap_of_a_part", "warning")
     assert refused.fields["share"] == pytest.approx(0.5, abs=0.01)
+
+
+def of_another_program(run: Run) -> Run:
+    """The run with the page of a program that is not the server."""
+    page = {"url": "http://h/metrics", "of_program": "app", "of_pid": 311}
+    run.environment["server"] = {**run.environment["server"], "metrics": [page]}
+    return run
+
+
+def test_the_page_of_another_program_is_no_heap_of_the_server() -> None:
+    """A backend holds as many connections as the proxy before it, so that their number tells nothing."""
+    heap = heap_of(of_another_program(of_go(soak())))
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    [refused] = heap.findings
+    assert (refused.code, refused.severity) == ("heap_of_a_part", "warning")
+    assert (refused.fields["program"], refused.fields["pid"]) == ("app", 311)
+    # One that holds none of them is told as such.
+    [refused] = heap_of(of_another_program(of_go(soak(), share=0.0))).findings
+    assert (refused.fields["share"], "program" in refused.fields) == (0.0, False)
+
+
+def behind_a_proxy(*programs: str) -> Run:
+    """A run through a proxy to programs in Go, of which one has 26 kB of each connection resident, and a page."""
+    run = of_another_program(of_go(soak()))
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        sample.values |= {metrics.HOST_OTHER_PROCESSES: 100.0, metrics.SERVER_DESCRIPTORS_OPEN: 20 + 2 * held}
+        for name in programs:
+            sample.values |= {f"{metrics.BESIDE_DESCRIPTORS}{name}": held, f"{metrics.BESIDE_BYTES}{name}": 26_000 * held}
+            sample.values["host.used_bytes"] += 26_000 * held
+    return run
+
+
+def test_the_heap_of_a_program_behind_a_proxy_is_its_own() -> None:
+    run = behind_a_proxy("app")
+    summary = summarise(run)
+    cost = summary.cost
+    assert (cost.heap_of, cost.behind_programs) == ("app", ["app"])
+    assert cost.live.ci95[0] <= LIVE <= cost.live.ci95[1]
+    # What the proxy had before the first connect is no part of it.
+    assert not cost.at_goal.is_whole
+    assert "heap_of_a_part" not in [finding.code for finding in summary.findings]
+    labels = [row.label for row in cost_rows(cost, "nginx", run.sides)]
+    of_heap = ["app, live heap", "app, stacks", "app, at its goal"]
+    assert [label for label in labels if "heap" in label or "goal" in label or "stacks" in label] == of_heap
+    known = analyse(run).costs
+    planned = known.with_heap_at_goal()
+    assert planned.server_user == known.server_user
+    assert planned.behind.bytes_per_connection == cost.at_goal.bytes_per_connection > known.behind.bytes_per_connection
+    more = cost.at_goal.bytes_per_connection - known.behind.bytes_per_connection
+    assert planned.host_total.bytes_per_connection == pytest.approx(known.host_total.bytes_per_connection + more)
+    # Its memory is counted once.
+    sized = Results(Path(), run).sized(10_000)
+    of_part = {part.name: part.bytes_per_connection for part in sized.parts}
+    assert of_part["server_user"] == known.server_user.bytes_per_connection
+    assert of_part["behind"] == cost.at_goal.bytes_per_connection
+
+
+def test_of_two_programs_behind_a_proxy_the_page_does_not_tell_the_cost() -> None:
+    run = behind_a_proxy("app", "cache")
+    heap = heap_of(run)
+    assert (heap.live, heap.stacks, heap.at_goal) == (None, None, None)
+    assert [finding.fields["program"] for finding in heap.findings] == ["app"]
+    assert analyse(run).costs.with_heap_at_goal().behind.bytes_per_connection == pytest.approx(52_000, rel=0.02)
 
 
 @pytest.mark.parametrize(

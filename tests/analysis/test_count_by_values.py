@@ -211,6 +211,12 @@ def test_descriptors_count_where_no_row_does() -> None:
     assert found_in(of_descriptors(gauge, {"ws_open": gauge})) == "ws_open"
 
 
+def test_the_descriptors_of_another_program_are_no_count_of_the_server() -> None:
+    run = of_descriptors(lambda _, held: held + 9)
+    run.environment["server"]["metrics"][0] |= {"of_program": "app", "of_pid": 311}
+    assert counts_of(run) == (None, None)
+
+
 def test_files_that_stay_open_after_the_drain_are_no_connections() -> None:
     """As of a pool of a database that is opened by the first request, which is 2.5 % of the connections here."""
     run = of_descriptors(lambda t_s, held: held + (9 if t_s < 7.0 else 34))

@@ -119,6 +119,8 @@ LINES: list[tuple[str, str]] = [
     ("report run.db --html - --json -", "--json and --html: both go to standard output"),
     ("report run.db --html /dev/full", "--html: /dev/full cannot be written (No space left on device)"),
     ("report run.db --plots a-file", "--plots: a-file is not a folder"),
+    ("report run.db --csv -", "--csv: several files are written"),
+    ("report run.db --plots -", "--plots: several files are written"),
     ("report run.db --csv no/such/folder", "--csv: no/such/folder lies in a folder that does not exist"),
     ("report run.db --csv full", "--csv: full/samples.csv exists and is not of this run"),
     ("report run.db --plots full", "--plots: full/timeline.png exists and is not of this run"),

@@ -70,6 +70,9 @@ def test_exit_statuses_are_those_of_the_code(tmp_path: Path, term: str) -> None:
 
 
 def test_number_of_a_run_is_explained_by_its_full_key_and_its_term(tmp_path: Path) -> None:
+    of_residue = here(tmp_path, "explain", "residue.live").out
+    assert of_residue.startswith("residue.live: ")
+    assert {"leak,", "cache", "--residue"} <= set(of_residue.replace("(", " ").split())
     said, term = (here(tmp_path, "explain", one).out for one in ("drift.server_user", "drift"))
     assert said.startswith("drift.server_user: drift.server_user.bytes_per_hour ")
     assert said.endswith(term)

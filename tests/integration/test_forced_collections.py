@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from agents import TOKEN, AnAgent, token_file
@@ -28,11 +29,12 @@ from asyncli.app.progress import Progress
 from asyncli.collect.forced_collection import by_runtime
 from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
-from asyncli.model.errors import PeerError
+from asyncli.model.errors import PeerError, PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
+from asyncli.report.live_thresholds import require_limits
 
 # Each connection keeps an object of some 20 kB alive, and each request leaves garbage.
 _NODE = """
@@ -543,6 +545,7 @@ async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) ->
         (["--fail-if", "cost.at_goal > 40kB"], "--server-metrics"),
         (["--fail-if", "cost.live > 4kB"], "--server-metrics"),
         (["--fail-if", "cost.stacks > 9kB", "--plateaus", "4", "--collect", "auto"], "--server-metrics"),
+        (["--fail-if", "residue.live > 3kB"], "--collect auto"),
         (["--collect", "true 'x", "--plateaus", "4"], "open quote"),
         (["--server-metrics", "http://127.0.0.1:9/", "--metrics-map", "active=a{"], "open brace"),
         (["--collect", "kill {pid}", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "{pid} is a process of the agent's host"),
@@ -553,6 +556,14 @@ def test_bad_input_is_one_line(tmp_path: Path, words: list[str], says: str) -> N
     assert done.status == 2, done
     assert says in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_limit_on_what_is_alive_after_the_drain_needs_collections() -> None:
+    plan = Plan(urls=("http://127.0.0.1:9/",), fail_if=("residue.live > 3kB",))
+    with pytest.raises(PlanError):
+        require_limits(plan)
+    require_limits(plan, collects_by_command=True)
+    require_limits(msgspec.structs.replace(plan, collect="auto", plateaus=5))
 
 
 def test_a_plan_cannot_run_a_command(tmp_path: Path) -> None:

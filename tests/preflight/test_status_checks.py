@@ -121,3 +121,9 @@ def test_a_page_of_metrics_that_counts_is_in_place_of_a_status_page(product: str
     check = _checks(100, Configured(product=product, counted_by="a_gauge"), None)["status_page"]
     assert check.verdict == "ok"
     assert "a_gauge" in check.detail
+
+
+def test_a_page_of_metrics_of_another_program_is_told() -> None:
+    check = _checks(100, Configured(page_of="app (pid 311)"), None)["metrics_page"]
+    assert (check.verdict, "311" in check.what) == ("unknown", True)
+    assert "metrics_page" not in _checks(100, Configured(), None)

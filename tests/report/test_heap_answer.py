@@ -52,6 +52,45 @@ def test_what_is_unknown_of_a_heap_is_said_with_its_remedy() -> None:
     assert "heap" not in answer(summary)
 
 
+def test_the_heap_of_a_program_behind_the_server_is_told_as_its_own() -> None:
+    run = of_go(soak())
+    page = {"url": "http://h/metrics", "of_program": "app", "of_pid": 311}
+    run.environment["server"] = {**run.environment["server"], "metrics": [page]}
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        beside = {f"{metrics.BESIDE_DESCRIPTORS}app": held, f"{metrics.BESIDE_BYTES}app": 26_000 * held}
+        sample.values |= {metrics.HOST_OTHER_PROCESSES: 100.0, metrics.SERVER_DESCRIPTORS_OPEN: 20 + 2 * held, **beside}
+    summary = summarise(run)
+    in_nginx, behind, _ = answer(summary).split(", ", 2)
+    assert in_nginx.endswith(" in nginx")
+    filled = "when its heap has filled"
+    for told, text in ((f"app behind it {filled}", behind), ("heap of app: ", heap_answer(summary)), (f"app behind nginx {filled}", one_line(summary))):
+        assert told in text
+
+
+def test_a_size_says_once_why_the_goal_is_unknown() -> None:
+    run = on_go(of_go(soak()))
+    run.plan = msgspec.structs.replace(run.plan, server_metrics=("http://127.0.0.1:9/metrics",))
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 20e6 + 90_000 * (run.held.at(sample.t_s) or 0.0)
+    summary = summarise(run)
+    [beyond] = [finding for finding in summary.findings if finding.code == "heap_of_a_part"]
+    analyses = analyse(run)
+    sizing = size(analyses.costs, analyses.prediction, connections=10_000, measured=2_000, host_bytes=None, gogc=100)
+    unknown = "is unknown"
+    [of_heap] = [doubt for doubt in doubts(sizing, summary) if "GOGC" in doubt]
+    assert of_heap.count(unknown) == 1
+    assert beyond.evidence.endswith(f"{unknown}")
+    assert of_heap.endswith(f"{beyond.evidence[1:]}.")
+
+
+def test_a_connection_of_many_ends_is_told() -> None:
+    """Others on the host may open sockets in step with ours, which counts as a proxy's."""
+    summary = summarise(a_run(20_000))
+    summary.cost.ends = 5
+    assert " 5 ends" in answer(summary)
+
+
 NO_PLAN = "to plan"
 
 

@@ -37,7 +37,8 @@ from asyncli.report.summary import Summary
 def _parts_caption(costs: Costs, server: str, *, heap_fills: bool) -> str:
     caption = "Memory in bytes"
     if costs.heap.at_goal is not None:
-        caption += f"; that of {server} when its heap has filled"
+        whose = costs.heap.program or server
+        caption += f"; that of {whose} when its heap has filled"
     elif heap_fills and costs.server_user is not None:
         caption += f"; that of {server} while its heap was filling"
     if known_total(costs):
