@@ -24,6 +24,7 @@ _GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _PLATEAUS_OF_A_LINE = 5
+_DAY_S = 86_400
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -280,6 +281,7 @@ def collections_forced(
     longest_s: float,
     alive_bytes: float | None = None,
     added_bytes: float | None = None,
+    by_clock_bytes: float | None = None,
 ) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
@@ -287,7 +289,8 @@ def collections_forced(
 
     ``alive_bytes``: what was alive after the drain beyond what was before the first connect, if
     that is more than a tenth of ``added_bytes``, the most that the run had added: a leak, a cache,
-    or what the first use of the program loads. null: it is less, or unknown.
+    or what the first use of the program loads. null: it is less, or unknown. ``by_clock_bytes``:
+    about so much of it came by the clock alone (``live_rises``); null: nothing certainly did.
     """
     evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
@@ -295,12 +298,39 @@ def collections_forced(
     )
     if alive_bytes is None or added_bytes is None:
         return Words(evidence)
-    return Words(
+    still_alive = (
         f"{evidence}; {format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run "
         "added to what is alive in it were still alive after the drain: no connection held them, "
-        "and they are no garbage",
+        "and they are no garbage"
+    )
+    if by_clock_bytes is not None and by_clock_bytes >= alive_bytes:
+        return Words(f"{still_alive}; all of it came by the clock")
+    if by_clock_bytes is not None:
+        return Words(f"{still_alive}; about {format_bytes(by_clock_bytes)} of it came by the clock")
+    return Words(
+        still_alive,
         "run again on the same process: code and tables of the first use come once, a cache fills "
         "up, and a leak comes again",
+    )
+
+
+@finding("live_rises", "warning")
+def live_rises(server: str, bytes_per_s: float, half_bytes_per_s: float) -> Words:
+    """What is alive in the server's heap rose from each collection to the next after the drain,
+    when none of this run's connections was open: a leak by the clock, as of a timer, or a cache
+    that fills by itself. Garbage is not in it. What the server keeps of each reading of its page of
+    metrics, which asyncli reads once a second, counts too. It is in no cost of a connection.
+
+    ``server``: its program's name; ``bytes_per_s``: how fast it rises, and ``half_bytes_per_s``,
+    half of its interval.
+    """
+    a_day = format_bytes(_DAY_S * bytes_per_s)
+    return Words(
+        f"what is alive in {server} rises by {format_bytes(bytes_per_s)} a second "
+        f"(± {format_bytes(half_bytes_per_s)}; {a_day} a day) while none of this run's connections "
+        "is open",
+        "see what the server adds by itself: two snapshots of its heap, some minutes apart and "
+        "without connections, show it",
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
-from asyncli.findings.collected import memory_limit_reached
+from asyncli.findings.collected import live_rises, memory_limit_reached
 from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
@@ -39,7 +39,7 @@ def worst(summary: Summary) -> Finding | None:
     error = _first_of_severity(beside, "error")
     if error is not None:
         return error
-    leak = growth(summary)
+    leak = growth(summary) or summary.finding(live_rises.code)
     if leak is not None:
         return leak
     return _first_of_severity(beside, "warning")
@@ -213,6 +213,7 @@ _TOLD_FIRST = {
     host_shared.code,
     "cost_short_lived",
     memory_limit_reached.code,
+    live_rises.code,
     *OF_ANOTHER,
 }
 
@@ -434,6 +435,13 @@ def _at_memory_limit(summary: Summary) -> list[str]:
     return [as_doubt(reached, with_remedy(summary, reached))]
 
 
+def _rises_by_the_clock(summary: Summary) -> list[str]:
+    rises = summary.finding(live_rises.code)
+    if rises is None:
+        return []
+    return [as_doubt(rises, with_remedy(summary, rises))]
+
+
 def _shared_host(summary: Summary) -> list[str]:
     shared = summary.finding(host_shared.code)
     if shared is None:
@@ -497,6 +505,7 @@ def _is_of_levels(cost: Cost | None) -> bool:
 _DOUBTS = (
     _saturated,
     _at_memory_limit,
+    _rises_by_the_clock,
     _shared_host,
     _shrinks,
     _upstream_sockets,
