@@ -22,7 +22,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from asyncli.analysis.constants import HALF
+from asyncli.analysis.constants import HALF, PART
 from asyncli.analysis.heap_cost import HeapReading
 from asyncli.analysis.regression import FEWEST_POINTS
 from asyncli.model import metrics
@@ -139,3 +139,68 @@ def risen_by_the_clock(run: Run, forced: Series) -> float | None:
     if growth is None or settled is None or not before:
         return None
     return growth.per_s * (settled.t_s - statistics.median(before.t_s))
+
+
+def stacks_stay(run: Run) -> float | None:
+    """By how much more (bytes) the runtime's stacks take after the drain, when collections have
+    settled them, than before the first connect; None where that is not known.
+
+    Go frees stacks at collections, and keeps some for its next threads: with no goroutine that
+    stayed up to a sixth of what 450 connections had added.
+    """
+    rise = _StaysOfRise.of(run, metrics.RUNTIME_STACKS_BYTES)
+    return None if rise is None else rise.stays
+
+
+class ThreadsStay(NamedTuple):
+    """Threads of the runtime that are there after the drain beyond those before the first connect,
+    and their stacks; None: none. ``goroutines``: None where the page does not count them.
+    """
+
+    stacks_bytes: float | None
+    goroutines: int | None
+
+
+NO_THREADS = ThreadsStay(None, None)
+
+
+def threads_stay(run: Run) -> ThreadsStay | None:
+    """The threads that no connection needs any more; None where it is not certain that there are
+    some: their number says so, or without it stacks that are more than the runtime keeps.
+    """
+    stacks = _StaysOfRise.of(run, metrics.RUNTIME_STACKS_BYTES)
+    if stacks is None or stacks.stays <= PART * stacks.added:
+        return None
+    goroutines = _StaysOfRise.of(run, metrics.RUNTIME_GOROUTINES)
+    if goroutines is None:
+        if stacks.stays <= HALF * stacks.added:
+            return None
+        return ThreadsStay(stacks.stays, None)
+    if goroutines.stays <= PART * goroutines.added:
+        return None
+    return ThreadsStay(stacks.stays, round(goroutines.stays))
+
+
+class _StaysOfRise(NamedTuple):
+    """By how much a number of the runtime is higher after the drain than before the first connect,
+    and by how much it was at most.
+    """
+
+    stays: float
+    added: float
+
+    @classmethod
+    def of(cls, run: Run, metric: str) -> _StaysOfRise | None:
+        """None without a page before, or none since collections settled the heap after the
+        drain.
+        """
+        settled = settled_reading(run, run.series(metrics.RUNTIME_FORCED_BYTES))
+        pages = run.series(metric)
+        before = pages.between(-math.inf, run.first_connect_s).values
+        if settled is None or not before:
+            return None
+        after = pages.between(settled.t_s, math.inf).values
+        if not after:
+            return None
+        usual = statistics.median(before)
+        return cls(statistics.median(after) - usual, max(pages.values) - usual)

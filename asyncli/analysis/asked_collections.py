@@ -15,12 +15,14 @@ import msgspec
 
 from asyncli.analysis.after_drain import (
     NO_GROWTH,
+    NO_THREADS,
     Growth,
     by_the_clock,
     risen_by_the_clock,
     settled_reading,
     stays_alive,
     steady_rise,
+    threads_stay,
 )
 from asyncli.analysis.constants import FEWEST, HALF, PART
 from asyncli.analysis.heap_cost import (
@@ -76,8 +78,18 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
         return HeapCosts(findings=(finding_of_asked(run, forced), refused))
     longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
     stays, added = _alive_of_added(run, forced)
-    by_clock = risen_by_the_clock(run, forced)
-    told = [findings.collections_forced(len(forced), longest_s, stays, added, by_clock)]
+    threads = threads_stay(run) or NO_THREADS
+    told = [
+        findings.collections_forced(
+            len(forced),
+            longest_s,
+            stays,
+            added,
+            by_clock_bytes=risen_by_the_clock(run, forced),
+            stacks_bytes=threads.stacks_bytes,
+            goroutines=threads.goroutines,
+        )
+    ]
     rise = steady_rise(run, forced)
     if rise is not None:
         told.append(findings.live_rises(run.place.server_name, rise.per_s, rise.half))

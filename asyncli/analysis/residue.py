@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.after_drain import by_the_clock, steady_rise
+from asyncli.analysis.after_drain import by_the_clock, stacks_stay, steady_rise
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -27,6 +27,7 @@ class Residue(msgspec.Struct):
     """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled.
     ``kernel``: of both ends. ``live``: what is alive just after a forced collection, and
     ``live_pace`` how fast that rises (None: too few collections); absent where none was asked for.
+    ``stacks``: of the runtime's threads, after these collections; absent where no page has them.
     """
 
     after_s: float | None = None
@@ -35,6 +36,7 @@ class Residue(msgspec.Struct):
     host_total: float | None = None
     live: float | msgspec.UnsetType = msgspec.UNSET
     live_pace: LivePace | msgspec.UnsetType | None = msgspec.UNSET
+    stacks: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def residue(run: Run, server: Series, host: Series) -> Residue:
@@ -71,6 +73,8 @@ def residue(run: Run, server: Series, host: Series) -> Residue:
     known = Residue(**left_bytes, after_s=after_s)
     if run.series(metrics.RUNTIME_FORCED_BYTES):
         known.live_pace = _live_pace(run)
+        if run.series(metrics.RUNTIME_STACKS_BYTES):
+            known.stacks = stacks_stay(run)
     return known
 
 

@@ -17,6 +17,7 @@ from asyncli.model.metrics import (
     RUNTIME_DESCRIPTORS,
     RUNTIME_GOAL_BYTES,
     RUNTIME_GOGC_PERCENT,
+    RUNTIME_GOROUTINES,
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
@@ -338,6 +339,7 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(RUNTIME_COLLECTIONS, ("go_gc_duration_seconds_count",)),
             Reading(RUNTIME_COLLECTED_AT_S, ("go_memstats_last_gc_time_seconds",)),
             Reading(RUNTIME_STACKS_BYTES, ("go_memstats_stack_inuse_bytes",)),
+            Reading(RUNTIME_GOROUTINES, ("go_goroutines",)),
             Reading(RUNTIME_GOAL_BYTES, ("go_memstats_next_gc_bytes",)),
             Reading(
                 RUNTIME_OWN_BYTES,

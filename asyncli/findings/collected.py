@@ -25,6 +25,10 @@ _GENERATIONAL = ("jvm", "node", "dotnet")
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _PLATEAUS_OF_A_LINE = 5
 _DAY_S = 86_400
+_COMES_AGAIN = (
+    "run again on the same process: code and tables of the first use come once, a cache fills up, "
+    "and a leak comes again"
+)
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -282,6 +286,8 @@ def collections_forced(
     alive_bytes: float | None = None,
     added_bytes: float | None = None,
     by_clock_bytes: float | None = None,
+    stacks_bytes: float | None = None,
+    goroutines: int | None = None,
 ) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
@@ -291,27 +297,44 @@ def collections_forced(
     that is more than a tenth of ``added_bytes``, the most that the run had added: a leak, a cache,
     or what the first use of the program loads. null: it is less, or unknown. ``by_clock_bytes``:
     about so much of it came by the clock alone (``live_rises``); null: nothing certainly did.
+    ``stacks_bytes``: what was in use of the runtime's stacks then, likewise, by ``goroutines`` that
+    no connection needs (null: not counted); null: it is no more than the runtime keeps for its next
+    threads, or unknown.
     """
     evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
         f"longest took {format_duration(longest_s)}, and heartbeats waited for it"
     )
-    if alive_bytes is None or added_bytes is None:
-        return Words(evidence)
+    remedy = ""
+    if alive_bytes is not None and added_bytes is not None:
+        evidence = f"{evidence}; {_still_alive(alive_bytes, added_bytes, by_clock_bytes)}"
+        # A leak by the clock has a finding of its own.
+        if by_clock_bytes is None:
+            remedy = _COMES_AGAIN
+    if stacks_bytes is not None:
+        evidence = f"{evidence}; {_stacks_in_use(stacks_bytes, goroutines)}"
+        remedy = _COMES_AGAIN
+    return Words(evidence, remedy)
+
+
+def _still_alive(alive_bytes: float, added_bytes: float, by_clock_bytes: float | None) -> str:
     still_alive = (
-        f"{evidence}; {format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run "
-        "added to what is alive in it were still alive after the drain: no connection held them, "
-        "and they are no garbage"
+        f"{format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run added to "
+        "what is alive in it were still alive after the drain: no connection held them, and they "
+        "are no garbage"
     )
-    if by_clock_bytes is not None and by_clock_bytes >= alive_bytes:
-        return Words(f"{still_alive}; all of it came by the clock")
-    if by_clock_bytes is not None:
-        return Words(f"{still_alive}; about {format_bytes(by_clock_bytes)} of it came by the clock")
-    return Words(
-        still_alive,
-        "run again on the same process: code and tables of the first use come once, a cache fills "
-        "up, and a leak comes again",
-    )
+    if by_clock_bytes is None:
+        return still_alive
+    if by_clock_bytes >= alive_bytes:
+        return f"{still_alive}; all of it came by the clock"
+    return f"{still_alive}; about {format_bytes(by_clock_bytes)} of it came by the clock"
+
+
+def _stacks_in_use(stacks_bytes: float, goroutines: int | None) -> str:
+    in_use = f"{format_bytes(stacks_bytes)} of its stacks were still in use after the drain"
+    if goroutines is None:
+        return f"{in_use}: threads that no connection needs"
+    return f"{in_use}: {format_many(goroutines, 'goroutine')} that no connection needs"
 
 
 @finding("live_rises", "warning")

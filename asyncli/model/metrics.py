@@ -156,6 +156,7 @@ RUNTIME_COLLECTED_AT_S = _gauge(
     "runtime.collected_at_s", "when the last collection ended, in seconds since 1970"
 )
 RUNTIME_STACKS_BYTES = _gauge("runtime.stacks_bytes", "stacks of the runtime's threads (Go)")
+RUNTIME_GOROUTINES = _gauge("runtime.goroutines", "goroutines of a server in Go")
 RUNTIME_GOAL_BYTES = _gauge(
     "runtime.goal_bytes", "size of the heap at which the next collection begins"
 )

@@ -464,6 +464,11 @@ QUANTITIES: Sequence[Quantity] = (
     Quantity("residue.kernel", "bytes", "the kernel's memory above the baseline then"),
     Quantity("residue.live", "bytes", "alive after a forced collection above the baseline then"),
     Quantity(
+        "residue.stacks",
+        "bytes",
+        "stacks of the server's runtime in use after these collections above the baseline",
+    ),
+    Quantity(
         "residue.live_pace.bytes_per_s",
         "bytes",
         "by so much what is alive rises by the clock, when nothing is connected",

@@ -123,9 +123,14 @@ def _held_outside(summary: Summary) -> str:
 
 
 def _of_what_stays(summary: Summary) -> str:
-    """The sentence, after a space, of what is alive after the drain; "" if that is little."""
+    """The sentence, after a space, of what is alive or in stacks after the drain; "" if that is
+    little.
+    """
     collected = summary.finding("collections_forced")
-    if collected is None or collected.fields.get("alive_bytes") is None:
+    if collected is None:
+        return ""
+    stays = [collected.fields.get(name) for name in ("alive_bytes", "stacks_bytes")]
+    if stays == [None, None]:
         return ""
     return f" {with_remedy(summary, collected)}"
 

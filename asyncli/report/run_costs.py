@@ -251,6 +251,8 @@ def _residue(summary: Summary) -> str:
     ]
     if residue.live is not msgspec.UNSET:
         places.append((residue.live, "alive in its heap after a collection"))
+    if residue.stacks is not msgspec.UNSET:
+        places.append((residue.stacks, "in its stacks"))
     parts = []
     for value, place in places:
         if value is not None and value >= 0:

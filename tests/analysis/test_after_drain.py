@@ -112,3 +112,53 @@ def test_a_leak_by_the_clock_is_among_the_first_sentences_and_a_limit_names_it()
     document = msgspec.to_builtins(summary)
     limits = [parse(text, Summary) for text in ("residue.live_pace > 10kB/s", "residue.live_pace > 1MB/s")]
     assert [outcome.crossed for outcome in judge(limits, document)] == [True, False]
+
+
+def with_threads(run: Run, stay: int, *, in_stacks: float, counted: bool = True) -> Run:
+    """Each connection has a goroutine with 8 kB of stack, and ``stay`` goroutines of 2 kB are there after the drain; ``in_stacks``: what Go keeps then."""
+    opened = 0.0
+    for sample in run.samples:
+        held = run.held.at(sample.t_s) or 0.0
+        opened = max(opened, held)
+        leaked = stay * opened / 450
+        is_after = sample.t_s > run.stop_s
+        sample.values[metrics.RUNTIME_STACKS_BYTES] = 450e3 + 8e3 * held + 2e3 * leaked + in_stacks * is_after
+        if counted:
+            sample.values[metrics.RUNTIME_GOROUTINES] = 7 + held + leaked
+    return run
+
+
+@pytest.mark.parametrize(
+    ("stay", "in_stacks", "counted", "told"),
+    [
+        # The most that Go kept of 450 connections without a goroutine that stayed.
+        (0, 623e3, True, None),
+        (0, 623e3, False, None),
+        (450, 0.0, True, 450),
+        (450, 98e3, True, 450),
+        # Nobody knows whether these are Go's own.
+        (450, 0.0, False, None),
+        # Some that a server starts at its first connection.
+        (9, 400e3, True, None),
+    ],
+)  # fmt: skip
+def test_goroutines_that_stay_are_told_and_stacks_that_go_keeps_are_not(stay: int, in_stacks: float, counted: bool, told: int | None) -> None:
+    run = with_threads(asked(), stay, in_stacks=in_stacks, counted=counted)
+    collected = finding(run, "collections_forced")
+    assert collected is not None
+    assert collected.fields["goroutines"] == told
+    assert (collected.fields["stacks_bytes"] is not None) == (told is not None)
+    stacks = 2e3 * stay + in_stacks
+    assert analyse(run).costs.residue.stacks == pytest.approx(stacks)
+    summary = summarise(run)
+    assert ("goroutines that" in heap_answer(summary)) == (told is not None)
+    limit = parse(f"residue.stacks > {stacks - 1e3:.0f}", Summary)
+    [outcome] = judge([limit], msgspec.to_builtins(summary))
+    assert outcome.crossed
+
+
+def test_stacks_beyond_what_go_keeps_are_told_without_a_count() -> None:
+    collected = finding(with_threads(asked(), 3_000, in_stacks=0.0, counted=False), "collections_forced")
+    assert collected is not None
+    assert (collected.fields["goroutines"], collected.fields["stacks_bytes"]) == (None, pytest.approx(6e6))
+    assert collected.remedy

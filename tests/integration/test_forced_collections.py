@@ -298,6 +298,39 @@ def test_a_leak_of_go_is_told_from_its_pools(tmp_path: Path, *, leaks: bool) -> 
     assert "live_rises" not in findings(summary)
 
 
+# As client_golang writes it.
+_PAGE_OF_GO = """
+	http.HandleFunc("/metrics", func(page http.ResponseWriter, _ *http.Request) {
+		var memory runtime.MemStats
+		runtime.ReadMemStats(&memory)
+		fmt.Fprintf(page, "# TYPE go_goroutines gauge\\ngo_goroutines %d\\n", runtime.NumGoroutine())
+		fmt.Fprintf(page, "# TYPE go_memstats_heap_alloc_bytes gauge\\ngo_memstats_heap_alloc_bytes %d\\n", memory.HeapAlloc)
+		fmt.Fprintf(page, "# TYPE go_memstats_stack_inuse_bytes gauge\\ngo_memstats_stack_inuse_bytes %d\\n", memory.StackInuse)
+		fmt.Fprintf(page, "# TYPE go_memstats_last_gc_time_seconds gauge\\ngo_memstats_last_gc_time_seconds %f\\n", float64(memory.LastGC)/1e9)
+	})
+"""
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this host")
+@pytest.mark.parametrize("leaks", [False, True])
+def test_goroutines_that_stay_are_told_with_their_stacks(tmp_path: Path, *, leaks: bool) -> None:
+    program = _GO.replace('"net/http"\n', '"net/http"\n\t"runtime"\n').replace("\tserver := ", f"{_PAGE_OF_GO}\tserver := ")
+    if leaks:
+        program = program.replace("kept[c] =", "go func() { select {} }()\n\t\tkept[c] =")
+    (tmp_path / "main.go").write_text(program)
+    subprocess.run(["go", "build", "-o", "server", "main.go"], cwd=tmp_path, check=True)
+    with serving([str(tmp_path / "server")]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", f"{url}debug/pprof/heap?gc=1", "--server-metrics", f"{url}metrics")
+    fields = findings(summary)["collections_forced"]["fields"]
+    if leaks:
+        # Those that read its pages and profiles leave some too.
+        assert 400 <= fields["goroutines"] < 480
+        # The least stack of a goroutine has 2 kB.
+        assert fields["stacks_bytes"] == summary["residue"]["stacks"] > 400 * 2_000
+    else:
+        assert (fields["goroutines"], fields["stacks_bytes"]) == (None, None)
+
+
 def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
     """The server's process is on the agent's host, and nothing that it does came over the wire."""
     node = shutil.which("node")
