@@ -88,6 +88,7 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
             by_clock_bytes=risen_by_the_clock(run, forced),
             stacks_bytes=threads.stacks_bytes,
             goroutines=threads.goroutines,
+            residue_s=run.plan.residue_s,
         )
     ]
     rise = steady_rise(run, forced)

@@ -25,10 +25,8 @@ _GENERATIONAL = ("jvm", "node", "dotnet")
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _PLATEAUS_OF_A_LINE = 5
 _DAY_S = 86_400
-_COMES_AGAIN = (
-    "run again on the same process: code and tables of the first use come once, a cache fills up, "
-    "and a leak comes again"
-)
+# A longer wait after the drain than most servers keep what a connection had (s).
+_LONG_RESIDUE_S = 60.0
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -288,6 +286,7 @@ def collections_forced(
     by_clock_bytes: float | None = None,
     stacks_bytes: float | None = None,
     goroutines: int | None = None,
+    residue_s: float = 0.0,
 ) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
@@ -299,7 +298,7 @@ def collections_forced(
     about so much of it came by the clock alone (``live_rises``); null: nothing certainly did.
     ``stacks_bytes``: what was in use of the runtime's stacks then, likewise, by ``goroutines`` that
     no connection needs (null: not counted); null: it is no more than the runtime keeps for its next
-    threads, or unknown.
+    threads, or unknown. ``residue_s``: how long after the last close the collections began.
     """
     evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
@@ -310,11 +309,24 @@ def collections_forced(
         evidence = f"{evidence}; {_still_alive(alive_bytes, added_bytes, by_clock_bytes)}"
         # A leak by the clock has a finding of its own.
         if by_clock_bytes is None:
-            remedy = _COMES_AGAIN
+            remedy = _comes_again(residue_s)
     if stacks_bytes is not None:
         evidence = f"{evidence}; {_stacks_in_use(stacks_bytes, goroutines)}"
-        remedy = _COMES_AGAIN
+        remedy = _comes_again(residue_s)
     return Words(evidence, remedy)
+
+
+def _comes_again(residue_s: float) -> str:
+    """How to tell a leak from what is freed late, comes once, or fills up."""
+    again = (
+        "run again on the same process: code and tables of the first use come once, a cache fills "
+        "up, and a leak comes again"
+    )
+    if residue_s >= _LONG_RESIDUE_S:
+        return again
+    return (
+        f"wait for what the server frees late (--residue {_LONG_RESIDUE_S:.0f}s), and then {again}"
+    )
 
 
 def _still_alive(alive_bytes: float, added_bytes: float, by_clock_bytes: float | None) -> str:

@@ -162,3 +162,14 @@ def test_stacks_beyond_what_go_keeps_are_told_without_a_count() -> None:
     assert collected is not None
     assert (collected.fields["goroutines"], collected.fields["stacks_bytes"]) == (None, pytest.approx(6e6))
     assert collected.remedy
+
+
+@pytest.mark.parametrize("residue_s", [5.0, 90.0])
+def test_a_server_that_frees_late_is_to_be_waited_for(residue_s: float) -> None:
+    """Its sessions linger, in each run again: only a longer wait tells them from a leak. After one, that is no remedy."""
+    run = asked(after_drain=[2e6] * 8)
+    run.plan = msgspec.structs.replace(run.plan, residue_s=residue_s)
+    collected = finding(run, "collections_forced")
+    assert collected is not None
+    assert ("--residue 60s" in collected.remedy) == (residue_s < 60)
+    assert "run again" in collected.remedy
