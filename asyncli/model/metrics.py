@@ -164,6 +164,10 @@ RUNTIME_OWN_BYTES = _gauge(
     "runtime.own_bytes", "structures of the runtime itself in use (Go: mspan, mcache, gc, other)"
 )
 RUNTIME_LIMIT_BYTES = _gauge("runtime.limit_bytes", "the greatest size that the heap may have")
+RUNTIME_OLD_LIMIT_BYTES = _gauge(
+    "runtime.old_limit_bytes",
+    "the greatest size of the JVM's old generation, where it is smaller than the heap",
+)
 RUNTIME_GOGC_PERCENT = _gauge(
     "runtime.gogc_percent", "growth of Go's heap after which a collection begins (GOGC)"
 )

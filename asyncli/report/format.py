@@ -64,7 +64,10 @@ CEILINGS = {
     "mappings": "memory maps of a process of the server (vm.max_map_count)",
     "descriptors": "the server's descriptors",
     "server_group": "memory of the server's control group",
-    "server_heap": "the greatest heap of the server's runtime",
+    "server_heap": "the greatest heap of the server's runtime (beyond it an out-of-memory error)",
+    "old_generation": (
+        "the old generation of the server's JVM (beyond it each collection is a full one)"
+    ),
     "go_limit": "Go's memory limit (GOMEMLIMIT; beyond it Go collects all the time)",
     "earlier_memory": "memory that the server has in advance",
     "ports": "source ports",

@@ -606,6 +606,21 @@ def test_the_greatest_heap_bounds_the_connections() -> None:
     assert heap.connections == pytest.approx((256e6 - FIXED) / LIVE, rel=0.03)
 
 
+@pytest.mark.parametrize(("old", "is_limit"), [(170e6, True), (256e6, False), (None, False)])
+def test_the_old_generation_of_a_jvm_is_full_before_the_heap(old: float | None, is_limit: bool) -> None:
+    """That of G1 may be as large as the heap."""
+    run = of_go(soak())
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_LIMIT_BYTES] = 256e6
+        if old is not None:
+            sample.values[metrics.RUNTIME_OLD_LIMIT_BYTES] = old
+    found, _ = forecast(run, costs(run))
+    full = [ceiling.connections for ceiling in found.ceilings if ceiling.name == "old_generation"]
+    assert full == ([pytest.approx((170e6 - FIXED) / LIVE, rel=0.03)] if is_limit else [])
+    of_both = [ceiling.name for ceiling in found.ceilings if ceiling.name in ("old_generation", "server_heap")]
+    assert of_both == (["old_generation", "server_heap"] if is_limit else ["server_heap"])
+
+
 def test_memory_that_fills_the_heap_after_the_ramp_is_no_doubt() -> None:
     """Its place is told: that of the heap at its goal."""
     run, _ = planned(of_go(soak()))
