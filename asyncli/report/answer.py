@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
-from asyncli.findings.collected import live_rises, memory_limit_reached
+from asyncli.findings.collected import heap_of_a_part, live_rises, memory_limit_reached
 from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
@@ -109,6 +109,10 @@ def _cost_in_one_line(summary: Summary) -> str:
     if summary.cost.at_goal:
         where = f"in {server_name(summary)} when its heap has filled"
         return f"one more connection{streams} costs {with_error(summary.cost.at_goal)} {where}"
+    if alive_leads(summary):
+        assert summary.cost.live
+        alive = f"{with_error(summary.cost.live)} alive in the heap of {server_name(summary)}"
+        return f"one more connection{streams} keeps {alive}"
     # Two levels of the whole host include other programs.
     if total is not None and not is_hidden(total):
         where = f"on {sides(summary.environment).host}"
@@ -130,6 +134,15 @@ def is_heap_filling(summary: Summary) -> bool:
     unknown: then no cost with it in it is a size to plan with.
     """
     return heap_is_collected(summary) and not summary.cost.at_goal
+
+
+def alive_leads(summary: Summary) -> bool:
+    """Whether what is alive in the server's heap is the first number: it is known, and the slope of
+    the server's memory is no size to plan with, though its page counts all of that.
+    """
+    if not summary.cost.live or summary.finding(heap_of_a_part.code) is not None:
+        return False
+    return is_heap_filling(summary)
 
 
 def heap_is_collected(summary: Summary) -> bool:

@@ -20,6 +20,7 @@ from asyncli.model.topology import sides
 from asyncli.model.units import format_each
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
+    alive_leads,
     as_doubt,
     drift_of_server,
     goal_unknown,
@@ -70,6 +71,19 @@ def answer(summary: Summary) -> str:
         if sentence:
             return sentence
     return "Cost per connection unknown: no connections were held."
+
+
+def answers(summary: Summary) -> list[str]:
+    """The sentences on the cost and on the server's heap, the number to use first: beside a slope
+    that is no size to plan with, what is alive.
+    """
+    sentences = [answer(summary)]
+    of_heap = heap_answer(summary)
+    if not of_heap:
+        return sentences
+    place = 0 if alive_leads(summary) else 1
+    sentences.insert(place, of_heap)
+    return sentences
 
 
 def heap_answer(summary: Summary) -> str:

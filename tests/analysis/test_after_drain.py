@@ -9,12 +9,14 @@ import pytest
 from collected_runs import ask_for_collections, asked_in_rests
 from synthetic_run import a_run
 
+from asyncli.findings.collected import heap_of_a_part
 from asyncli.model import metrics
 from asyncli.model.records import Finding, Sample
 from asyncli.model.run import LEAST_PACE, Run
+from asyncli.model.runtimes import Runtime
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import beside_pass
-from asyncli.report.cost_answer import heap_answer
+from asyncli.report.answer import beside_pass, one_line
+from asyncli.report.cost_answer import answer, answers, heap_answer
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.thresholds import judge, parse
 
@@ -173,3 +175,19 @@ def test_a_server_that_frees_late_is_to_be_waited_for(residue_s: float) -> None:
     assert collected is not None
     assert ("--residue 60s" in collected.remedy) == (residue_s < 60)
     assert "run again" in collected.remedy
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_first_number_is_one_to_use(is_known: bool) -> None:
+    """Beside the slope of resident memory between forced collections, what is alive is."""
+    run = asked()
+    run.environment["server"] = {**run.environment["server"], "runtime": Runtime("go", "1.26", collected=True).document()}
+    if not is_known:
+        run.samples = [sample for sample in run.samples if metrics.RUNTIME_FORCED_BYTES not in sample.values]
+    summary = summarise(run)
+    assert (answers(summary)[0] == heap_answer(summary)) == is_known
+    assert answers(summary) == [heap_answer(summary), answer(summary)] or not is_known
+    assert ("keeps" in one_line(summary)) == is_known
+    # Where the page does not count all of the server's memory, what it says is alive is less than a connection takes.
+    summary.findings.append(heap_of_a_part(None, None, 86.9e3, 42.3e3))
+    assert answers(summary)[0] == answer(summary)
