@@ -304,9 +304,15 @@ def _residual(summary: Summary) -> Cost | None:
 
 
 def _parts_add_up(summary: Summary) -> bool:
-    """Whether the printed parts add up to the printed total."""
-    if summary.cost.at_goal:
+    """Whether the printed parts add up to the printed total. A part below zero, which noise makes,
+    is printed by its bound alone, so that the others are not what the total has beside it.
+    """
+    cost = summary.cost
+    if cost.at_goal:
         return False
+    for part in (cost.server_user, cost.behind or None, cost.kernel, cost.generator_user):
+        if part is not None and part.bytes_per_connection < 0:
+            return False
     return summary.cost.host_total is not None and _residual(summary) is not None
 
 

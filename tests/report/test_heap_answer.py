@@ -234,3 +234,16 @@ def test_growth_within_the_limit_of_a_heap_is_no_leak(kind: str, limit: float | 
     assert (filling(summary) is not None, growth(summary) is not None) == (is_filling, not is_filling)
     if is_filling:
         assert filling(summary).fields["heap_limit_bytes"] == limit
+
+
+@pytest.mark.parametrize(("middle", "adds_up"), [(-12_801.0, False), (500.0, True)])
+def test_parts_do_not_add_up_to_a_total_with_a_part_below_zero(middle: float, adds_up: bool) -> None:
+    """Noise makes it; what it would take off the total is no part of an answer."""
+    summary = summarise(a_run(2_000, batch=2, interval_s=0.05))
+    kernel = summary.cost.kernel
+    assert kernel is not None
+    summary.cost.kernel = msgspec.structs.replace(kernel, bytes_per_connection=middle, ci95=(-37_520.0, 11_784.0))
+    sentence = answer(summary)
+    assert "at most 11,784 B" in sentence
+    assert ("of the total" in sentence) == adds_up
+    assert "-12,801" not in sentence
