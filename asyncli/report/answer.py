@@ -340,8 +340,9 @@ def _first_limit(summary: Summary) -> str:
     lower = [
         _why_memory_is_unknown(summary, names),
         _reached_before(first.connections, ceilings),
-        _not_read(names),
     ]
+    if not _is_without_settings(summary):
+        lower.append(_not_read(names))
     return f"{'; '.join([opening, *filter(None, lower)])}."
 
 
@@ -392,6 +393,14 @@ def _seen_limit(summary: Summary, first: Ceiling | None) -> str:
     if first is None:
         return f"{seen}."
     return f"{seen}: the first known one is {ceiling(first.name)}, at about {about(first)}."
+
+
+def _is_without_settings(summary: Summary) -> bool:
+    """Whether the server is a program in Go or Node: how many connections it lets in is in its code
+    alone, and no settings can be read.
+    """
+    runtime = summary.server.runtime
+    return not isinstance(runtime, UnsetType) and runtime.kind in ("go", "node")
 
 
 def _not_read(ceilings: Set[str]) -> str:

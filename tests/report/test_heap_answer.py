@@ -9,6 +9,7 @@ import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.sizing import SizedPart, size
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -247,3 +248,17 @@ def test_parts_do_not_add_up_to_a_total_with_a_part_below_zero(middle: float, ad
     assert "at most 11,784 B" in sentence
     assert ("of the total" in sentence) == adds_up
     assert "-12,801" not in sentence
+
+@pytest.mark.parametrize(("kind", "is_told"), [("go", False), ("node", False), ("jvm", True), ("", True)])
+def test_a_program_has_no_settings_to_know(kind: str, is_told: bool) -> None:
+    """How many connections a program in Go or Node lets in is in its code; Tomcat has a setting."""
+    run = a_run(2_000, batch=2, interval_s=0.05)
+    if kind:
+        runtime = Runtime(kind, "1", collected=True)
+        run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    summary = summarise(run)
+    descriptors = Ceiling("descriptors", 20_000.0, None, "20,000 descriptors")
+    summary.forecast = msgspec.structs.replace(summary.forecast, ceilings=[descriptors], first="descriptors")
+    sentence = headroom(summary)
+    assert "20,000" in sentence
+    assert ("settings" in sentence) == is_told
