@@ -135,9 +135,16 @@ def with_streams(streams: float | UnsetType) -> str:
     return f" with its {format_many(streams, 'stream')} (mean)"
 
 
+def has_slope(rows: Sequence[CostRow]) -> bool:
+    """Whether any of the costs is a slope: all others are differences of two levels, which include
+    the first use.
+    """
+    return any(row.cost is not None and not row.cost.of_levels for row in rows)
+
+
 def caption(rows: Sequence[CostRow], streams: str) -> str:
     """``streams``: :func:`with_streams`."""
-    if any(row.cost is not None and not row.cost.of_levels for row in rows):
+    if has_slope(rows):
         return f"Memory that one more connection{streams} costs"
     return f"Memory that a connection{streams} takes, first use included"
 
