@@ -29,7 +29,7 @@ from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figure, show_figures
 from asyncli.report.answer import heap_is_collected, memory_name, one_line
 from asyncli.report.comparison_report import comparison_document, require_comparable
-from asyncli.report.cost_answer import answer, heap_answer
+from asyncli.report.cost_answer import answers
 from asyncli.report.differences import words
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.forest import forest
@@ -270,7 +270,7 @@ class Recorded(Results):
         """
         return CostView(
             self.analyses.costs,
-            f"{answer(self.summary)} {heap_answer(self.summary)}".strip(),
+            " ".join(answers(self.summary)),
             server=memory_name(self.summary),
             where=self._sides,
             held=self.summary.connections.held_or_peak or 0,

@@ -6,7 +6,6 @@ the drain. What rises by the clock alone shows in those after the drain, when no
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,6 +13,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from asyncli.analysis.after_drain import (
+    NO_GROWTH,
+    NO_THREADS,
+    Growth,
+    by_the_clock,
+    risen_by_the_clock,
+    settled_reading,
+    stays_alive,
+    steady_rise,
+    threads_stay,
+)
 from asyncli.analysis.constants import FEWEST, HALF, PART
 from asyncli.analysis.heap_cost import (
     HeapCost,
@@ -30,7 +40,7 @@ from asyncli.analysis.slope import Fitter, median_point
 from asyncli.findings import collected as findings
 from asyncli.model import metrics
 from asyncli.model.records import Finding
-from asyncli.model.run import SETTLING_COLLECTIONS, TICK_S, Run
+from asyncli.model.run import TICK_S, Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_bytes
 
@@ -67,7 +77,23 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
         refused = findings.heap_of_a_part(None, processes, None, None)
         return HeapCosts(findings=(finding_of_asked(run, forced), refused))
     longest_s = max(run.series(metrics.RUNTIME_FORCED_S).values, default=0.0)
-    collected = findings.collections_forced(len(forced), longest_s, *_alive_of_added(run, forced))
+    stays, added = _alive_of_added(run, forced)
+    threads = threads_stay(run) or NO_THREADS
+    told = [
+        findings.collections_forced(
+            len(forced),
+            longest_s,
+            stays,
+            added,
+            by_clock_bytes=risen_by_the_clock(run, forced),
+            stacks_bytes=threads.stacks_bytes,
+            goroutines=threads.goroutines,
+            residue_s=run.plan.residue_s,
+        )
+    ]
+    rise = steady_rise(run, forced)
+    if rise is not None:
+        told.append(findings.live_rises(run.place.server_name, rise.per_s, rise.half))
     asked = _asked(run, fitter.held, forced)
     line = _line_of_asked(run, asked)
     stacks = fitter.fit("stacks", run.series(metrics.RUNTIME_STACKS_BYTES), note=" of stacks")
@@ -93,7 +119,7 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
             why_failed=why_failed,
             remedy_of_failed=remedy_of_failed_collections(run),
         )
-        return HeapCosts(stacks=by_fit(stacks), findings=(collected, unknown))
+        return HeapCosts(stacks=by_fit(stacks), findings=(*told, unknown))
     live = _down_to_growth(line, asked)
     in_heap: HeapCost | None = live
     if run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES):
@@ -101,7 +127,7 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
     live = with_outside(run, live, in_heap)
     stayed, _ = _alive_of_added(run, forced)
     return HeapCosts(
-        live, by_fit(stacks), in_heap=in_heap, findings=(collected,), stayed=stayed or 0.0
+        live, by_fit(stacks), in_heap=in_heap, findings=tuple(told), stayed=stayed or 0.0
     )
 
 
@@ -113,14 +139,14 @@ class _Alive(NamedTuple):
 
     readings: Sequence[HeapReading]
     after_drain: HeapReading | None
-    clock: _Growth
+    clock: Growth
     rests: Sequence[_Rest]
 
 
 def _asked(run: Run, held: Series, alive: Series) -> _Alive:
     """``alive``: after forced collections."""
     _, hold_end_s = ends_of_ramp_and_hold(run)
-    clock = _clock(run, alive) or _NO_GROWTH
+    clock = by_the_clock(run, alive) or NO_GROWTH
 
     def of_one_age(t_s: float, n: float, value: float) -> HeapReading:
         return HeapReading(t_s, n, value - clock.per_s * (t_s - alive.t_s[0]))
@@ -130,7 +156,7 @@ def _asked(run: Run, held: Series, alive: Series) -> _Alive:
         # The collection at the hold's end takes a while.
         if t_s <= hold_end_s:
             readings.append(of_one_age(t_s, held.at(t_s) or 0.0, value))
-    after_drain = _after_drain(run, alive)
+    after_drain = settled_reading(run, alive)
     if after_drain is not None:
         after_drain = of_one_age(*after_drain)
     return _Alive(readings, after_drain, clock, _rests(run, held, readings))
@@ -215,68 +241,6 @@ def _alive_of_added(run: Run, forced: Series) -> tuple[float | None, float | Non
     if stays <= PART * added:
         return None, None
     return stays, added
-
-
-def stays_alive(run: Run) -> float | None:
-    """By how much more (bytes) is alive after the drain than was before the first connect, each
-    just after a collection that asyncli asked for; None where that is not known.
-    """
-    forced = run.series(metrics.RUNTIME_FORCED_BYTES)
-    before = forced.between(-math.inf, run.first_connect_s).values
-    after_drain = _alive_after_drain(run, forced)
-    if not before or after_drain is None:
-        return None
-    return after_drain - statistics.median(before)
-
-
-def _alive_after_drain(run: Run, forced: Series) -> float | None:
-    """What was alive (bytes) at the last of the collections that settle the heap after the drain;
-    None without two: what one of them leaves may be in Go's pools.
-    """
-    settled = _after_drain(run, forced)
-    return None if settled is None else settled.value
-
-
-def _after_drain(run: Run, forced: Series) -> HeapReading | None:
-    residue = run.phase("residue")
-    if residue is None:
-        return None
-    rows = list(forced.between(residue.start_s, math.inf).rows())[:SETTLING_COLLECTIONS]
-    if len(rows) < 2:
-        return None
-    t_s, value = rows[-1]
-    return HeapReading(t_s, 0.0, value)
-
-
-class _Growth(NamedTuple):
-    """How fast a heap rises, and half of the interval (bytes/s)."""
-
-    per_s: float
-    half: float
-
-
-_NO_GROWTH = _Growth(0.0, 0.0)
-
-
-def _clock(run: Run, forced: Series) -> _Growth | None:
-    """How fast the heap rises by the clock alone: after the drain, when it had settled, with no
-    connections and no heartbeats. None where fewer than three collections show it.
-
-    The median of the slopes between any two of them (Theil and Sen). Its error is that between the
-    greatest and the least step: what comes now and then may come once more or less in that time.
-    """
-    residue = run.phase("residue")
-    if residue is None:
-        return None
-    rows = list(forced.between(residue.start_s, math.inf).rows())[SETTLING_COLLECTIONS - 1 :]
-    if len(rows) < FEWEST_POINTS:
-        return None
-    slopes = []
-    for (before_s, before), (after_s, after) in itertools.combinations(rows, 2):
-        slopes.append((after - before) / (after_s - before_s))
-    steps = [after - before for (_, before), (_, after) in itertools.pairwise(rows)]
-    span_s = rows[-1][0] - rows[0][0]
-    return _Growth(statistics.median(slopes), (max(steps) - min(steps)) / span_s)
 
 
 class _Rest(NamedTuple):
@@ -382,11 +346,11 @@ def _down_to_growth(line: HeapCost, asked: _Alive) -> HeapCost:
     )
 
 
-def _growth_of(cost: HeapCost, rests: Sequence[_Rest]) -> _Growth:
+def _growth_of(cost: HeapCost, rests: Sequence[_Rest]) -> Growth:
     """The mean over the rests, by Student's t: rests differ by more than their readings' errors."""
     from asyncli.analysis.special import stdtrit
 
     rates = [rest.growth_per_s(cost) for rest in rests]
     error = statistics.stdev(rates) / math.sqrt(len(rates))
     quantile = float(stdtrit(len(rates) - 1, (1 + CONFIDENCE) / 2))
-    return _Growth(statistics.mean(rates), quantile * error)
+    return Growth(statistics.mean(rates), quantile * error)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.asked_collections import stays_alive
+from asyncli.analysis.after_drain import stays_alive
 from asyncli.analysis.collected import live_over_time
 from asyncli.analysis.constants import FEWEST, MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift

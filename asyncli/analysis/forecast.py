@@ -77,6 +77,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         _of_client_host(run, before, costs, checks),
         _without_a_line(_server_group(run, costs), rising),
         _earlier_memory(costs),
+        _old_generation(run, costs),
         _heap_of_server(run, costs),
         *slots,
         _descriptors(checks, run) or _descriptors_in_use(run),
@@ -293,6 +294,27 @@ def _earlier_memory(costs: Costs) -> Ceiling | None:
         if finding.code == cost_in_earlier_memory.code:
             return Ceiling("earlier_memory", None, None, finding.evidence)
     return None
+
+
+def _old_generation(run: Run, costs: Costs) -> Ceiling | None:
+    """The greatest size of the JVM's old generation, where that is less than the heap's. When it is
+    full of what is alive no young collection is left, and each one is a full one, which stops the
+    server; the greatest heap ends it only later.
+    """
+    of_heap = run.series(metrics.RUNTIME_LIMIT_BYTES).last()
+    limit = run.series(metrics.RUNTIME_OLD_LIMIT_BYTES).last()
+    live = costs.heap.in_heap
+    if limit is None or of_heap is None or limit >= of_heap:
+        return None
+    if live is None or live.bytes_per_connection <= 0:
+        return None
+    how = (
+        f"the old generation of the server's JVM may take {format_bytes(limit)} of the heap's "
+        f"{format_bytes(of_heap)}, by {live.bytes_per_connection:,.0f} B a connection that are "
+        "alive in it"
+    )
+    room = Space(max(0.0, limit - live.fixed_bytes), how)
+    return room.ceiling("old_generation", live.bytes_per_connection, live.ci95, how)
 
 
 def _heap_of_server(run: Run, costs: Costs) -> Ceiling | None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from asyncli.analysis.asked_collections import stays_alive
+from asyncli.analysis.after_drain import stays_alive
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.cost_parts import Costs, is_measured, known_of_heap

@@ -30,7 +30,7 @@ from asyncli.model.errors import CannotCollectError, PeerError
 from asyncli.model.masks import masked_page
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding, Sample
-from asyncli.model.run import SETTLING_COLLECTIONS
+from asyncli.model.run import LOOKS_AFTER_DRAIN, SETTLING_COLLECTIONS
 
 # A collection before a plateau's end begins so early (s), or by so many times the longest so far.
 _LEAD_S = 1.0
@@ -49,9 +49,8 @@ _AT_HOLD_END = 2
 _EARLIEST = 0.1
 _VARIED_BY = 0.3
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# When the heap has settled after the drain, so many more show what rises by the clock alone. They
-# are so far apart (s): no whole second, since that is when servers do what they do again and again.
-_LOOKS = 4
+# The looks after the drain are so far apart (s): no whole second, since that is when servers do
+# what they do again and again.
 _BETWEEN_LOOKS_S = 2.3
 # A runtime's own library may count a collection some ms after its end: Node and the JVM tell it by
 # events.
@@ -105,7 +104,7 @@ class ForcedCollections:
     async def after_drain(self) -> None:
         for _ in range(SETTLING_COLLECTIONS):
             await self.take()
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS_AFTER_DRAIN):
             if self._may_ask:
                 await wait_for(self._progress.stopped, _BETWEEN_LOOKS_S)
                 await self.take()

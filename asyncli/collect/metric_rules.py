@@ -17,9 +17,11 @@ from asyncli.model.metrics import (
     RUNTIME_DESCRIPTORS,
     RUNTIME_GOAL_BYTES,
     RUNTIME_GOGC_PERCENT,
+    RUNTIME_GOROUTINES,
     RUNTIME_HEAP_BYTES,
     RUNTIME_LIMIT_BYTES,
     RUNTIME_LIVE_BYTES,
+    RUNTIME_OLD_LIMIT_BYTES,
     RUNTIME_OUTSIDE_BYTES,
     RUNTIME_OWN_BYTES,
     RUNTIME_STACKS_BYTES,
@@ -95,6 +97,8 @@ _DIRECT = ("direct",)
 _HEAP_AREA = {"area": ("heap",)}
 # Pools of the JVM's collectors G1, parallel and serial that outlive young collections.
 _OLD_POOLS = {"pool": ("G1 Old Gen", "PS Old Gen", "Tenured Gen")}
+# Of these, the pools with a limit of their own: that of G1 is the heap's.
+_FIXED_OLD_POOLS = ("PS Old Gen", "Tenured Gen")
 _OLD_COLLECTORS = {"gc": ("G1 Old Generation", "PS MarkSweep", "MarkSweepCompact")}
 # OpenTelemetry's word for the area.
 _HEAP_TYPE = {"jvm_memory_type": ("heap",)}
@@ -338,6 +342,7 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(RUNTIME_COLLECTIONS, ("go_gc_duration_seconds_count",)),
             Reading(RUNTIME_COLLECTED_AT_S, ("go_memstats_last_gc_time_seconds",)),
             Reading(RUNTIME_STACKS_BYTES, ("go_memstats_stack_inuse_bytes",)),
+            Reading(RUNTIME_GOROUTINES, ("go_goroutines",)),
             Reading(RUNTIME_GOAL_BYTES, ("go_memstats_next_gc_bytes",)),
             Reading(
                 RUNTIME_OWN_BYTES,
@@ -392,6 +397,12 @@ PRODUCTS: tuple[Product, ...] = (
             Reading(
                 RUNTIME_LIMIT_BYTES, ("jvm_memory_max_bytes",), where=_HEAP_AREA, undefined=-1.0
             ),
+            Reading(
+                RUNTIME_OLD_LIMIT_BYTES,
+                ("jvm_memory_max_bytes",),
+                where={"id": _FIXED_OLD_POOLS},
+                undefined=-1.0,
+            ),
             Reading(RUNTIME_DESCRIPTORS, ("process_files_open_files",)),
         ),
     ),
@@ -411,6 +422,12 @@ PRODUCTS: tuple[Product, ...] = (
             ),
             Reading(
                 RUNTIME_LIMIT_BYTES, ("jvm_memory_max_bytes",), where=_HEAP_AREA, undefined=-1.0
+            ),
+            Reading(
+                RUNTIME_OLD_LIMIT_BYTES,
+                ("jvm_memory_pool_max_bytes",),
+                where={"pool": _FIXED_OLD_POOLS},
+                undefined=-1.0,
             ),
             _DESCRIPTORS,
         ),

@@ -24,6 +24,9 @@ _GENERATIONAL = ("jvm", "node", "dotnet")
 # Of any runtime whose page of metrics is read.
 BY_COMMAND = "--plateaus 5 --collect 'COMMAND {pid}'"
 _PLATEAUS_OF_A_LINE = 5
+_DAY_S = 86_400
+# A longer wait after the drain than most servers keep what a connection had (s).
+_LONG_RESIDUE_S = 60.0
 _CANNOT_BE_TOLD = "what the connections keep alive in the server's heap cannot be told"
 
 
@@ -298,6 +301,10 @@ def collections_forced(
     longest_s: float,
     alive_bytes: float | None = None,
     added_bytes: float | None = None,
+    by_clock_bytes: float | None = None,
+    stacks_bytes: float | None = None,
+    goroutines: int | None = None,
+    residue_s: float = 0.0,
 ) -> Words:
     """asyncli asked the server's runtime for collections (--collect). The server stands still in
     each, and its memory is not what it would be without them: resident memory, latencies and the
@@ -305,20 +312,78 @@ def collections_forced(
 
     ``alive_bytes``: what was alive after the drain beyond what was before the first connect, if
     that is more than a tenth of ``added_bytes``, the most that the run had added: a leak, a cache,
-    or what the first use of the program loads. null: it is less, or unknown.
+    or what the first use of the program loads. null: it is less, or unknown. ``by_clock_bytes``:
+    about so much of it came by the clock alone (``live_rises``); null: nothing certainly did.
+    ``stacks_bytes``: what was in use of the runtime's stacks then, likewise, by ``goroutines`` that
+    no connection needs (null: not counted); null: it is no more than the runtime keeps for its next
+    threads, or unknown. ``residue_s``: how long after the last close the collections began.
     """
     evidence = (
         f"asyncli asked the server for {format_many(collections, 'collection')} of its heap; the "
         f"longest took {format_duration(longest_s)}, and heartbeats waited for it"
     )
-    if alive_bytes is None or added_bytes is None:
-        return Words(evidence)
-    return Words(
-        f"{evidence}; {format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run "
-        "added to what is alive in it were still alive after the drain: no connection held them, "
-        "and they are no garbage",
+    remedy = ""
+    if alive_bytes is not None and added_bytes is not None:
+        evidence = f"{evidence}; {_still_alive(alive_bytes, added_bytes, by_clock_bytes)}"
+        # A leak by the clock has a finding of its own.
+        if by_clock_bytes is None:
+            remedy = _comes_again(residue_s)
+    if stacks_bytes is not None:
+        evidence = f"{evidence}; {_stacks_in_use(stacks_bytes, goroutines)}"
+        remedy = _comes_again(residue_s)
+    return Words(evidence, remedy)
+
+
+def _comes_again(residue_s: float) -> str:
+    """How to tell a leak from what is freed late, comes once, or fills up."""
+    again = (
         "run again on the same process: code and tables of the first use come once, a cache fills "
-        "up, and a leak comes again",
+        "up, and a leak comes again"
+    )
+    if residue_s >= _LONG_RESIDUE_S:
+        return again
+    return (
+        f"wait for what the server frees late (--residue {_LONG_RESIDUE_S:.0f}s), and then {again}"
+    )
+
+
+def _still_alive(alive_bytes: float, added_bytes: float, by_clock_bytes: float | None) -> str:
+    still_alive = (
+        f"{format_bytes(alive_bytes)} of the {format_bytes(added_bytes)} that this run added to "
+        "what is alive in it were still alive after the drain: no connection held them, and they "
+        "are no garbage"
+    )
+    if by_clock_bytes is None:
+        return still_alive
+    if by_clock_bytes >= alive_bytes:
+        return f"{still_alive}; all of it came by the clock"
+    return f"{still_alive}; about {format_bytes(by_clock_bytes)} of it came by the clock"
+
+
+def _stacks_in_use(stacks_bytes: float, goroutines: int | None) -> str:
+    in_use = f"{format_bytes(stacks_bytes)} of its stacks were still in use after the drain"
+    if goroutines is None:
+        return f"{in_use}: threads that no connection needs"
+    return f"{in_use}: {format_many(goroutines, 'goroutine')} that no connection needs"
+
+
+@finding("live_rises", "warning")
+def live_rises(server: str, bytes_per_s: float, half_bytes_per_s: float) -> Words:
+    """What is alive in the server's heap rose from each collection to the next after the drain,
+    when none of this run's connections was open: a leak by the clock, as of a timer, or a cache
+    that fills by itself. Garbage is not in it. What the server keeps of each reading of its page of
+    metrics, which asyncli reads once a second, counts too. It is in no cost of a connection.
+
+    ``server``: its program's name; ``bytes_per_s``: how fast it rises, and ``half_bytes_per_s``,
+    half of its interval.
+    """
+    a_day = format_bytes(_DAY_S * bytes_per_s)
+    return Words(
+        f"what is alive in {server} rises by {format_bytes(bytes_per_s)} a second "
+        f"(± {format_bytes(half_bytes_per_s)}; {a_day} a day) while none of this run's connections "
+        "is open",
+        "see what the server adds by itself: two snapshots of its heap, some minutes apart and "
+        "without connections, show it",
     )
 
 

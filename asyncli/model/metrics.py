@@ -156,6 +156,7 @@ RUNTIME_COLLECTED_AT_S = _gauge(
     "runtime.collected_at_s", "when the last collection ended, in seconds since 1970"
 )
 RUNTIME_STACKS_BYTES = _gauge("runtime.stacks_bytes", "stacks of the runtime's threads (Go)")
+RUNTIME_GOROUTINES = _gauge("runtime.goroutines", "goroutines of a server in Go")
 RUNTIME_GOAL_BYTES = _gauge(
     "runtime.goal_bytes", "size of the heap at which the next collection begins"
 )
@@ -163,6 +164,10 @@ RUNTIME_OWN_BYTES = _gauge(
     "runtime.own_bytes", "structures of the runtime itself in use (Go: mspan, mcache, gc, other)"
 )
 RUNTIME_LIMIT_BYTES = _gauge("runtime.limit_bytes", "the greatest size that the heap may have")
+RUNTIME_OLD_LIMIT_BYTES = _gauge(
+    "runtime.old_limit_bytes",
+    "the greatest size of the JVM's old generation, where it is smaller than the heap",
+)
 RUNTIME_GOGC_PERCENT = _gauge(
     "runtime.gogc_percent", "growth of Go's heap after which a collection begins (GOGC)"
 )

@@ -468,6 +468,17 @@ QUANTITIES: Sequence[Quantity] = (
     Quantity("residue.server_user", "bytes", "the server's memory above the baseline then"),
     Quantity("residue.kernel", "bytes", "the kernel's memory above the baseline then"),
     Quantity("residue.live", "bytes", "alive after a forced collection above the baseline then"),
+    Quantity(
+        "residue.stacks",
+        "bytes",
+        "stacks of the server's runtime in use after these collections above the baseline",
+    ),
+    Quantity(
+        "residue.live_pace.bytes_per_s",
+        "bytes",
+        "by so much what is alive rises by the clock, when nothing is connected",
+        "s",
+    ),
     Quantity("residue.host_total", "bytes", "the sampled host's memory above the baseline then"),
     Quantity(
         "forecast.memory.connections", "count", "how many connections fit on a host with both ends"

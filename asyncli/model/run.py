@@ -58,6 +58,12 @@ EVENT_SETTLES_S = 5.0
 #: counts dead objects as alive, up to 5 % of the old generation (MarkSweepAlwaysCompactCount,
 #: MarkSweepDeadRatio): 3.8 MB of 400 ended threads.
 SETTLING_COLLECTIONS = 4
+#: So many more, some seconds apart, show what rises by the clock alone: as many steps, all of them
+#: upwards by chance, are rare, and in the JVM one of them compacts.
+LOOKS_AFTER_DRAIN = 4
+#: What is alive is told to rise by the clock from so much (bytes/s) on: a slower rise may be what a
+#: runtime loads late (8 kB/s in a Node).
+LEAST_PACE = 10e3
 
 
 class Run(msgspec.Struct, dict=True):

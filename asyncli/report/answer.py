@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.slope import Cost
-from asyncli.findings.collected import memory_limit_reached
+from asyncli.findings.collected import heap_of_a_part, live_rises, memory_limit_reached
 from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
@@ -39,7 +39,7 @@ def worst(summary: Summary) -> Finding | None:
     error = _first_of_severity(beside, "error")
     if error is not None:
         return error
-    leak = growth(summary)
+    leak = growth(summary) or summary.finding(live_rises.code)
     if leak is not None:
         return leak
     return _first_of_severity(beside, "warning")
@@ -114,6 +114,10 @@ def _cost_in_one_line(summary: Summary) -> str:
                 "has filled"
             )
         return f"one more connection{streams} costs {with_error(summary.cost.at_goal)} {where}"
+    if alive_leads(summary):
+        assert summary.cost.live
+        alive = f"{with_error(summary.cost.live)} alive in the heap of {server_name(summary)}"
+        return f"one more connection{streams} keeps {alive}"
     # Two levels of the whole host include other programs.
     if total is not None and not is_hidden(total):
         where = f"on {sides(summary.environment).host}"
@@ -137,6 +141,15 @@ def is_heap_filling(summary: Summary) -> bool:
     if summary.cost.at_goal and not summary.cost.heap_of:
         return False
     return heap_is_collected(summary)
+
+
+def alive_leads(summary: Summary) -> bool:
+    """Whether what is alive in the server's heap is the first number: it is known, and the slope of
+    the server's memory is no size to plan with, though its page counts all of that.
+    """
+    if not summary.cost.live or summary.finding(heap_of_a_part.code) is not None:
+        return False
+    return is_heap_filling(summary)
 
 
 def heap_is_collected(summary: Summary) -> bool:
@@ -229,6 +242,7 @@ _TOLD_FIRST = {
     host_shared.code,
     "cost_short_lived",
     memory_limit_reached.code,
+    live_rises.code,
     *OF_ANOTHER,
 }
 
@@ -342,8 +356,9 @@ def _first_limit(summary: Summary) -> str:
     lower = [
         _why_memory_is_unknown(summary, names),
         _reached_before(first.connections, ceilings),
-        _not_read(names),
     ]
+    if not _is_without_settings(summary):
+        lower.append(_not_read(names))
     return f"{'; '.join([opening, *filter(None, lower)])}."
 
 
@@ -394,6 +409,14 @@ def _seen_limit(summary: Summary, first: Ceiling | None) -> str:
     if first is None:
         return f"{seen}."
     return f"{seen}: the first known one is {ceiling(first.name)}, at about {about(first)}."
+
+
+def _is_without_settings(summary: Summary) -> bool:
+    """Whether the server is a program in Go or Node: how many connections it lets in is in its code
+    alone, and no settings can be read.
+    """
+    runtime = summary.server.runtime
+    return not isinstance(runtime, UnsetType) and runtime.kind in ("go", "node")
 
 
 def _not_read(ceilings: Set[str]) -> str:
@@ -448,6 +471,13 @@ def _at_memory_limit(summary: Summary) -> list[str]:
     if reached is None:
         return []
     return [as_doubt(reached, with_remedy(summary, reached))]
+
+
+def _rises_by_the_clock(summary: Summary) -> list[str]:
+    rises = summary.finding(live_rises.code)
+    if rises is None:
+        return []
+    return [as_doubt(rises, with_remedy(summary, rises))]
 
 
 def _shared_host(summary: Summary) -> list[str]:
@@ -513,6 +543,7 @@ def _is_of_levels(cost: Cost | None) -> bool:
 _DOUBTS = (
     _saturated,
     _at_memory_limit,
+    _rises_by_the_clock,
     _shared_host,
     _shrinks,
     _upstream_sockets,

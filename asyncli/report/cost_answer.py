@@ -20,6 +20,7 @@ from asyncli.model.topology import sides
 from asyncli.model.units import format_count, format_each
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.answer import (
+    alive_leads,
     as_doubt,
     drift_of_server,
     goal_unknown,
@@ -71,6 +72,19 @@ def answer(summary: Summary) -> str:
         if sentence:
             return sentence
     return "Cost per connection unknown: no connections were held."
+
+
+def answers(summary: Summary) -> list[str]:
+    """The sentences on the cost and on the server's heap, the number to use first: beside a slope
+    that is no size to plan with, what is alive.
+    """
+    sentences = [answer(summary)]
+    of_heap = heap_answer(summary)
+    if not of_heap:
+        return sentences
+    place = 0 if alive_leads(summary) else 1
+    sentences.insert(place, of_heap)
+    return sentences
 
 
 def heap_answer(summary: Summary) -> str:
@@ -125,9 +139,14 @@ def _held_outside(summary: Summary) -> str:
 
 
 def _of_what_stays(summary: Summary) -> str:
-    """The sentence, after a space, of what is alive after the drain; "" if that is little."""
+    """The sentence, after a space, of what is alive or in stacks after the drain; "" if that is
+    little.
+    """
     collected = summary.finding("collections_forced")
-    if collected is None or collected.fields.get("alive_bytes") is None:
+    if collected is None:
+        return ""
+    stays = [collected.fields.get(name) for name in ("alive_bytes", "stacks_bytes")]
+    if stays == [None, None]:
         return ""
     return f" {with_remedy(summary, collected)}"
 
@@ -287,9 +306,15 @@ def _residual(summary: Summary) -> Cost | None:
 
 
 def _parts_add_up(summary: Summary) -> bool:
-    """Whether the printed parts add up to the printed total."""
-    if summary.cost.at_goal:
+    """Whether the printed parts add up to the printed total. A part below zero, which noise makes,
+    is printed by its bound alone, so that the others are not what the total has beside it.
+    """
+    cost = summary.cost
+    if cost.at_goal:
         return False
+    for part in (cost.server_user, cost.behind or None, cost.kernel, cost.generator_user):
+        if part is not None and part.bytes_per_connection < 0:
+            return False
     return summary.cost.host_total is not None and _residual(summary) is not None
 
 

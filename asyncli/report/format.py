@@ -64,7 +64,10 @@ CEILINGS = {
     "mappings": "memory maps of a process of the server (vm.max_map_count)",
     "descriptors": "the server's descriptors",
     "server_group": "memory of the server's control group",
-    "server_heap": "the greatest heap of the server's runtime",
+    "server_heap": "the greatest heap of the server's runtime (beyond it an out-of-memory error)",
+    "old_generation": (
+        "the old generation of the server's JVM (beyond it each collection is a full one)"
+    ),
     "go_limit": "Go's memory limit (GOMEMLIMIT; beyond it Go collects all the time)",
     "earlier_memory": "memory that the server has in advance",
     "ports": "source ports",
@@ -132,9 +135,16 @@ def with_streams(streams: float | UnsetType) -> str:
     return f" with its {format_many(streams, 'stream')} (mean)"
 
 
+def has_slope(rows: Sequence[CostRow]) -> bool:
+    """Whether any of the costs is a slope: all others are differences of two levels, which include
+    the first use.
+    """
+    return any(row.cost is not None and not row.cost.of_levels for row in rows)
+
+
 def caption(rows: Sequence[CostRow], streams: str) -> str:
     """``streams``: :func:`with_streams`."""
-    if any(row.cost is not None and not row.cost.of_levels for row in rows):
+    if has_slope(rows):
         return f"Memory that one more connection{streams} costs"
     return f"Memory that a connection{streams} takes, first use included"
 

@@ -32,6 +32,7 @@ from asyncli.report.format import (
     caption,
     ceiling,
     cost_rows,
+    has_slope,
     interval,
     memory_labels,
     or_bytes,
@@ -65,6 +66,8 @@ def cost_table(
     columns.append(doc.TableColumn("R²", view=doc.View.PAGE))
     streams = with_streams(costs.streams)
     heading = f"Cost of a connection{streams}"
+    if not has_slope(rows):
+        heading = f"Cost{streams}, first use included"
     title = f"{caption(rows, streams)}, in bytes"
     return doc.DataTable(heading, columns, lines, title, kind="stack")
 
@@ -251,6 +254,8 @@ def _residue(summary: Summary) -> str:
     ]
     if residue.live is not msgspec.UNSET:
         places.append((residue.live, "alive in its heap after a collection"))
+    if residue.stacks is not msgspec.UNSET:
+        places.append((residue.stacks, "in its stacks"))
     parts = []
     for value, place in places:
         if value is not None and value >= 0:

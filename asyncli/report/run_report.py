@@ -31,7 +31,7 @@ from asyncli.report.answer import (
     why_with_worst,
     with_remedy,
 )
-from asyncli.report.cost_answer import answer, heap_answer
+from asyncli.report.cost_answer import answers
 from asyncli.report.run_costs import (
     capacity_section,
     cost_section,
@@ -156,10 +156,8 @@ def _answer(summary: Summary) -> doc.Section:
         if finding.code in OF_ANOTHER or finding is growth(summary):
             doubt = as_doubt(finding, with_remedy(summary, finding))
             blocks.append(doc.Paragraph(doubt, "doubt", "bold yellow"))
-    blocks.append(doc.Paragraph(answer(summary), "answer"))
-    of_heap = heap_answer(summary)
-    if of_heap:
-        blocks.append(doc.Paragraph(of_heap, "answer"))
+    for sentences in answers(summary):
+        blocks.append(doc.Paragraph(sentences, "answer"))
     limit = headroom(summary)
     if limit:
         is_reason = summary.verdict != "passed" and summary.finding(gave_way.code) is not None

@@ -69,7 +69,7 @@ _UNIT_WORDS = {
     "yes_or_no": "true (1) or false (0)",
 }
 #: The number of a part, if only the part is named.
-_DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
+_DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "bytes_per_s", "connections")
 #: The whole of a percentage of a limit that compares with the baseline runs.
 OF_BASELINE = "baseline runs"
 #: The whole of a percentage, by the first word of the key.

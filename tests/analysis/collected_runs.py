@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 from synthetic_run import a_run
 
@@ -76,3 +77,25 @@ def of_go(
 
 def soak(connections: int = 2_000) -> Run:
     return a_run(connections, batch=2, interval_s=0.05)
+
+
+def ask_for_collections(run: Run, at_s: Sequence[float], per_connection: float, leak_per_s: float) -> None:
+    """What is alive at these instants, in a heap that a leak fills by the clock from the first connect on."""
+    for number, place in enumerate(at_s):
+        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
+        leaked = leak_per_s * max(0.0, sample.t_s - run.first_connect_s)
+        alive = 4e6 + 5_000 * (number % 2) + per_connection * (run.held.at(sample.t_s) or 0.0) + leaked
+        sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PROCESSES] = 1.0
+        sample.values[metrics.SERVER_PSS_BYTES] += 50e3 * (run.held.at(sample.t_s) or 0.0)
+
+
+def asked_in_rests(run: Run) -> list[float]:
+    """When a soak asks: before the connects, three times in each rest, twice at the hold's end, and after the drain until the clock shows."""
+    at_s = [run.first_connect_s - 1.5]
+    for begin, end in run.plan.schedule.rests():
+        at_s += [run.first_connect_s + place for place in (begin + 0.6, begin + 1.6, end - 1.4)]
+    residue = run.phase("residue")
+    assert residue is not None
+    return [*at_s, run.stop_s - 2.0, run.stop_s - 1.0, *(residue.start_s + 1.0 + look for look in range(8))]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, of_go, soak
+from collected_runs import FIXED, LEAST_GOAL, LIVE, STACKS, ask_for_collections, asked_in_rests, of_go, soak
 from synthetic_run import SERVER, a_run, raised, without
 
 from asyncli.analysis.compare import compare
@@ -170,18 +170,6 @@ def test_asked_collections_need_rests_in_the_ramp() -> None:
     assert unknown.remedy.endswith("--plateaus 5")
 
 
-def ask_for_collections(run: Run, at_s: Sequence[float], per_connection: float, leak_per_s: float) -> None:
-    """What is alive at these instants, in a heap that a leak fills by the clock from the first connect on."""
-    for number, place in enumerate(at_s):
-        sample = min(run.samples, key=lambda sample: abs(sample.t_s - place))
-        leaked = leak_per_s * max(0.0, sample.t_s - run.first_connect_s)
-        alive = 4e6 + 5_000 * (number % 2) + per_connection * (run.held.at(sample.t_s) or 0.0) + leaked
-        sample.values |= {metrics.RUNTIME_FORCED_BYTES: alive, metrics.RUNTIME_FORCED_S: 0.01}
-    for sample in run.samples:
-        sample.values[metrics.SERVER_PROCESSES] = 1.0
-        sample.values[metrics.SERVER_PSS_BYTES] += 50e3 * (run.held.at(sample.t_s) or 0.0)
-
-
 @pytest.mark.parametrize("leak_per_s", [0.0, 100e3])
 def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s: float) -> None:
     """In a ladder, time and connections rise together, and a short hold does not exclude growth: what the drain frees does."""
@@ -203,16 +191,6 @@ def test_a_leak_by_the_clock_is_within_the_interval_of_what_is_alive(leak_per_s:
     else:
         assert high - low < 0.2 * per_connection
         assert known.heap.live.not_freed < 0.02 * per_connection
-
-
-def asked_in_rests(run: Run) -> list[float]:
-    """When a soak asks: before the connects, three times in each rest, twice at the hold's end, and after the drain until the clock shows."""
-    at_s = [run.first_connect_s - 1.5]
-    for begin, end in run.plan.schedule.rests():
-        at_s += [run.first_connect_s + place for place in (begin + 0.6, begin + 1.6, end - 1.4)]
-    residue = run.phase("residue")
-    assert residue is not None
-    return [*at_s, run.stop_s - 2.0, run.stop_s - 1.0, *(residue.start_s + 1.0 + look for look in range(8))]
 
 
 def left_by_connecting(run: Run, at_s: Sequence[float], bytes_: float) -> None:
@@ -731,6 +709,21 @@ def test_the_greatest_heap_bounds_the_connections() -> None:
     found, _ = forecast(run, costs(run))
     [heap] = [ceiling for ceiling in found.ceilings if ceiling.name == "server_heap"]
     assert heap.connections == pytest.approx((256e6 - FIXED) / LIVE, rel=0.03)
+
+
+@pytest.mark.parametrize(("old", "is_limit"), [(170e6, True), (256e6, False), (None, False)])
+def test_the_old_generation_of_a_jvm_is_full_before_the_heap(old: float | None, is_limit: bool) -> None:
+    """That of G1 may be as large as the heap."""
+    run = of_go(soak())
+    for sample in run.samples:
+        sample.values[metrics.RUNTIME_LIMIT_BYTES] = 256e6
+        if old is not None:
+            sample.values[metrics.RUNTIME_OLD_LIMIT_BYTES] = old
+    found, _ = forecast(run, costs(run))
+    full = [ceiling.connections for ceiling in found.ceilings if ceiling.name == "old_generation"]
+    assert full == ([pytest.approx((170e6 - FIXED) / LIVE, rel=0.03)] if is_limit else [])
+    of_both = [ceiling.name for ceiling in found.ceilings if ceiling.name in ("old_generation", "server_heap")]
+    assert of_both == (["old_generation", "server_heap"] if is_limit else ["server_heap"])
 
 
 def test_memory_that_fills_the_heap_after_the_ramp_is_no_doubt() -> None:

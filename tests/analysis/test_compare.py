@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 from synthetic_run import SERVER, a_run, cut, raised, without
 
 from asyncli.analysis import estimates, measured
-from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
+from asyncli.analysis.compare import ROW_OF, Comparison, Difference, _judge, compare, differing, hindrance
 from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram
@@ -620,3 +620,26 @@ def test_of_a_hidden_number_no_difference_share_or_verdict_is_shown() -> None:
     first.numbers["cost.kernel"] = Estimate(45.0, -900.0, 980.0, 20)
     first.hidden = first.hidden | {"cost.kernel"}
     assert row(compare([first, second]), "cost.kernel").verdict == "cannot_say"
+
+
+def test_what_is_alive_has_no_word_of_one_runtime() -> None:
+    """Go has no Buffers."""
+    assert "Buffers" not in ROW_OF["cost.live"].name
+
+
+@pytest.mark.parametrize(("p_value", "has_remedy"), [(0.02, True), (0.6, False)])
+def test_what_one_pair_does_not_show_has_a_remedy_where_a_second_may(p_value: float, has_remedy: bool) -> None:
+    """Alone it is below 5 %, and after the correction for thirteen numbers it is not."""
+    rows = []
+    for number in range(13):
+        p_of_row = p_value if number == 0 else 0.9
+        rows.append(
+            Difference(
+                "cost.live", "bytes", between=("A", "B"), values=(100.0, 200.0), difference=100.0, ci95=(5.0, 195.0), relative=1.0, p_value=p_of_row,
+                verdict="cannot_say", hidden=("", ""),
+            )
+        )  # fmt: skip
+    _judge(rows)
+    first = rows[0]
+    assert first.verdict == "cannot_say"
+    assert ("repeat both" in first.why) == has_remedy

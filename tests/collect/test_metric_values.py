@@ -271,6 +271,23 @@ def test_what_objects_hold_outside_the_heap_is_read(text: str, outside: float) -
     assert values_of(text)[1]["runtime.outside_bytes"] == outside
 
 
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ((Path(metrics_pages.__file__).parent / "pages/jvm.txt").read_text(), None),
+        (
+            (Path(metrics_pages.__file__).parent / "pages/jvm.txt").read_text().replace('_max_bytes{area="heap",id="G1 Old Gen"}', '_max_bytes{area="heap",id="Tenured Gen"}'),
+            257_949_696,
+        ),
+        ('jvm_memory_pool_collection_used_bytes{pool="x"} 1\njvm_memory_pool_max_bytes{pool="PS Old Gen"} 7\njvm_memory_pool_max_bytes{pool="PS Eden Space"} 9\n', 7),
+        ('jvm_memory_pool_collection_used_bytes{pool="x"} 1\njvm_memory_pool_max_bytes{pool="PS Old Gen"} -1\n', None),
+    ],
+    ids=["g1", "serial", "client_java", "no limit"],
+)  # fmt: skip
+def test_the_old_generation_has_a_limit_where_the_page_names_one(text: str, old: float | None) -> None:
+    assert values_of(text)[1].get("runtime.old_limit_bytes") == old
+
+
 def test_nothing_is_added_to_what_a_user_says_is_alive() -> None:
     pages = PageValues(mapped_product([mapped_metric("live=nodejs_external_memory_bytes")]))
     page = parse_metrics(metrics_pages.NODE.encode() + b"nodejs_external_memory_bytes 2067813\n")

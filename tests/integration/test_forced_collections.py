@@ -187,6 +187,7 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     told = findings(summary)
     assert told["collections_forced"]["fields"]["collections"] >= 2 + 4 + 2 + 8
     assert "heap_collected" not in told
+    assert "live_rises" not in told
     # After the drain the objects are gone, or are kept by a leak that no garbage hides.
     alive = run.series(metrics.RUNTIME_FORCED_BYTES).values
     kept = summary["residue"]["live"]
@@ -194,6 +195,19 @@ def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None
     assert kept > 0.8 * risen if leaks else kept < 0.2 * risen
     said = " ".join(here(tmp_path, "report", "run.db", "--verbose").out.split())
     assert f"{format_bytes(kept)} alive" in said
+
+
+def test_a_leak_of_node_by_the_clock_is_told(tmp_path: Path) -> None:
+    """Ten arrays of 8 kB a second, connections or none; a first plateau's cost does not have them, and the next run would."""
+    if shutil.which("node") is None:
+        pytest.skip("no Node on this host")
+    leak = "const leaked = []; setInterval(() => leaked.push(Array(1000).fill(1.5)), 100);"
+    with serving(["node", "-e", f"{_NODE}{leak}"]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", "auto", "--fail-if", "residue.live_pace > 40kB/s", status=99)
+    told = findings(summary)
+    assert told["live_rises"]["fields"]["bytes_per_s"] == pytest.approx(80e3, rel=0.15)
+    assert summary["residue"]["live_pace"]["ci95"][0] > 40e3
+    assert told["collections_forced"]["remedy"] == ""
 
 
 # Each connection keeps a Buffer of 64 kB, which is outside V8's heap. It has a page of prom-client at /metrics.
@@ -265,6 +279,7 @@ def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
     assert "direct buffers," in " ".join(here(tmp_path, "report", "run.db").out.split())
     assert 20_000 < live["bytes_per_connection"] < 35_000
     assert live["ci95"][0] < live["bytes_per_connection"] < live["ci95"][1]
+    assert "live_rises" not in findings(summary)
     # It keeps what it has kept.
     # Some of what was there before the first connect is gone.
     assert 0.98 * 400 * 20_000 < summary["residue"]["live"] < 1.2 * 400 * 20_000
@@ -282,6 +297,40 @@ def test_a_leak_of_go_is_told_from_its_pools(tmp_path: Path, *, leaks: bool) -> 
     assert 20_000 < live["bytes_per_connection"] < 40_000
     kept = summary["residue"]["live"]
     assert kept > 0.98 * 400 * 20_000 if leaks else kept < 400 * 2_000
+    assert "live_rises" not in findings(summary)
+
+
+# As client_golang writes it.
+_PAGE_OF_GO = """
+	http.HandleFunc("/metrics", func(page http.ResponseWriter, _ *http.Request) {
+		var memory runtime.MemStats
+		runtime.ReadMemStats(&memory)
+		fmt.Fprintf(page, "# TYPE go_goroutines gauge\\ngo_goroutines %d\\n", runtime.NumGoroutine())
+		fmt.Fprintf(page, "# TYPE go_memstats_heap_alloc_bytes gauge\\ngo_memstats_heap_alloc_bytes %d\\n", memory.HeapAlloc)
+		fmt.Fprintf(page, "# TYPE go_memstats_stack_inuse_bytes gauge\\ngo_memstats_stack_inuse_bytes %d\\n", memory.StackInuse)
+		fmt.Fprintf(page, "# TYPE go_memstats_last_gc_time_seconds gauge\\ngo_memstats_last_gc_time_seconds %f\\n", float64(memory.LastGC)/1e9)
+	})
+"""
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this host")
+@pytest.mark.parametrize("leaks", [False, True])
+def test_goroutines_that_stay_are_told_with_their_stacks(tmp_path: Path, *, leaks: bool) -> None:
+    program = _GO.replace('"net/http"\n', '"net/http"\n\t"runtime"\n').replace("\tserver := ", f"{_PAGE_OF_GO}\tserver := ")
+    if leaks:
+        program = program.replace("kept[c] =", "go func() { select {} }()\n\t\tkept[c] =")
+    (tmp_path / "main.go").write_text(program)
+    subprocess.run(["go", "build", "-o", "server", "main.go"], cwd=tmp_path, check=True)
+    with serving([str(tmp_path / "server")]) as url:
+        _, summary = soaked(tmp_path, url, "--collect", f"{url}debug/pprof/heap?gc=1", "--server-metrics", f"{url}metrics")
+    fields = findings(summary)["collections_forced"]["fields"]
+    if leaks:
+        # Those that read its pages and profiles leave some too.
+        assert 400 <= fields["goroutines"] < 480
+        # The least stack of a goroutine has 2 kB.
+        assert fields["stacks_bytes"] == summary["residue"]["stacks"] > 400 * 2_000
+    else:
+        assert (fields["goroutines"], fields["stacks_bytes"]) == (None, None)
 
 
 def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:

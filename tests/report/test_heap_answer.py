@@ -9,6 +9,7 @@ import pytest
 from collected_runs import LIVE, STACKS, of_go, soak
 from synthetic_run import a_run, raised, without
 
+from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.sizing import SizedPart, size
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -273,3 +274,30 @@ def test_growth_within_the_limit_of_a_heap_is_no_leak(kind: str, limit: float | 
     assert (filling(summary) is not None, growth(summary) is not None) == (is_filling, not is_filling)
     if is_filling:
         assert filling(summary).fields["heap_limit_bytes"] == limit
+
+
+@pytest.mark.parametrize(("middle", "adds_up"), [(-12_801.0, False), (500.0, True)])
+def test_parts_do_not_add_up_to_a_total_with_a_part_below_zero(middle: float, adds_up: bool) -> None:
+    """Noise makes it; what it would take off the total is no part of an answer."""
+    summary = summarise(a_run(2_000, batch=2, interval_s=0.05))
+    kernel = summary.cost.kernel
+    assert kernel is not None
+    summary.cost.kernel = msgspec.structs.replace(kernel, bytes_per_connection=middle, ci95=(-37_520.0, 11_784.0))
+    sentence = answer(summary)
+    assert "11,784 B" in sentence
+    assert ("the total)" in sentence) == adds_up
+    assert "-12,801" not in sentence
+
+@pytest.mark.parametrize(("kind", "is_told"), [("go", False), ("node", False), ("jvm", True), ("", True)])
+def test_a_program_has_no_settings_to_know(kind: str, is_told: bool) -> None:
+    """How many connections a program in Go or Node lets in is in its code; Tomcat has a setting."""
+    run = a_run(2_000, batch=2, interval_s=0.05)
+    if kind:
+        runtime = Runtime(kind, "1", collected=True)
+        run.environment["server"] = {**run.environment["server"], "runtime": runtime.document()}
+    summary = summarise(run)
+    descriptors = Ceiling("descriptors", 20_000.0, None, "20,000 descriptors")
+    summary.forecast = msgspec.structs.replace(summary.forecast, ceilings=[descriptors], first="descriptors")
+    sentence = headroom(summary)
+    assert "20,000" in sentence
+    assert ("settings" in sentence) == is_told
