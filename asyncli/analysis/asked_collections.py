@@ -125,9 +125,8 @@ def costs_of_asked(run: Run, fitter: Fitter, forced: Series, replaced_s: float |
     if run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES):
         in_heap = _in_heap_by_asked(run, fitter.held, forced)
     live = with_outside(run, live, in_heap)
-    stayed, _ = _alive_of_added(run, forced)
     return HeapCosts(
-        live, by_fit(stacks), in_heap=in_heap, findings=tuple(told), stayed=stayed or 0.0
+        live, by_fit(stacks), in_heap=in_heap, findings=tuple(told), stayed=stays or 0.0
     )
 
 

@@ -42,7 +42,7 @@ def require_limits(
         )
     _require_metrics_of_heap(plan, where)
     if plan.collect is None and not collects_by_command:
-        for text in _limits_on(plan, "residue.live"):
+        for text in (*_limits_on(plan, "residue.live"), *_limits_on(plan, "residue.stacks")):
             raise PlanError(
                 f"{where} {text!r}: only collections say what is alive after the drain; ask for "
                 "them: --plateaus 5 --collect auto (Node, Java), or a URL or a command that "

@@ -595,6 +595,7 @@ async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) ->
         (["--fail-if", "cost.live > 4kB"], "--server-metrics"),
         (["--fail-if", "cost.stacks > 9kB", "--plateaus", "4", "--collect", "auto"], "--server-metrics"),
         (["--fail-if", "residue.live > 3kB"], "--collect auto"),
+        (["--fail-if", "residue.stacks > 1MB"], "--collect auto"),
         (["--collect", "true 'x", "--plateaus", "4"], "open quote"),
         (["--server-metrics", "http://127.0.0.1:9/", "--metrics-map", "active=a{"], "open brace"),
         (["--collect", "kill {pid}", "--plateaus", "4", "--agent", "http://127.0.0.1:9165"], "{pid} is a process of the agent's host"),
