@@ -37,8 +37,8 @@ def test_completes_commands_flags_and_names() -> None:
     assert offered("-c", "5", "--hol") == offered("soak", "--hol") == ["--hold"]
     assert offered("soak", "--h2-heartbeat", "") == ["ping", "head"]
     assert offered("bench", "--plan", "") == ["*.toml", "bench"]
-    assert offered("soak", "--fail-if", "lo") == ["lost"]
-    assert offered("soak", "--fail-if", "'lo") == ["lost"]
+    assert offered("soak", "--fail-if", "lo") == ["lost", "lost_with_worker"]
+    assert offered("soak", "--fail-if", "'lo") == ["lost", "lost_with_worker"]
     assert "connections.deaths." in offered("soak", "--fail-if", "connections.d")
     assert offered("experiment", "hol") == ["holding"]
     assert offered("explain", "server_processes_u") == ["server_processes_unknown"]
