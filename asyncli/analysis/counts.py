@@ -93,7 +93,8 @@ class Client:
             "silenced": [tick.silenced_by_events for tick in ticks],
             "sent": sent,
             "answered": list(map(self._answered, ticks)),
-            "unsure": list(map(_perhaps_accepted, ticks)),
+            # Connects that failed, and that the server may have accepted.
+            "unsure": [tick.failed_by(_PERHAPS_ACCEPTED) for tick in ticks],
             "unreported_opened": _unreported(ticks, opened),
             "unreported_sent": _unreported(ticks, sent),
         }
@@ -191,7 +192,7 @@ def _batches_due(plan: Plan, after_s: Any) -> Any:
 
 def _upgrades(tick: Tick) -> int:
     """Upgrades that were requested."""
-    return tick.opened + sum(map(tick.failures.get, _PERHAPS_ASKED, (0, 0)))
+    return tick.opened + tick.failed_by(_PERHAPS_ASKED)
 
 
 def _streams_again(tick: Tick, streams: int) -> int:
@@ -199,13 +200,6 @@ def _streams_again(tick: Tick, streams: int) -> int:
     if tick.protocol is None or not streams:
         return 0
     return max(0, tick.protocol.streams_opened - streams * tick.opened)
-
-
-def _perhaps_accepted(tick: Tick) -> int:
-    """Connects that failed, and that the server may have accepted."""
-    if not tick.failures:
-        return 0
-    return sum(tick.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
 
 
 def _unreported(ticks: Sequence[Tick], counts: Sequence[int]) -> list[int]:

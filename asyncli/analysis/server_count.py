@@ -183,7 +183,7 @@ def _begun_and_not_held(run: Run) -> Series:
     counts = []
     for _, tick in run.ticks:
         ended += tick.lost + tick.ended_by_events
-        ended += sum(tick.failures.get(cause, 0) for cause in _GIVEN_UP)
+        ended += tick.failed_by(_GIVEN_UP)
         counts.append(float(ended + tick.connecting))
     return Series([t_s for t_s, _ in run.ticks], counts)
 

@@ -266,9 +266,8 @@ def _by_each_connection(
 
 
 def _given_up(tick: Tick) -> int:
-    count = 0
+    count = tick.failed_by(_GIVEN_UP)
     for cause in _GIVEN_UP:
-        count += tick.failures.get(cause, 0)
         if cause in tick.deaths:
             count += tick.deaths[cause].count
     return count

@@ -484,6 +484,13 @@ class Tick(msgspec.Struct):
         """The same by cause."""
         return {cause: deaths.count for cause, deaths in self.deaths.items()}
 
+    def failed_by(self, causes: Iterable[str]) -> int:
+        """Connects that failed in this second by one of these causes, those of clients who come
+        back from events of the plan included.
+        """
+        failures = [self.failures, *(event.failures for event in self.events.values())]
+        return sum(by_cause.get(cause, 0) for by_cause in failures for cause in causes)
+
     @property
     def failed(self) -> int:
         """Connects that failed in this second, by any cause."""

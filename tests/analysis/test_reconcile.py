@@ -448,6 +448,20 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
     assert (finding.code, finding.severity) == ("parted_asked", "info")
 
 
+@pytest.mark.parametrize("cause", ["tls_timeout", "no_ports"])
+def test_the_server_may_have_accepted_whose_way_back_failed(cause: str) -> None:
+    """600 connects of a comeback failed in their TLS handshakes: the server had accepted them."""
+    run = a_run(20_000)
+    for sample in run.samples:
+        if sample.t_s > 51:
+            sample.values |= {name: sample.values[name] + 600 for name in ("status.accepts", "status.handled") if name in sample.values}
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= 51:
+            tick.events[1] = EventCounts(chosen=1, attempts=601, opened=1, failures={cause: 600})
+    result, _ = look(run)
+    assert result.agrees == (cause == "tls_timeout")
+
+
 @pytest.mark.parametrize("by_event", [False, True])
 def test_who_an_event_ends_is_no_lag_behind_the_plan(by_event: bool) -> None:
     run = a_run(20_000)
