@@ -84,6 +84,16 @@ class ServerPrice(msgspec.Struct, frozen=True):
     why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
+class SpentDescriptors(msgspec.Struct, frozen=True):
+    """While clients waited to be back, a process of the server had as many descriptors open as it
+    may: the first and the last reading of that (s on the run's clock), and its limit.
+    """
+
+    limit: int
+    from_s: float
+    until_s: float
+
+
 class Provoked(msgspec.Struct, frozen=True):
     """What an event did. ``counts``: of all its seconds. ``window``: from its instant until memory
     had settled (s on the run's clock). ``least_held``: the fewest connections that were held as a
@@ -102,6 +112,8 @@ class Provoked(msgspec.Struct, frozen=True):
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
     least_held: int
+    #: None where nobody waited for an answer, and where no reading was at the limit.
+    descriptors_spent: SpentDescriptors | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
     closed: Closed | None
@@ -170,6 +182,7 @@ def _provoked(
         server=_price(run, number, window, memory, counts, collected=collected),
         cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed(run, number, window, counts),
+        descriptors_spent=_descriptors_spent(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=min((tick.held for _, tick in ticks), default=0),
@@ -234,6 +247,23 @@ def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float 
     if planned is not None:
         since_s += planned.for_s or 0.0
     return max(0.0, run.stop_s - since_s)
+
+
+def _descriptors_spent(
+    run: Run, number: int, window: Gap, counts: EventCounts
+) -> SpentDescriptors | None:
+    limit = run.series(metrics.SERVER_DESCRIPTORS_LIMIT).last()
+    has_waited = counts.away > 0 or counts.phantoms or counts.failures
+    if not limit or not has_waited:
+        return None
+    until_s = run.stop_s
+    if counts.away <= 0:
+        until_s = max(t_s for t_s, tick in run.ticks if number in tick.events)
+    used = run.series(metrics.SERVER_DESCRIPTORS).between(window.start_s, until_s)
+    spent_s = [t_s for t_s, value in used.rows() if value >= limit]
+    if not spent_s:
+        return None
+    return SpentDescriptors(round(limit), spent_s[0], spent_s[-1])
 
 
 def _price(

@@ -8,11 +8,14 @@ import msgspec
 import pytest
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Provoked, provoked
+from asyncli.analysis.provoked import Provoked, SpentDescriptors, provoked
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
+from asyncli.report.run_provoked import _back
+from asyncli.report.summary import summarise
+from asyncli.report.summary_parts import EventPart
 
 MB = 1_000_000.0
 #: The event is 15 s into the hold, on the run's clock 20.2 s: readings come at whole seconds, and ticks end 0.2 s after.
@@ -225,3 +228,31 @@ def test_of_a_collected_heap_it_cannot_be_told() -> None:
     run = dropped(step)
     price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server
     assert (price.kept, price.why) == (None, "collected")
+
+
+def short_of_descriptors(first_s: float, last_s: float) -> Run:
+    """The server has as many descriptors open as it may in these seconds."""
+    run = dropped(step)
+    for sample in run.samples:
+        sample.values |= {metrics.SERVER_DESCRIPTORS: 207.0, metrics.SERVER_DESCRIPTORS_LIMIT: 220.0}
+        if first_s <= sample.t_s <= last_s:
+            sample.values[metrics.SERVER_DESCRIPTORS] = 220.0
+    return run
+
+
+def test_a_server_without_descriptors_left_for_who_comes_back_is_told() -> None:
+    run = short_of_descriptors(22, 35)
+    # All were back at once.
+    assert told(run).descriptors_spent is None
+    counts = next(tick.events[1] for _, tick in run.ticks if 1 in tick.events)
+    counts.ended += 1
+    assert told(run).descriptors_spent == SpentDescriptors(220, 22.0, 35.0)
+    assert told(short_of_descriptors(0, 19)).descriptors_spent is None
+    # All were back in the end, and some connects had no answer: until then.
+    counts.ended -= 1
+    counts.phantoms = 3
+    run.ticks[18][1].events[1] = EventCounts(opened=1)
+    assert told(run).descriptors_spent == SpentDescriptors(220, 22.0, 24.0)
+    [event] = summarise(run).events or []
+    assert isinstance(event, EventPart)
+    assert "220" in _back(event)
