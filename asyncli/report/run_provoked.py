@@ -387,7 +387,8 @@ def _others(event: EventPart) -> str:
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")
-    parts.append(f"at least {format_count(known(event.least_held))} held as a second ended")
+    if isinstance(event.least_held, int):
+        parts.append(f"at least {format_count(event.least_held)} held as a second ended")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")
         parts.append(f"{overflows} on this host, of all its servers")

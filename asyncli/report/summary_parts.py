@@ -295,7 +295,8 @@ class EventPart(msgspec.Struct):
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
     latency_ms: EventLatency | msgspec.UnsetType = msgspec.UNSET
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
-    least_held: int | msgspec.UnsetType = msgspec.UNSET
+    #: Null where no second ended in its time, or another event had some away in it.
+    least_held: int | msgspec.UnsetType | None = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
     #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET

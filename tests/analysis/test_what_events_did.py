@@ -256,3 +256,48 @@ def test_a_server_without_descriptors_left_for_who_comes_back_is_told() -> None:
     [event] = summarise(run).events or []
     assert isinstance(event, EventPart)
     assert "220" in _back(event)
+
+
+def of_two(first: dict[int, EventCounts], second: dict[int, EventCounts], *, instants_s: tuple[float, float] = (20.2, 27.2)) -> list[int | None]:
+    """The fewest held in the time of each of two events, whose counts are in these seconds after the first one's instant."""
+    run = dropped(step)
+    for t_s, tick in run.ticks:
+        tick.events = {}
+        after_s = round(t_s - AT_S)
+        for number, counts in ((1, first), (2, second)):
+            if after_s in counts:
+                tick.events[number] = counts[after_s]
+        tick.held = CLIENTS - 10 if 0 < after_s < 3 else CLIENTS
+    run.plan = msgspec.structs.replace(run.plan, events=("15s drop 5%", "22s drop 5%"))
+    run.events = [RunEvent("drop", at_s, None, "drop 5%", {"number": number}) for number, at_s in enumerate(instants_s, start=1)]
+    found = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    return [found[1].least_held, found[2].least_held]
+
+
+def gone_and_back(count: int = 10) -> EventCounts:
+    counts = EventCounts(ended=count)
+    for _ in range(count):
+        counts.back_ms.add(10)
+    return counts
+
+
+def test_the_fewest_held_are_those_of_one_event_alone() -> None:
+    """Each was back before the second came."""
+    assert of_two({1: gone_and_back()}, {8: gone_and_back()}) == [CLIENTS - 10, CLIENTS]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "instants_s", "least"),
+    [
+        # No second ended between them.
+        ({1: gone_and_back()}, {1: gone_and_back()}, (20.2, 20.5), [None, None]),
+        # The first one's command ends connections when the second has come.
+        ({1: EventCounts(), 9: gone_and_back()}, {8: gone_and_back()}, (20.2, 27.2), [None, None]),
+        # The first one's are away until the end.
+        ({1: EventCounts(ended=10)}, {8: gone_and_back()}, (20.2, 27.2), [CLIENTS - 10, None]),
+    ],
+)
+def test_the_fewest_held_with_another_event_are_not_known(
+    first: dict[int, EventCounts], second: dict[int, EventCounts], instants_s: tuple[float, float], least: list[int | None]
+) -> None:
+    assert of_two(first, second, instants_s=instants_s) == least
