@@ -491,6 +491,14 @@ class HeldConnections:
             return len(self.awaiting) - len(self.unproven & self.awaiting.keys())
         return len(self.awaiting) - len(self.unproven)
 
+    @property
+    def waits_since(self) -> float | None:
+        """Since when that one of them waits that waits longest. None if none does."""
+        for row, since in self.awaiting.items():
+            if row not in self.unproven:
+                return since
+        return None
+
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an
         answer.

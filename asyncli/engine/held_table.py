@@ -168,8 +168,9 @@ class ConnectionTable:
         tick.coming_back = len(connections.unproven)
         tick.connecting = len(connections.connecting) + tick.coming_back
         tick.awaiting = connections.held_and_awaiting
-        if connections.awaiting:
-            tick.longest_wait_s = self._net.clock() - next(iter(connections.awaiting.values()))
+        waits_since = connections.waits_since
+        if waits_since is not None:
+            tick.longest_wait_s = self._net.clock() - waits_since
         tick.ramped = int(self.ramped)
         tick.drained = int(self.drained)
         tick.held_at_drain = self.held_at_drain

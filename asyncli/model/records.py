@@ -407,7 +407,7 @@ class Tick(msgspec.Struct):
     coming_back: int = 0
     #: Held connections that await an answer.
     awaiting: int = 0
-    #: The longest wait of an awaited answer (s), of all workers, first answers included.
+    #: The longest wait of such an answer (s), of all workers.
     longest_wait_s: float = 0.0
     #: Workers that have issued all their batches and have no pending first connect.
     ramped: int = 0

@@ -133,6 +133,7 @@ def test_who_is_not_back_is_not_held_but_connecting() -> None:
     standing(ticks)
     unanswered = ticks[14]
     assert (unanswered.held, unanswered.coming_back, unanswered.connecting, unanswered.awaiting) == (0, 2_003, 2_003, 0)
+    assert unanswered.longest_wait_s == 0.0
     back = ticks[30]
     assert (back.held, back.coming_back, back.connecting) == (2_003, 0, 0)
 
