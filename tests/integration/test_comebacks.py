@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import socket
 import threading
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from contract import document
-from programs import here, recorded
+from programs import Program, held, here, recorded
 
+from asyncli.analysis.totals import fold
 from asyncli.findings import verdicts
 
 CLIENTS = 60
@@ -102,3 +104,18 @@ def test_a_limit_on_who_is_not_back_replaces_the_rule(tmp_path: Path, acceptor: 
     assert done.status == 0, done
     [event] = document(recorded(tmp_path / "run.db"))["events"]
     assert verdicts.allowed(verdicts.not_back(event["not_back"], 1)) in " ".join(done.out.split())
+
+
+def test_who_was_away_as_the_session_was_killed_is_not_waited_for(tmp_path: Path, acceptor: SlowAcceptor) -> None:
+    """Those of a resumed run are others."""
+    asked = ["--baseline", "0.5", "--residue", "0.5", "-k", "2", "--ramp", "100/s", "--hold", "10s", "--at", "1s", "storm", "--reconnect", "fixed:6s"]
+    with Program(tmp_path, "soak", acceptor.url, "-c", "20", *asked, "--out", "run.db") as program:
+        program.until(lambda: held(tmp_path) == 20, "all are held")
+        program.until(lambda: held(tmp_path) == 0, "the storm has ended all")
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    here(tmp_path, "soak", "--resume", "run.db")
+    summary = document(recorded(tmp_path / "run.db"))
+    assert [(event["lost_with_worker"], event["not_back"]) for event in summary["events"]] == [(20, 0)]
+    assert summary["connections"]["held"] == 20
+    assert fold(recorded(tmp_path / "run.db")).missing is None
