@@ -79,7 +79,9 @@ COUNTS = (
     ),
     CountEachSecond("workers", "worker processes that reported", lambda tick: tick.workers),
     CountEachSecond("held", "connections held at the second's end", lambda tick: tick.held),
-    CountEachSecond("connecting", "connects pending then", lambda tick: tick.connecting),
+    CountEachSecond(
+        "connecting", "connects without an answer so far then", lambda tick: tick.connecting
+    ),
     CountEachSecond(
         "awaiting", "connections waiting for an answer then", lambda tick: tick.awaiting
     ),
