@@ -102,6 +102,7 @@ class Client:
             name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()
         }
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
+        self._coming_back = np.array([0.0, *(float(tick.coming_back) for _, tick in rows)])
 
     def _sent(self, tick: Tick) -> int:
         """Requests of a tick that the server may count."""
@@ -136,13 +137,18 @@ class Client:
 
     def connecting(self, t_s: Any) -> Any:
         """Pending connects at the tick before or after, whichever has more."""
+        return self._more_of_two(self._connecting, t_s)
+
+    def coming_back(self, t_s: Any) -> Any:
+        """Of these, in the same way, those that a server may have and that are not held yet."""
+        return self._more_of_two(self._coming_back, t_s)
+
+    def _more_of_two(self, gauge: Any, t_s: Any) -> Any:
         import numpy as np
 
         after = np.searchsorted(self._tick_s, t_s)
         last = len(self._tick_s) - 1
-        return np.maximum(
-            self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)]
-        )
+        return np.maximum(gauge[np.clip(after - 1, 0, last)], gauge[np.clip(after, 0, last)])
 
     def asked(self, t_s: Any) -> Any:
         """Connections due by the schedule at each of ``t_s``."""
@@ -439,6 +445,8 @@ def compared_held(client: Client, pages: Pages, start: float, stop: float) -> Co
     until = t_s + _APART_S
     churn = client.within("opened", asked_s, until) + client.within("lost", asked_s, until)
     upgrading = client.connecting(t_s) * client.by_connect
+    if not client.by_connect:
+        upgrading = client.coming_back(t_s)
     # The server may hold those that fell silent, or may have noticed.
     silenced = client.at("silenced", until)
     more_allowed = churn + pages.files_opened + pages.unanswered[before_drain] + upgrading

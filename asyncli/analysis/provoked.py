@@ -84,10 +84,21 @@ class ServerPrice(msgspec.Struct, frozen=True):
     why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
+class SpentDescriptors(msgspec.Struct, frozen=True):
+    """While clients waited to be back, a process of the server had as many descriptors open as it
+    may: the first and the last reading of that (s on the run's clock), and its limit.
+    """
+
+    limit: int
+    from_s: float
+    until_s: float
+
+
 class Provoked(msgspec.Struct, frozen=True):
     """What an event did. ``counts``: of all its seconds. ``window``: from its instant until memory
     had settled (s on the run's clock). ``least_held``: the fewest connections that were held as a
-    second ended.
+    second of it ended; None where none did, and where that is not of this event alone: another one
+    had some away in that time, or its own had not all been counted.
     """
 
     number: int
@@ -101,7 +112,9 @@ class Provoked(msgspec.Struct, frozen=True):
     cut_after_s: float | None
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
-    least_held: int
+    least_held: int | None
+    #: None where nobody waited for an answer, and where no reading was at the limit.
+    descriptors_spent: SpentDescriptors | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
     closed: Closed | None
@@ -170,12 +183,38 @@ def _provoked(
         server=_price(run, number, window, memory, counts, collected=collected),
         cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed(run, number, window, counts),
+        descriptors_spent=_descriptors_spent(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
-        least_held=min((tick.held for _, tick in ticks), default=0),
+        least_held=_least_held(run, number, window, ticks),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
+
+
+def _least_held(
+    run: Run, number: int, window: Gap, ticks: Sequence[tuple[float, Tick]]
+) -> int | None:
+    if not ticks or not _is_alone(run, number, window):
+        return None
+    return min(tick.held for _, tick in ticks)
+
+
+def _is_alone(run: Run, number: int, window: Gap) -> bool:
+    """Whether an event had its time for itself, and all that it counted is in it. What churn has
+    away is little at any time.
+    """
+    end_s = window.end_s or math.inf
+    away_by_others = 0
+    for t_s, tick in run.ticks:
+        others = [key for key in tick.events if key not in (number, CHURN)]
+        if window.start_s < t_s <= end_s and others:
+            return False
+        if end_s < t_s <= run.stop_s and number in tick.events:
+            return False
+        if t_s <= window.start_s:
+            away_by_others += sum(tick.events[key].away for key in others)
+    return not away_by_others
 
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
@@ -234,6 +273,23 @@ def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float 
     if planned is not None:
         since_s += planned.for_s or 0.0
     return max(0.0, run.stop_s - since_s)
+
+
+def _descriptors_spent(
+    run: Run, number: int, window: Gap, counts: EventCounts
+) -> SpentDescriptors | None:
+    limit = run.series(metrics.SERVER_DESCRIPTORS_LIMIT).last()
+    has_waited = counts.away > 0 or counts.phantoms or counts.failures
+    if not limit or not has_waited:
+        return None
+    until_s = run.stop_s
+    if counts.away <= 0:
+        until_s = max(t_s for t_s, tick in run.ticks if number in tick.events)
+    used = run.series(metrics.SERVER_DESCRIPTORS).between(window.start_s, until_s)
+    spent_s = [t_s for t_s, value in used.rows() if value >= limit]
+    if not spent_s:
+        return None
+    return SpentDescriptors(round(limit), spent_s[0], spent_s[-1])
 
 
 def _price(

@@ -8,7 +8,7 @@ fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -92,6 +92,19 @@ class UnexplainedStorm(msgspec.Struct, frozen=True):
     all_s: float
 
 
+class SlowComeback(msgspec.Struct, frozen=True):
+    """An event of the run with whose comebacks the server did not keep up: when it began (s), how
+    many it ended or silenced, how many of them were not back at the hold's end, and how many
+    connects failed or got no answer.
+    """
+
+    event: int
+    at_s: float
+    ended: int
+    not_back: int
+    failed: int
+
+
 class Pace(msgspec.Struct, frozen=True):
     """What the run shows. ``explains``: laws that explain it, the best first. ``by_event``: the
     number of the storm that shows it, and its ``policy``; None: the ramp does.
@@ -102,7 +115,8 @@ class Pace(msgspec.Struct, frozen=True):
     CPUs were, which asyncli and the server share, and ``others`` is the share that other programs
     had of them. ``error``: by how much (a share) a measured storm
     may differ from the laws. ``unexplained``: storms of the run that no laws explain, which show
-    only a least pace.
+    only a least pace. ``slow_comebacks``: events with which it did not keep up, and which show no
+    pace; a least pace bounds no storm then.
     """
 
     explains: tuple[Laws, ...]
@@ -118,6 +132,7 @@ class Pace(msgspec.Struct, frozen=True):
     backlog: int
     connections: int
     unexplained: tuple[UnexplainedStorm, ...] = ()
+    slow_comebacks: tuple[SlowComeback, ...] = ()
 
 
 class Unmeasured(msgspec.Struct, frozen=True):
@@ -159,7 +174,8 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         return shown[0]
     unexplained = tuple(storm for pace in paces for storm in pace.unexplained)
     best = _best(paces)
-    return msgspec.structs.replace(best, unexplained=unexplained)
+    slow = _slow_comebacks(run, {pace.by_event for pace in paces if not pace.is_least})
+    return msgspec.structs.replace(best, unexplained=unexplained, slow_comebacks=slow)
 
 
 def _best(paces: Sequence[Pace]) -> Pace:
@@ -214,9 +230,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     event = run.plan.event_numbered(number)
     if event is None or event.do not in ("drop", "storm"):
         return Unmeasured("it has no storm")
-    counts = added_up(
-        EventCounts(), *[tick.events[number] for _, tick in run.ticks if number in tick.events]
-    )
+    counts = _counts_of(run, number)
     if not _has_come_back(counts):
         return Unmeasured("too few of its storm came back")
     measured = _measured_storm(run, number, event.share, counts)
@@ -264,6 +278,23 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
         connections=len(measured.numbers),
         unexplained=unexplained,
     )
+
+
+def _counts_of(run: Run, number: int) -> EventCounts:
+    every = [tick.events[number] for _, tick in run.ticks if number in tick.events]
+    return added_up(EventCounts(), *every)
+
+
+def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowComeback, ...]:
+    """The events with which the server did not keep up, without those that show its pace."""
+    slow = []
+    for number, window in sorted(run.event_windows.items()):
+        counts = _counts_of(run, number)
+        not_back = max(0, counts.away)
+        failed = counts.phantoms + sum(counts.failures.values())
+        if number not in explained and counts.attempts and (not_back or failed):
+            slow.append(SlowComeback(number, window.start_s, counts.ended, not_back, failed))
+    return tuple(slow)
 
 
 def _mean_per_s(measured: MeasuredStorm) -> float:

@@ -91,19 +91,20 @@ def _is_recorded(run: Run) -> bool:
 
 
 def _missing(run: Run) -> Unaccounted | None:
-    """The first second before the drain that does not add up: what is held is what was, plus what
-    opened, less what was lost and what events ended.
+    """The first second before the drain that does not add up: what is held or comes back on a new
+    connection is what was, plus what opened, less what was lost and what events ended.
     """
-    held = 0
+    standing = 0
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         # The drain may begin in a second that is the hold's by its middle.
         has_drained = bool(tick.drained or tick.held_at_drain)
         if phase in ("drain", "residue") or has_drained:
             return None
-        unaccounted = tick.held - (held + tick.opened - tick.lost - tick.ended_by_events)
+        ended = tick.lost + tick.ended_by_events + tick.coming_back_lost
+        unaccounted = tick.held + tick.coming_back - (standing + tick.opened - ended)
         if unaccounted:
             return Unaccounted(t_s - 1.0, unaccounted)
-        held = tick.held
+        standing = tick.held + tick.coming_back
     return None
 
 

@@ -78,6 +78,20 @@ class Case(msgspec.Struct, frozen=True):
         return self.plan.connections - self.whole.away_by_plan
 
     @property
+    def not_back(self) -> dict[int, int]:
+        """By the number of each event: those whom it ended, and who were not back at the hold's end
+        though it was their turn.
+        """
+        return {number: event.away for number, event in self.whole.events.items() if event.away > 0}
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer were held at the hold's end than asked for, without those whom an event had
+        ended before.
+        """
+        return self.held + sum(self.not_back.values()) < self.asked
+
+    @property
     def lost_by_asyncli(self) -> int:
         """Those whose worker ended or hung: "generator" is asyncli's own part of a run."""
         if "generator_lost" not in self.whole.deaths:
@@ -204,13 +218,13 @@ def only_a_suspension_lost_connections(case: Case) -> Judgement | None:
 
 def ports_or_descriptors_ran_out(case: Case) -> Judgement | None:
     short_of = [cause.removeprefix("no_") for cause in _SHORTAGES if case.whole.failures.get(cause)]
-    if case.held >= case.asked or not short_of:
+    if not case.is_short or not short_of:
         return None
     return Judgement("invalid", verdicts.ran_out(short_of, case.held, case.asked))
 
 
 def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
-    if case.held >= case.asked or not case.late_ramp or not case.whole.failures:
+    if not case.is_short or not case.late_ramp or not case.whole.failures:
         return None
     reason = verdicts.failed_in_late_ramp(case.failed_connects, case.held, case.asked)
     return Judgement("invalid", reason)
@@ -220,9 +234,9 @@ def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
 
 
 def the_server_failed(case: Case) -> Judgement | None:
-    """A connection or a held stream was lost, fewer were held than asked for, an answer was an
-    error, a limit was crossed, or the server was stopped at the end. A limit on one of these
-    replaces its part.
+    """A connection or a held stream was lost, fewer were held than asked for, some were not back
+    from an event, an answer was an error, a limit was crossed, or the server was stopped at the
+    end. A limit on one of these replaces its part.
     """
     wrong = _answered_with_errors(case.whole, case.limited)
     reasons = []
@@ -230,6 +244,8 @@ def the_server_failed(case: Case) -> Judgement | None:
         reasons.append(verdicts.connections_lost(case.lost_by_server, case.whole.opened))
     elif _held_too_few(case, has_reason=bool(case.crossed or wrong)):
         reasons.append(case.with_stop(verdicts.fewer_held(case.held, case.asked)))
+    if not _is_excused(case, has_reason=bool(case.crossed or wrong)):
+        reasons += _not_back(case)
     lost_streams = _lost_streams(case.whole)
     if lost_streams and not case.has_limit_on(STREAMS):
         reasons.append(verdicts.streams_lost(lost_streams))
@@ -250,11 +266,27 @@ def _held_too_few(case: Case, *, has_reason: bool) -> bool:
     """Whether too few were held at the end of a run that reached its end. ``has_reason``: there is
     another reason to fail, which an aborted run is told by.
     """
-    if case.held >= case.asked or case.has_limit_on(HELD):
-        return False
+    return case.is_short and not _is_excused(case, has_reason=has_reason)
+
+
+def _is_excused(case: Case, *, has_reason: bool) -> bool:
+    """Whether nothing is said of those who are missing at the end: a limit on them replaces it, or
+    the run did not reach its end.
+    """
+    if case.has_limit_on(HELD):
+        return True
     if not case.complete or case.was_cut or case.was_stopped_before_hold:
-        return False
-    return not (has_reason and case.was_aborted)
+        return True
+    return has_reason and case.was_aborted
+
+
+def _not_back(case: Case) -> list[str]:
+    """Those who were not back from events without a limit on them, in words."""
+    reasons = []
+    for number, count in sorted(case.not_back.items()):
+        if not case.has_limit_on(f"events.{number}.not_back"):
+            reasons.append(case.with_stop(verdicts.not_back(count, number)))
+    return reasons
 
 
 # Invalid: the run did not come to its end, or its records did not.
@@ -302,6 +334,8 @@ def passed(case: Case) -> Judgement:
         unheard = case.unheard
         silent = verdicts.held_in_silence(unheard.count, unheard.ago_s, listens=case.plan.listens)
         why = f"{held}, {silent}, and {_losses_of_a_pass(case)}"
+    for number, count in sorted(case.not_back.items()):
+        why = f"{why}; but {verdicts.allowed(verdicts.not_back(count, number))}"
     if case.failed_connects:
         why = f"{why}; {verdicts.connects_retried(case.failed_connects)}"
     return Judgement("passed", but_allowed(case.with_stop(why), case.whole, "heartbeat"))

@@ -21,9 +21,14 @@ _MOST_FAILURES = 100
 SILENT_TURNS = 20
 
 
-def generator_loss(held: int, awaiting: int, second: int = 0) -> Tick:
-    """A tick that counts the connections of lost generator processes as lost by the generator."""
-    return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
+def generator_loss(held: int, awaiting: int, coming_back: int, second: int = 0) -> Tick:
+    """A tick that counts the connections of lost generator processes as lost by the generator,
+    besides those that were ``coming_back`` from an event.
+    """
+    loss = Tick(second=second, beats_failed=awaiting, coming_back_lost=coming_back)
+    if held:
+        loss.deaths["generator_lost"] = Deaths(count=held)
+    return loss
 
 
 def _finding_of_worker(
@@ -96,7 +101,8 @@ class Incoming:
         awaiting = self.last.awaiting + self.silent.awaiting
         if held:
             # No worker is left to report them.
-            self._tick(generator_loss(held, awaiting, self.last.second + 1))
+            loss = generator_loss(held, awaiting, self.last.coming_back, self.last.second + 1)
+            self._tick(loss)
         self.fail(generator.generator_failed(why, self.resume))
 
     def _tick(self, tick: Tick) -> None:

@@ -2,7 +2,7 @@
 
 Those whom an event ended belong to it until their first answer: what fails until then is the
 event's, and no loss. Back is the first answer, since the client's kernel says that a connection
-stands while the server's listen queue, being full, has dropped it.
+stands while the server's listen queue, being full, has dropped it. Until then they are not held.
 
 They have a queue of their own: governed by the ramp's pace or by its limit of pending connects,
 asyncli would measure itself.

@@ -174,6 +174,7 @@ class TickMerger:
             self._carried.deaths.setdefault("generator_lost", Deaths()).count += lost
         self._carried.unanswered += awaiting if last.held_at_drain else 0
         self._carried.beats_failed += awaiting
+        self._carried.coming_back_lost += last.coming_back
         count_away_as_lost(self._carried, source.away)
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s

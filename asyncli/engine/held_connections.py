@@ -128,6 +128,9 @@ class HeldConnections:
         self._owes_answer: set[int] = set()
         self._has_policy = shard.reconnect is not None
         self._coming_back = self.comebacks.event_of
+        #: Rows whose connection stands by our kernel alone: they come back from an event, and the
+        #: server has not answered yet. They are not held.
+        self.unproven: set[int] = set()
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
         self.closing: dict[int, float] = {}
@@ -306,13 +309,31 @@ class HeldConnections:
         """A row is held no more by an event. ``in_wheel``: as of :meth:`_end`. True if it awaited
         the answer to a heartbeat.
         """
-        self.held -= 1
+        self._hold_no_more(row)
         if row in self.awaiting:
             del self.awaiting[row]
             return True
         if in_wheel and not self.draining:
             self.wheel.remove(row)
         return False
+
+    def _hold_no_more(self, row: int) -> None:
+        if row in self.unproven:
+            self.unproven.remove(row)
+            return
+        self.held -= 1
+
+    def _is_back(self, row: int, now: float, answer_s: float | None = None) -> None:
+        """A row has come back from an event, and is held from now on. ``answer_s``: how long its
+        first answer took. Once the drain has begun it comes too late: the server may have had room
+        for it only because others were closed.
+        """
+        if self.draining:
+            return
+        if row in self.unproven:
+            self.unproven.remove(row)
+            self.held += 1
+        self.comebacks.back(row, now, answer_s)
 
     def _forget_connection(self, row: int) -> None:
         """Drop what is known of a row's connection, which has ended for its client."""
@@ -327,7 +348,7 @@ class HeldConnections:
             return
         self._net.hear(self._handle[row])
         self.comebacks.counts_of(self._coming_back[row]).returned += 1
-        self.held += 1
+        self.unproven.add(row)
         self.state[row] = IDLE
         now = self._net.clock()
         self.wheel.due[row] = now
@@ -460,6 +481,24 @@ class HeldConnections:
             tick.protocol, self._counts = counts, ProtocolCounts()
         return tick
 
+    @property
+    def held_and_awaiting(self) -> int:
+        """How many connections are held and await an answer."""
+        if self._silence_s is not None:
+            return len(self.awaiting)
+        if self.draining:
+            # Some of the others may have their answer by now.
+            return len(self.awaiting) - len(self.unproven & self.awaiting.keys())
+        return len(self.awaiting) - len(self.unproven)
+
+    @property
+    def waits_since(self) -> float | None:
+        """Since when that one of them waits that waits longest. None if none does."""
+        for row, since in self.awaiting.items():
+            if row not in self.unproven:
+                return since
+        return None
+
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an
         answer.
@@ -471,8 +510,9 @@ class HeldConnections:
             self._heard_at,
             self.tick.heard_ms.add,
         )
+        self._note_churned()
         for row in range(self.rows):
-            if state[row] == IDLE:
+            if state[row] == IDLE and row not in self.unproven:
                 add_idle_ms((now - heard[row]) * 1e3)
             elif state[row] in (BACKOFF, AWAY):
                 if row in self._owes_answer:
@@ -486,11 +526,18 @@ class HeldConnections:
         self.to_close += [(handle, True) for handle in self._ghosts]
         self._ghosts.clear()
 
+    def _note_churned(self) -> None:
+        """Of churn some are always on their first way back as the drain begins."""
+        for row, event in self._coming_back.items():
+            on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
+            if event == CHURN and on_the_way and not self._retries[row]:
+                self.comebacks.is_waiting(row)
+
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the
         protocol's goodbye.
         """
-        self.held -= 1
+        self._hold_no_more(row)
         self.state[row], self.closing[row] = CLOSING, self._net.clock()
         bye = self._protocol.goodbye(row)
         try:
@@ -625,9 +672,11 @@ class HeldConnections:
             self._silence_s,
         )
         event_of = self._coming_back
+        coming_back = 0
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
             if row in event_of:
+                coming_back += 1
                 self._connected_again(row, took_s, now, beat_sent)
             else:
                 connect_us(took_s * 1e6)
@@ -647,7 +696,7 @@ class HeldConnections:
                     add(row, now + (silence_s or sleep_s(seed, number, beats[row], keepalive_s)))
         tick.opened += len(connected)
         tick.sent += len(connected) if beat_sent else 0
-        self.held += len(connected)
+        self.held += len(connected) - coming_back
 
     def _count_connect(self, row: int, took_s: float) -> None:
         """Count a connect that no event asked for."""
@@ -659,12 +708,13 @@ class HeldConnections:
             self.first_pending -= 1
 
     def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
-        """The connect of an event's row succeeded. It is back if the peer has answered its
-        handshake, or if the protocol asks nothing.
+        """The connect of an event's row succeeded. It is back, and so held, if the peer answered
+        its handshake, or if the protocol asks nothing.
         """
         self.comebacks.connected(row, took_s)
+        self.unproven.add(row)
         if self._handshake is not None or not beat_sent:
-            self.comebacks.back(row, now)
+            self._is_back(row, now)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
         net, tick = self._net, self.tick
@@ -694,7 +744,7 @@ class HeldConnections:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
         latency_s = now - self.wheel.due[row]
         if row in self._coming_back:
-            self.comebacks.back(row, now, answer_s=latency_s)
+            self._is_back(row, now, answer_s=latency_s)
         else:
             tick.latency_us.add(latency_s * 1e6)
         if latency_s > SENT_AGAIN_S:
@@ -822,7 +872,7 @@ class HeldConnections:
         now = self._net.clock()
         self._heard_at[row] = now
         if row in self._coming_back and self._silence_s is not None:
-            self.comebacks.back(row, now)
+            self._is_back(row, now)
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
 

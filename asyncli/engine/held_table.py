@@ -7,7 +7,8 @@ held_connections.py:
 
 - Level-triggered, a bounded number of events a turn.
 - A connection counts as held if its heartbeat is answered: one sent before the drain and unanswered
-at its end is lost.
+at its end is lost. One that comes back from an event is held from its first answer on, and counts
+as connecting until then.
 - No bursts after a stall: core/pacer.py.
 """
 
@@ -164,10 +165,12 @@ class ConnectionTable:
         tick.second = second
         tick.workers = 1
         tick.held = connections.held
-        tick.connecting = len(connections.connecting)
-        tick.awaiting = len(connections.awaiting)
-        if connections.awaiting:
-            tick.longest_wait_s = self._net.clock() - next(iter(connections.awaiting.values()))
+        tick.coming_back = len(connections.unproven)
+        tick.connecting = len(connections.connecting) + tick.coming_back
+        tick.awaiting = connections.held_and_awaiting
+        waits_since = connections.waits_since
+        if waits_since is not None:
+            tick.longest_wait_s = self._net.clock() - waits_since
         tick.ramped = int(self.ramped)
         tick.drained = int(self.drained)
         tick.held_at_drain = self.held_at_drain

@@ -290,6 +290,7 @@ class WorkerHost:
         if at_drain:
             self._carried.unanswered += link.last.awaiting
         self._carried.beats_failed += link.last.awaiting
+        self._carried.coming_back_lost += link.last.coming_back
         self._spent.held_at_drain += at_drain
         count_away_as_lost(self._carried, link.away)
         self._emit(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))

@@ -35,7 +35,9 @@ def without_held(last: Tick) -> Tick:
     """The last gauges of a silent worker or host, without its connections: it is unknown whether
     they are still open.
     """
-    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)
+    return msgspec.structs.replace(
+        last, held=0, connecting=0, coming_back=0, awaiting=0, longest_wait_s=0.0
+    )
 
 
 def away_by_event(tick: Tick) -> dict[int, int]:

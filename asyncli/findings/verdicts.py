@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from asyncli.model.records import CHURN
 from asyncli.model.units import format_clock, format_duration, format_many
 
 RULE = (
-    "passed: as many held at the hold's end as asked for, none lost, no answer an error (status "
-    "400 or more), and no server that a signal or a debugger had stopped at the end; a --fail-if "
-    "on held, on lost or on a status replaces that part; invalid: asyncli was the limit, or you "
+    "passed: as many held at the hold's end as asked for, none lost, none still away from an event "
+    "whose turn it was to be back, no answer an error (status 400 or more), and no server that a "
+    "signal or a debugger had stopped at the end; a --fail-if on held, on lost, on an event's "
+    "not_back or on a status replaces that part; invalid: asyncli was the limit, or you "
     "stopped the run before its hold; untested: nothing connected, or no heartbeat ever answered "
     "(of listening ones: no byte came and no program accepted them), or the server sends such "
     "answers unasked as often; else failed"
@@ -62,6 +64,13 @@ def connections_lost(lost: int, opened: int) -> str:
 
 def fewer_held(held: int, asked: int) -> str:
     return f"{part_of(held, asked, 'connection')} held at the end"
+
+
+def not_back(count: int, event: int) -> str:
+    verb = "was" if count == 1 else "were"
+    if event == CHURN:
+        return f"{count:,} {verb} not back from churn when the hold ended"
+    return f"{count:,} {verb} not back from event {event} when the hold ended"
 
 
 def server_stopped(for_s: float) -> str:

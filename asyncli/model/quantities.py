@@ -79,7 +79,9 @@ COUNTS = (
     ),
     CountEachSecond("workers", "worker processes that reported", lambda tick: tick.workers),
     CountEachSecond("held", "connections held at the second's end", lambda tick: tick.held),
-    CountEachSecond("connecting", "connects pending then", lambda tick: tick.connecting),
+    CountEachSecond(
+        "connecting", "connects without an answer so far then", lambda tick: tick.connecting
+    ),
     CountEachSecond(
         "awaiting", "connections waiting for an answer then", lambda tick: tick.awaiting
     ),
@@ -358,6 +360,15 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.latency_ms.outside_p99", "ms", "heartbeats outside of events: as above"),
     *_times("events.*.lateness_ms", "connect of who comes back, opened minus due", _LATENESS),
     Quantity("events.*.least_held", "count", "the fewest held as a second ended"),
+    Quantity(
+        "events.*.descriptors_spent.limit",
+        "count",
+        "the limit of a process of the server with none left",
+    ),
+    Quantity(
+        "events.*.descriptors_spent.from_s", "s", "since when it had none left for who came back"
+    ),
+    Quantity("events.*.descriptors_spent.until_s", "s", "the last reading of that"),
     Quantity("events.*.server.memory_before", "bytes", "the server's memory before it"),
     Quantity("events.*.server.peak", "bytes", "the most while it lasted"),
     Quantity("events.*.server.after", "bytes", "when it had settled"),

@@ -375,6 +375,7 @@ GAUGES = (
     "workers",
     "held",
     "connecting",
+    "coming_back",
     "awaiting",
     "ramped",
     "drained",
@@ -399,9 +400,14 @@ class Tick(msgspec.Struct):
     # Gauges: summed over workers.
     workers: int = 0
     held: int = 0
+    #: Connects without an answer of the peer so far; of these, those of clients that come back from
+    #: an event, and whose connection stands by their own kernel: it says so too where the server
+    #: has dropped it. They are not held.
     connecting: int = 0
+    coming_back: int = 0
+    #: Held connections that await an answer.
     awaiting: int = 0
-    #: The longest wait of an awaited answer (s), of all workers.
+    #: The longest wait of such an answer (s), of all workers.
     longest_wait_s: float = 0.0
     #: Workers that have issued all their batches and have no pending first connect.
     ramped: int = 0
@@ -443,6 +449,8 @@ class Tick(msgspec.Struct):
     spoke: Count = 0
     #: Unix socket: connects that had to wait because the server's listen queue was full.
     queue_full: Count = 0
+    #: Connections of ``coming_back`` that ended with their process of asyncli.
+    coming_back_lost: Count = 0
     #: Connections idle when the drain began: time since the last answer or the connect (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Only with TLS.
@@ -508,6 +516,7 @@ class Tick(msgspec.Struct):
         self.workers += other.workers
         self.held += other.held
         self.connecting += other.connecting
+        self.coming_back += other.coming_back
         self.awaiting += other.awaiting
         self.ramped += other.ramped
         self.drained += other.drained

@@ -394,10 +394,10 @@ def _shows_lower_limit(summary: Summary, first: Ceiling | None) -> bool:
 
 
 def _away_by_plan(summary: Summary) -> int:
-    """How many connections by the plan's events are not open at the hold's end."""
+    """How many connections are not open at the hold's end because of the plan's events."""
     away = 0
     for event in summary.events or ():
-        away += (event.gone or 0) + (event.waiting or 0)
+        away += (event.gone or 0) + (event.waiting or 0) + (event.not_back or 0)
     return away
 
 

@@ -71,7 +71,7 @@ _OF_DONE_EVENT = {
     "gone": "of the silent ones, gone for good",
     "returned": "of the silent ones, heard again on the same connections",
     "given_up": "heartbeats that were awaited as it ended connections",
-    "least_held": "the fewest held as a second ended",
+    "least_held": "the fewest held as a second ended; empty if not of this event alone",
     "connect_p50_ms": "connects of who comes back, in milliseconds",
     "connect_p99_ms": "the same",
     "answer_p50_ms": "first answers to them",

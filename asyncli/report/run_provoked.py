@@ -5,10 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Closed, ServerPrice
+from asyncli.analysis.provoked import Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_count, format_duration, format_many
+from asyncli.model.units import (
+    format_bytes,
+    format_clock,
+    format_count,
+    format_duration,
+    format_many,
+)
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
 from asyncli.report.summary_parts import EventPart, known
@@ -239,7 +245,7 @@ def _back(event: EventPart) -> str:
     """When they were back, by their first answers, and how their connects went."""
     if event.then == "gone":
         return _noticed(event)
-    text = _comeback(event)
+    text = "; ".join([_comeback(event), *_descriptors_spent(event)])
     if event.then is msgspec.UNSET:
         return text
     noticed = event.noticed
@@ -279,6 +285,16 @@ def _comeback(event: EventPart) -> str:
         parts.append(f"{format_count(known(event.not_back))} were not back")
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _descriptors_spent(event: EventPart) -> list[str]:
+    spent = event.descriptors_spent
+    if not isinstance(spent, SpentDescriptors):
+        return []
+    return [
+        f"meanwhile a process of the server had {format_count(spent.limit)} descriptors open, its "
+        f"limit, from {format_clock(spent.from_s)} to {format_clock(spent.until_s)}"
+    ]
 
 
 def _concerned(event: EventPart) -> int:
@@ -371,7 +387,8 @@ def _others(event: EventPart) -> str:
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")
-    parts.append(f"at least {format_count(known(event.least_held))} held as a second ended")
+    if isinstance(event.least_held, int):
+        parts.append(f"at least {format_count(event.least_held)} held as a second ended")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")
         parts.append(f"{overflows} on this host, of all its servers")

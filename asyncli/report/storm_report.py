@@ -10,7 +10,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.provoked import Back
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
-from asyncli.analysis.storm_pace import Pace
+from asyncli.analysis.storm_pace import Pace, SlowComeback
 from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
 from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
@@ -63,7 +63,7 @@ def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
     """The document; ``path``: the run file that it is computed from."""
     blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
     for forecast in answer.forecasts:
-        blocks += _forecast(forecast)
+        blocks += _forecast(forecast, is_doubtful=bool(answer.pace.slow_comebacks))
     if answer.forecasts:
         blocks.append(_picture(answer.forecasts))
     blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
@@ -89,10 +89,11 @@ def _basis(pace: Pace) -> str:
     return f"{shown}: {rate} get their first answer; the listen queue has room for {queue}."
 
 
-def _forecast(forecast: StormForecast) -> list[doc.Block]:
+def _forecast(forecast: StormForecast, *, is_doubtful: bool) -> list[doc.Block]:
+    """``is_doubtful``: the run has a comeback that was slower than its pace."""
     if forecast.is_at_most:
         times = f"at most {_times(forecast.latest, forecast.until_s)}"
-        between = ""
+        between = " at that pace" if is_doubtful else ""
     else:
         times = _times(forecast.back, forecast.until_s)
         between = _between(forecast)
@@ -204,7 +205,7 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     pace = answer.pace
     sentences = []
     if pace.is_least and pace.tester_per_s is None:
-        sentences.append(_how_to_find_the_pace(run))
+        sentences.append(_how_to_find_the_pace(run, pace.slow_comebacks))
     for storm in pace.unexplained:
         at = format_duration(storm.at_s)
         sentences.append(
@@ -240,12 +241,19 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     return sentences
 
 
-def _how_to_find_the_pace(run: Run) -> str:
+def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> str:
     """What shows how fast a server can be that kept up with its clients: what was not done yet."""
     plan = run.plan
     kept_up = (
         "The server kept up with its clients all the time, so how fast it can be is not known."
     )
+    if slow_comebacks:
+        slow = " ".join(map(_slow_comeback, slow_comebacks))
+        return (
+            f"{slow} So the server did not keep up with its clients, and too little is known of "
+            "that to tell its pace: a storm may take longer than is said here. A longer hold after "
+            "the event may show it."
+        )
     connections = plan.connections
     shown_by = "A storm shows it"
     if _had_all_at_once(run):
@@ -256,6 +264,16 @@ def _how_to_find_the_pace(run: Run) -> str:
         f"{kept_up} {shown_by}: {soak} --at 5s storm --reconnect now; so does a ramp that is too "
         "fast for it."
     )
+
+
+def _slow_comeback(slow: SlowComeback) -> str:
+    parts = []
+    if slow.not_back:
+        of = f"{format_count(slow.not_back)} of {format_count(slow.ended)}"
+        parts.append(f"{of} were not back when the hold ended")
+    if slow.failed:
+        parts.append(f"{format_many(slow.failed, 'connect')} failed or got no answer")
+    return f"After event {slow.event}, at {format_duration(slow.at_s)}, {' and '.join(parts)}."
 
 
 def _had_all_at_once(run: Run) -> bool:
@@ -286,6 +304,7 @@ def to_json(answer: Answer, run: Run, path: str) -> str:
         "others": pace.others,
         "error": pace.error,
         "unexplained": msgspec.to_builtins(pace.unexplained),
+        "slow_comebacks": msgspec.to_builtins(pace.slow_comebacks),
     }
     storm = {
         "connections": answer.connections,

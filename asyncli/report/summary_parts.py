@@ -21,6 +21,7 @@ from asyncli.analysis.provoked import (
     EventLatency,
     Provoked,
     ServerPrice,
+    SpentDescriptors,
 )
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.residue import Residue
@@ -303,7 +304,8 @@ class EventPart(msgspec.Struct):
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
     latency_ms: EventLatency | msgspec.UnsetType = msgspec.UNSET
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
-    least_held: int | msgspec.UnsetType = msgspec.UNSET
+    #: Null where no second ended in its time, or another event had some away in it.
+    least_held: int | msgspec.UnsetType | None = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
     #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
@@ -322,6 +324,8 @@ class EventPart(msgspec.Struct):
     waited_bytes: int | msgspec.UnsetType = msgspec.UNSET
     segment_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
     slow_readers: SlowReaders | msgspec.UnsetType = msgspec.UNSET
+    #: Null where nobody waited to be back, or where the server had some left all the while.
+    descriptors_spent: SpentDescriptors | msgspec.UnsetType | None = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
     segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -375,6 +379,7 @@ class EventPart(msgspec.Struct):
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
         part.server = done.server
+        part.descriptors_spent = done.descriptors_spent
         if planned.do == "vanish":
             part.noticed = done.noticed
             part.gone = done.counts.gone

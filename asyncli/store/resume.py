@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 from asyncli.findings.run import BY_SIGNAL, where
 from asyncli.model.errors import StoreError
 from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
+from asyncli.model.plan import Plan
 from asyncli.model.records import (
     ABORTED,
     CUT,
@@ -52,6 +54,9 @@ class Interrupted(msgspec.Struct, frozen=True):
     #: From the last tick.
     held: int
     awaiting: int
+    coming_back: int
+    #: By the number of an event of the plan: whom it had ended and who was not back yet.
+    away: dict[int, int]
     #: The last values of :data:`OUR_COUNTERS`.
     counted: dict[str, float]
     #: Its counts, without histograms.
@@ -166,6 +171,16 @@ _ALL_ROWS = 2**62
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
 
 
+def _away(connection: sqlite3.Connection, plan: Plan) -> dict[int, int]:
+    if not plan.events and plan.churn is None:
+        return {}
+    away: Counter[int] = Counter()
+    for (payload,) in connection.execute("SELECT payload FROM ticks"):
+        for number, counts in decode_tick(payload).events.items():
+            away[number] += counts.away
+    return dict(+away)
+
+
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(phase.name in ("drain", "residue") for phase in frame.phases):
@@ -199,6 +214,8 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         last_s=max([*instants, last_tick_s, last_sample_s or 0.0]),
         held=last.held,
         awaiting=last.awaiting,
+        coming_back=last.coming_back,
+        away=_away(connection, frame.plan),
         counted=counted,
         so_far=so_far,
         ended_by="" if ended is None else ended.evidence,

@@ -17,6 +17,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.planned_events import reconnect_of
 from asyncli.model.records import Check, EventCounts, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
+from asyncli.report.storm_report import Answer, doubts
 
 SEED, COUNT = 5, 600
 POLICIES = ("now", "jitter:2s", "jitter:6s", "backoff:1s..60s")
@@ -213,3 +214,26 @@ def test_the_backlog_is_the_kernel_s_or_that_of_the_configuration() -> None:
     assert known_backlog(bare_run(plan=plan, checks=checked)) == 511
     sampled = [Sample(1.0, {"server.listeners_backlog": 32.0})]
     assert known_backlog(bare_run(samples=sampled, plan=plan, checks=checked)) == 32
+
+
+def slow_to_come_back(away: int) -> Run:
+    """A storm after which so many were not back, and as many connects had no answer, beside a ramp that the server kept up with."""
+    run = stormed(Laws(accept_per_s=2_000.0, answer_per_s=2_000.0, backlog=4_096), "now", waited=False)
+    counts = next(tick.events[1] for _, tick in run.ticks if tick.events)
+    counts.back_ms = histogram([50.0] * (COUNT - away))
+    counts.phantoms = away
+    return run
+
+
+def test_a_run_whose_own_storm_was_not_kept_up_with_does_not_say_so() -> None:
+    run = slow_to_come_back(120)
+    pace = shown(run)
+    [slow] = pace.slow_comebacks
+    assert (pace.by_event, pace.is_least) == (None, True)
+    assert (slow.event, slow.ended, slow.not_back, slow.failed) == (1, COUNT, 120, 120)
+    known = Answer(COUNT, pace, (forecast(pace, reconnect_of("now"), SEED, COUNT),), least_jitter(pace, SEED, COUNT))
+    said = doubts(known, run)[0]
+    assert ("120" in said, "kept up" in said, "soak" in said) == (True, False, False)
+    kept_up = slow_to_come_back(0)
+    assert shown(kept_up).slow_comebacks == ()
+    assert "kept up" in doubts(msgspec.structs.replace(known, pace=shown(kept_up)), kept_up)[0]

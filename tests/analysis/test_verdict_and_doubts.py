@@ -21,6 +21,7 @@ from asyncli.analysis.verdict import RULES, Case, Judgement
 from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.findings import verdicts
 from asyncli.findings.generator import saturated_cpu
 from asyncli.model import records
 from asyncli.model.exit_status import exit_status
@@ -627,6 +628,41 @@ def test_who_is_away_by_the_plan_is_counted_in_the_headline() -> None:
     assert found.why.split()[:3] == ["89", "of", "100"]
     assert "7 not" in found.why
     assert "4 gone" in found.why
+
+
+def of_storms(held: int, away: int, failed: dict[str, int] | None = None) -> Totals:
+    """Two storms, after which so many were not back from the first."""
+    of = totals(held, 100, None, failed)
+    of.whole.events[1] = records.EventCounts(ended=away)
+    of.whole.events[2] = records.EventCounts(ended=100, ended_again=100)
+    return of
+
+
+def test_who_was_not_back_when_the_hold_ended_fails_a_run() -> None:
+    reason = verdicts.not_back(60, 1)
+    assert ("60" in reason, "event 1 " in reason) == (True, True)
+    found = judge(PLAN, of_storms(40, 60), saturated=False, complete=True)
+    assert (found.verdict, found.why, found.by_limits) == ("failed", reason, False)
+    # As for other shortfalls; and it is none of asyncli's ports, nor of a late ramp.
+    late = judge(PLAN, of_storms(40, 60, {"no_ports": 3}), saturated=False, complete=True, late_ramp=True)
+    assert (late.verdict, late.why) == ("failed", reason)
+    more = judge(PLAN, of_storms(39, 60), saturated=False, complete=True)
+    assert more.verdict == "failed"
+    assert more.why == f"{verdicts.fewer_held(39, 100)}; {reason}"
+    assert judge(PLAN, of_storms(40, 60), saturated=False, complete=False).verdict == "invalid"
+    churned = totals(99, 100)
+    churned.whole.events[0] = records.EventCounts(ended=1)
+    assert judge(PLAN, churned, saturated=False, complete=True).why == verdicts.not_back(1, 0)
+    assert "churn" in verdicts.not_back(1, 0)
+
+
+@pytest.mark.parametrize(("limited", "verdict"), [("events.1.not_back", "passed"), ("connections.held", "passed"), ("events.2.not_back", "failed")])
+def test_a_limit_on_who_was_not_back_replaces_that(limited: str, verdict: str) -> None:
+    found = judge(PLAN, of_storms(40, 60), saturated=False, complete=True, limited=(limited,))
+    assert found.verdict == verdict
+    assert verdicts.not_back(60, 1) in found.why
+    crossed = judge(PLAN, of_storms(40, 60), saturated=False, complete=True, limited=("events.1.not_back",), crossed=("crossed",))
+    assert (crossed.verdict, crossed.why, crossed.by_limits) == ("failed", "crossed", True)
 
 
 def test_the_verdict_if_nothing_listens() -> None:

@@ -8,11 +8,14 @@ import msgspec
 import pytest
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Provoked, provoked
+from asyncli.analysis.provoked import Provoked, SpentDescriptors, provoked
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
+from asyncli.report.run_provoked import _back
+from asyncli.report.summary import summarise
+from asyncli.report.summary_parts import EventPart
 
 MB = 1_000_000.0
 #: The event is 15 s into the hold, on the run's clock 20.2 s: readings come at whole seconds, and ticks end 0.2 s after.
@@ -225,3 +228,76 @@ def test_of_a_collected_heap_it_cannot_be_told() -> None:
     run = dropped(step)
     price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server
     assert (price.kept, price.why) == (None, "collected")
+
+
+def short_of_descriptors(first_s: float, last_s: float) -> Run:
+    """The server has as many descriptors open as it may in these seconds."""
+    run = dropped(step)
+    for sample in run.samples:
+        sample.values |= {metrics.SERVER_DESCRIPTORS: 207.0, metrics.SERVER_DESCRIPTORS_LIMIT: 220.0}
+        if first_s <= sample.t_s <= last_s:
+            sample.values[metrics.SERVER_DESCRIPTORS] = 220.0
+    return run
+
+
+def test_a_server_without_descriptors_left_for_who_comes_back_is_told() -> None:
+    run = short_of_descriptors(22, 35)
+    # All were back at once.
+    assert told(run).descriptors_spent is None
+    counts = next(tick.events[1] for _, tick in run.ticks if 1 in tick.events)
+    counts.ended += 1
+    assert told(run).descriptors_spent == SpentDescriptors(220, 22.0, 35.0)
+    assert told(short_of_descriptors(0, 19)).descriptors_spent is None
+    # All were back in the end, and some connects had no answer: until then.
+    counts.ended -= 1
+    counts.phantoms = 3
+    run.ticks[18][1].events[1] = EventCounts(opened=1)
+    assert told(run).descriptors_spent == SpentDescriptors(220, 22.0, 24.0)
+    [event] = summarise(run).events or []
+    assert isinstance(event, EventPart)
+    assert "220" in _back(event)
+
+
+def of_two(first: dict[int, EventCounts], second: dict[int, EventCounts], *, instants_s: tuple[float, float] = (20.2, 27.2)) -> list[int | None]:
+    """The fewest held in the time of each of two events, whose counts are in these seconds after the first one's instant."""
+    run = dropped(step)
+    for t_s, tick in run.ticks:
+        tick.events = {}
+        after_s = round(t_s - AT_S)
+        for number, counts in ((1, first), (2, second)):
+            if after_s in counts:
+                tick.events[number] = counts[after_s]
+        tick.held = CLIENTS - 10 if 0 < after_s < 3 else CLIENTS
+    run.plan = msgspec.structs.replace(run.plan, events=("15s drop 5%", "22s drop 5%"))
+    run.events = [RunEvent("drop", at_s, None, "drop 5%", {"number": number}) for number, at_s in enumerate(instants_s, start=1)]
+    found = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    return [found[1].least_held, found[2].least_held]
+
+
+def gone_and_back(count: int = 10) -> EventCounts:
+    counts = EventCounts(ended=count)
+    for _ in range(count):
+        counts.back_ms.add(10)
+    return counts
+
+
+def test_the_fewest_held_are_those_of_one_event_alone() -> None:
+    """Each was back before the second came."""
+    assert of_two({1: gone_and_back()}, {8: gone_and_back()}) == [CLIENTS - 10, CLIENTS]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "instants_s", "least"),
+    [
+        # No second ended between them.
+        ({1: gone_and_back()}, {1: gone_and_back()}, (20.2, 20.5), [None, None]),
+        # The first one's command ends connections when the second has come.
+        ({1: EventCounts(), 9: gone_and_back()}, {8: gone_and_back()}, (20.2, 27.2), [None, None]),
+        # The first one's are away until the end.
+        ({1: EventCounts(ended=10)}, {8: gone_and_back()}, (20.2, 27.2), [CLIENTS - 10, None]),
+    ],
+)
+def test_the_fewest_held_with_another_event_are_not_known(
+    first: dict[int, EventCounts], second: dict[int, EventCounts], instants_s: tuple[float, float], least: list[int | None]
+) -> None:
+    assert of_two(first, second, instants_s=instants_s) == least

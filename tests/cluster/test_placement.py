@@ -109,11 +109,13 @@ def test_who_was_away_by_an_event_is_lost_with_the_host() -> None:
     back.events[1] = EventCounts(attempts=3, opened=3)
     for _ in range(3):
         back.events[1].back_ms.add(900)
+    back.coming_back = 4
     merging.add("b", back)
     merging.lose("b")
     merging.add("a", tick(2, 0, 0))
     [second] = merging.due(2.0)
     assert (second.events[1].lost_with_worker, second.events[1].away) == (7, -10)
+    assert (second.coming_back, second.coming_back_lost) == (0, 4)
 
 
 def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() -> None:

@@ -15,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_table import shard
 
+from asyncli.analysis.totals import fold
 from asyncli.engine import host as module
 from asyncli.engine.host import WorkerHost, _Link
 from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
-from asyncli.model.records import GAUGES, ProtocolCounts, Tick, TlsCounts
+from asyncli.model.plan import Plan
+from asyncli.model.records import GAUGES, EventCounts, Phase, ProtocolCounts, Tick, TlsCounts
+from asyncli.model.run import Run
 
 encode = msgspec.msgpack.Encoder().encode
 T0 = 1000.0
@@ -162,6 +165,32 @@ def test_connections_held_at_the_drain_are_not_lost_with_their_worker(monkeypatc
     fleet.end()
     os.close(read)
     os.close(write)
+
+
+def test_who_was_coming_back_is_counted_apart_with_a_lost_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were not held, so they are no loss; but the seconds still add up."""
+    fleet = Fleet(2, monkeypatch)
+    for worker in fleet.workers.values():
+        worker.open(10)
+        worker.tick.events[1] = EventCounts(ended=4)
+        worker.tick.held, worker.tick.coming_back, worker.tick.opened = 6, 4, 14
+        worker.close(1)
+    fleet.now = T0 + 1
+    fleet.hear()
+    fleet.kill(0)
+    fleet.hear()
+    fleet.workers[1].tick.coming_back = 4
+    fleet.workers[1].close(2)
+    fleet.now = T0 + 4
+    fleet.hear()
+    first, second, *_ = (tick for _, tick in fleet.ticks)
+    assert (first.held, first.coming_back) == (12, 8)
+    assert (second.held, second.coming_back, second.lost, second.coming_back_lost) == (6, 4, 6, 4)
+    assert second.events[1].lost_with_worker == 4
+    phases = [Phase("ramp", 0.0, 1.0), Phase("hold", 1.0, None)]
+    run = Run("", "", Plan(urls=("http://a/",), connections=20), {}, phases, [(1.0, first), (2.0, second)], [], [], [], complete=False)
+    assert fold(run).missing is None
+    fleet.end()
 
 
 def test_counts_that_are_merged_leave_the_gauges_of_tls_and_protocol() -> None:

@@ -118,6 +118,66 @@ def test_back_is_the_first_answer_not_the_connect() -> None:
     assert event.back_ms.least > 2_000
 
 
+def standing(ticks: list[Tick]) -> None:
+    """Require that each second before the drain adds up, whether held or not yet back."""
+    before = 0
+    for tick in ticks[:60]:
+        assert tick.held + tick.coming_back == before + tick.opened - tick.lost - tick.ended_by_events
+        before = tick.held + tick.coming_back
+
+
+def test_who_is_not_back_is_not_held_but_connecting() -> None:
+    """Though its own kernel says that its connection stands."""
+    server = SimServer()
+    ticks = list(simulate(shard(events=[("10s", "storm")], reconnect="now", timeout="5s"), server, 60.0, net=_Overflowing(server)))
+    standing(ticks)
+    unanswered = ticks[14]
+    assert (unanswered.held, unanswered.coming_back, unanswered.connecting, unanswered.awaiting) == (0, 2_003, 2_003, 0)
+    assert unanswered.longest_wait_s == 0.0
+    back = ticks[30]
+    assert (back.held, back.coming_back, back.connecting) == (2_003, 0, 0)
+
+
+def test_who_is_ended_again_before_it_was_back_is_counted_once() -> None:
+    ticks = list(simulate(shard(events=[("10s", "storm"), ("11s", "drop 50%")], reconnect="now", keepalive=10), SimServer(latency_s=1.5), 60.0))
+    standing(ticks)
+    assert (ticks[12].held, ticks[20].held) == (0, 2_003)
+
+
+@pytest.mark.parametrize("first_beat", ["now", "sleep"])
+def test_who_returns_is_held_from_its_answer_on(first_beat: str) -> None:
+    server = SimServer(stalls_s=(14.0, 25.0))
+    ticks = list(simulate(shard(events=[("10s", "vanish 30% for 5s then return")], keepalive=40, timeout="20s", first_beat=first_beat), server, 60.0))
+    standing(ticks)
+    assert (ticks[20].held, ticks[20].coming_back, ticks[30].held, ticks[30].coming_back) == (2_003 - 601, 601, 2_003, 0)
+
+
+@pytest.mark.parametrize(("policy", "waiting"), [("now", 0), ("fixed:9s", 2_003)])
+def test_an_answer_after_the_drain_began_is_no_comeback(policy: str, waiting: int) -> None:
+    """The server may have had room for it only because the drain closed others."""
+    ticks = list(simulate(shard(events=[("52s", "storm")], reconnect=policy, timeout="20s"), SimServer(stalls_s=(53.0, 64.0)), 60.0))
+    event = added_up(*ticks).events[1]
+    assert (event.ended, event.back_ms.count, event.waiting, event.away) == (2_003, 0, waiting, 2_003 - waiting)
+    assert max(tick.held_at_drain for tick in ticks) == 0
+    assert ticks[-1].held == 0
+    assert added_up(*ticks).lost == 0
+
+
+def test_a_connect_that_succeeds_in_the_drain_is_no_comeback() -> None:
+    ticks = list(simulate(shard(events=[("58s", "storm")], reconnect="now"), SimServer(connect_s=4.0), 60.0))
+    event = added_up(*ticks).events[1]
+    assert (event.opened, event.back_ms.count, event.away) == (2_003, 0, 2_003)
+    assert (max(tick.held_at_drain for tick in ticks), ticks[-1].held) == (0, 0)
+
+
+def test_of_churn_those_on_their_first_way_back_are_no_shortfall() -> None:
+    ticks = list(simulate(shard(churn="3%/s", keepalive=10), SimServer(latency_s=0.5), 60.0))
+    churned = added_up(*ticks).events[0]
+    assert 25 < churned.waiting < 35
+    assert churned.away == 0
+    assert max(tick.held_at_drain for tick in ticks) == 2_003 - churned.waiting
+
+
 def test_a_policy_is_also_that_of_the_server_s_own_closes() -> None:
     """Not as fast as the ramp, and not of an event."""
     whole = whole_of(shard(reconnect="fixed:1s"), SimServer(resets_all_at_s=20.0))

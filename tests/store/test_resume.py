@@ -15,7 +15,7 @@ from recording import new_run
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Finding, Phase, Tick
+from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Phase, Tick
 from asyncli.model.units import format_instant
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
@@ -131,3 +131,18 @@ def test_the_reason_for_the_end_is_the_last_sessions(tmp_path: Path) -> None:
     again = Finding("resumed", "warning", "the run was cut off")
     for number, (findings, why) in enumerate((((), ""), ((failed,), failed.evidence), ((failed, again), ""), ((again, failed), failed.evidence))):
         assert read_interrupted(held(tmp_path / f"{number}.db", hold_s=60.0, findings=findings)).ended_by == why
+
+
+def test_who_was_away_from_an_event_as_a_run_was_killed_is_known(tmp_path: Path) -> None:
+    """Ten were ended: three were back, and two on a new connection without an answer."""
+    writer = new_run(tmp_path / "run.db", Plan(urls=("http://127.0.0.1/",), events=("1s storm",)), started_s=time.time() - 10)
+    writer.phase(Phase("hold", 1.0))
+    back = EventCounts(opened=5)
+    for _ in range(3):
+        back.back_ms.add(10)
+    writer.tick(4.0, Tick(second=3, held=10, opened=10))
+    writer.tick(5.0, Tick(second=4, events={1: EventCounts(ended=10)}))
+    writer.tick(6.0, Tick(second=5, held=3, coming_back=2, opened=5, events={1: back}))
+    writer.close(False)
+    before = read_interrupted(writer.path)
+    assert (before.held, before.coming_back, before.away) == (3, 2, {1: 7})
