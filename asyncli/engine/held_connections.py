@@ -348,13 +348,15 @@ class HeldConnections:
             return
         self._net.hear(self._handle[row])
         self.comebacks.counts_of(self._coming_back[row]).returned += 1
-        self.unproven.add(row)
         self.state[row] = IDLE
         now = self._net.clock()
         self.wheel.due[row] = now
         if self._silence_s is not None:
+            # No message is due: it is held as far as anybody knows.
+            self.held += 1
             self.wheel.add(row, now + self._silence_s)
             return
+        self.unproven.add(row)
         if row in self._owes_answer:
             # A second heartbeat would take the first one's answer for its own.
             self._owes_answer.remove(row)
@@ -510,7 +512,7 @@ class HeldConnections:
             self._heard_at,
             self.tick.heard_ms.add,
         )
-        self._note_churned()
+        self._note_those_on_their_way()
         for row in range(self.rows):
             if state[row] == IDLE and row not in self.unproven:
                 add_idle_ms((now - heard[row]) * 1e3)
@@ -526,11 +528,15 @@ class HeldConnections:
         self.to_close += [(handle, True) for handle in self._ghosts]
         self._ghosts.clear()
 
-    def _note_churned(self) -> None:
-        """Of churn some are always on their first way back as the drain begins."""
+    def _note_those_on_their_way(self) -> None:
+        """Of churn some are always on their first way back as the drain begins; and of listeners
+        that hear again some have no message yet.
+        """
         for row, event in self._coming_back.items():
             on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
             if event == CHURN and on_the_way and not self._retries[row]:
+                self.comebacks.is_waiting(row)
+            elif self.state[row] == IDLE and row not in self.unproven:
                 self.comebacks.is_waiting(row)
 
     def close(self, row: int) -> None:
