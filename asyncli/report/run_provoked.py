@@ -331,6 +331,9 @@ _UNKNOWN_KEPT = {
     "not_read": "what it kept is not known: its memory was not read outside of events",
     "moves": "nothing that shows was kept: its memory changes by {moves} by itself",
     "collected": "what it kept cannot be told: its heap is collected now and then",
+    "part_ended": (
+        "what it kept is not known: one of its processes ended, and none was found in its place"
+    ),
 }
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Provoked, provoked
+from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.records import EventCounts, Phase, RunEvent, Sample, Tick
+from asyncli.model.records import EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 
 MB = 1_000_000.0
@@ -219,6 +220,17 @@ def test_a_reading_that_stands_alone_hides_no_step() -> None:
 def test_a_memory_that_does_not_move_was_all_given_back() -> None:
     price = told(dropped(lambda _: 50 * MB)).server
     assert (price.kept, price.why) == (0.0, msgspec.UNSET)
+
+
+def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
+    run = dropped(lambda _: 50 * MB)
+    run.findings.append(server_master_ended(77, of_several=True))
+    assert told(run).server.kept == 0.0
+    for sample in run.samples:
+        if sample.t_s > AT_S:
+            del sample.values[metrics.SERVER_PSS_BYTES]
+    price = told(run).server
+    assert (price.kept, price.why, price.after) == (None, "part_ended", None)
 
 
 def test_of_a_collected_heap_it_cannot_be_told() -> None:
