@@ -184,6 +184,8 @@ def _provoked(
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
     planned = run.plan.event_numbered(number)
+    if run.interrupted_after_s(number) is not None:
+        return None
     had_s = run.stop_s - window.start_s
     if planned is None or planned.for_s is None or planned.for_s <= had_s:
         return None

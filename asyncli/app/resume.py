@@ -14,6 +14,7 @@ from asyncli.app.incoming import generator_loss
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
+from asyncli.engine.ticks import count_away_as_lost
 from asyncli.environment import clock_at
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
@@ -109,8 +110,9 @@ class Resumption:
         writer.gap(self._gap)
         counts = Tick()
         counts.merge_counts(before.so_far)
-        if before.held:
+        if before.held or any(before.away.values()):
             lost = generator_loss(before.held, before.awaiting)
+            count_away_as_lost(lost, before.away)
             writer.tick(before.last_s + 0.001, lost)
             counts.merge_counts(lost)
         recorder.show(lambda observer: observer.resumed(counts))

@@ -25,6 +25,8 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if event.output is not msgspec.UNSET:
             blocks.append(_headed(f"Event {event.number}", _command(event)))
         if event.back is msgspec.UNSET:
+            if event.interrupted_after_s is not msgspec.UNSET and event.output is msgspec.UNSET:
+                blocks.append(_headed(f"Event {event.number}", _unseen(event)))
             continue
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
@@ -51,7 +53,7 @@ def _command(event: EventPart) -> str:
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
     ended = format_many(event.ended, "connection")
-    return f"{text}; the server ended {ended}, {_coming_back(event)}"
+    return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
 def _ending(event: EventPart) -> str:
@@ -76,7 +78,29 @@ def _done(event: EventPart) -> str:
     if event.absent:
         absent = format_count(known(event.absent))
         text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
-    return text
+    return f"{text}{_interrupted(event)}"
+
+
+def _unseen(event: EventPart) -> str:
+    return (
+        f"{event.text} {_when(event)}: the run was interrupted before a second of it was recorded, "
+        "and what it did was not seen"
+    )
+
+
+def _is_cut_off(event: EventPart) -> bool:
+    """Whether the run was interrupted while clients still stalled or were silent."""
+    if not isinstance(event.interrupted_after_s, float):
+        return False
+    return not isinstance(event.for_s, float) or event.interrupted_after_s < event.for_s
+
+
+def _interrupted(event: EventPart) -> str:
+    """That the run was interrupted before all of an event was over."""
+    if not isinstance(event.interrupted_after_s, float):
+        return ""
+    after = format_duration(event.interrupted_after_s)
+    return f"; the run was interrupted {after} after it began, and what came then was not seen"
 
 
 def _stalled(event: EventPart) -> str:
@@ -86,6 +110,8 @@ def _stalled(event: EventPart) -> str:
     if isinstance(event.for_s, float):
         lasted = f"for {format_duration(event.for_s)}"
     done = f"read nothing {lasted}"
+    if _is_cut_off(event):
+        done = f"were to read nothing {lasted}"
     if isinstance(event.cut_after_s, float):
         done = f"were to read nothing {lasted}, {_cut(event.cut_after_s)}"
     text = f"{event.text} {_when(event)}: {stalled} {done}"
@@ -97,7 +123,7 @@ def _stalled(event: EventPart) -> str:
             f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected, or "
             "in another event"
         )
-    return text
+    return f"{text}{_interrupted(event)}"
 
 
 #: What is said of a slow reader's cost in one memory, by how well it is known.
@@ -179,6 +205,8 @@ def _fate(event: EventPart) -> str:
     lasting = f"silent for {format_duration(event.for_s)}"
     if isinstance(event.cut_after_s, float):
         return f"were to be {lasting} and then to {event.then}, {_cut(event.cut_after_s)}"
+    if _is_cut_off(event):
+        return f"were to be {lasting} and then to {event.then}"
     if event.then == "return":
         return f"fell {lasting}, then were heard again"
     if not event.attempts:

@@ -58,6 +58,9 @@ class Interrupted(msgspec.Struct, frozen=True):
     so_far: Tick
     #: Why its session ended it; "" if it was killed.
     ended_by: str
+    #: The events of the plan that had begun, by their numbers: how many of those whom each ended
+    #: were not back.
+    away: dict[int, int]
     #: The value of ``schema.RECORDED``: a greater one later means that another process resumed the
     #: run.
     recorded: int
@@ -66,6 +69,16 @@ class Interrupted(msgspec.Struct, frozen=True):
     def hold(self) -> Phase | None:
         """Its hold; None if it was interrupted before, and starts again."""
         return self.run.phase("hold")
+
+    @property
+    def recorded_events(self) -> list[int]:
+        """The numbers of the events of the plan that are recorded."""
+        numbers = []
+        for event in self.run.events:
+            number = event.fields.get("number")
+            if isinstance(number, int):
+                numbers.append(number)
+        return numbers
 
     @property
     def held_s(self) -> float:
@@ -161,6 +174,22 @@ def _end_reason(finding: Finding | None) -> str:
     )
 
 
+def _away(frame: Run, connection: sqlite3.Connection) -> dict[int, int]:
+    """The events that had begun, and how many are away by each (see ``Interrupted.away``)."""
+    away: dict[int, int] = {}
+    plan = frame.plan
+    if not (plan.events or plan.churn):
+        return away
+    for event in frame.events:
+        number = event.fields.get("number")
+        if isinstance(number, int):
+            away[number] = 0
+    for (payload,) in connection.execute("SELECT payload FROM ticks"):
+        for number, counts in decode_tick(payload).events.items():
+            away[number] = away.get(number, 0) + counts.away
+    return away
+
+
 _ALL_ROWS = 2**62
 # Codes of findings with which a session ended its run.
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
@@ -201,6 +230,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         awaiting=last.awaiting,
         counted=counted,
         so_far=so_far,
+        away=_away(frame, connection),
         ended_by="" if ended is None else ended.evidence,
         recorded=recorded,
     )

@@ -125,6 +125,25 @@ def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
     assert told(run).cut_after_s == pytest.approx(39 - AT_S)
 
 
+def test_an_event_that_an_interruption_cut_short_says_so() -> None:
+    """Nothing of it is told of the time after."""
+    run = vanished(lambda _: SILENT)
+    assert run.interrupted_after_s(1) is None
+    run.gaps = [Gap(AT_S + 2.0, AT_S + 3.0)]
+    assert run.interrupted_after_s(1) == pytest.approx(2.0)
+    assert run.event_windows[1].end_s == AT_S + 2.0
+    # The last second before it may not be recorded.
+    run.gaps = [Gap(AT_S - 0.3, AT_S + 3.0)]
+    assert run.interrupted_after_s(1) == 0.0
+    run.gaps = [Gap(AT_S - 5.0, AT_S - 4.0)]
+    assert run.interrupted_after_s(1) is None
+    run.gaps = [Gap(AT_S - 0.3, AT_S + 3.0)]
+    for _, tick in run.ticks:
+        tick.events.clear()
+    run.events = list(run.events)
+    assert (run.event_windows, run.interrupted_after_s(1)) == ({}, 0.0)
+
+
 def test_who_is_not_back_was_waited_for_until_the_drain() -> None:
     run = dropped(step)
     assert told(run).back.waited_s is None

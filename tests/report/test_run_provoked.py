@@ -15,6 +15,7 @@ from asyncli.report.run_provoked import (
     _kept,
     _others,
     _slow_readers,
+    event_blocks,
 )
 from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
@@ -46,6 +47,24 @@ def test_who_is_ended_again_is_told() -> None:
     said = _comeback(storm(not_back=0, ended_again=150))
     assert said.count("150 were") == 2
     assert "not back" not in said
+
+
+def test_what_an_interruption_hid_is_told() -> None:
+    part = EventPart(1, "stall", 5.0, 9.0, "stall 20% for 15s")
+    part.stalled = part.chosen = 40
+    part.absent = 0
+    part.for_s = 15.0
+    assert "interrupted" not in _done(part)
+    part.interrupted_after_s = 0.9
+    assert "were to" in _done(part)
+    assert "900 ms" in _done(part)
+    later = msgspec.structs.replace(part, interrupted_after_s=16.0)
+    assert "were to" not in _done(later)
+    assert " 16 s" in _done(later)
+    unseen = EventPart(1, "stall", 5.0, None, "stall 20% for 15s")
+    assert event_blocks([unseen]) == []
+    unseen.interrupted_after_s = 0.0
+    assert len(event_blocks([unseen])) == 1
 
 
 def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> None:
