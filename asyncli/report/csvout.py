@@ -304,7 +304,7 @@ def _noticed_cells(event: EventPart) -> list[Cell]:
     """When the server had noticed those that fell silent, and ended those that stalled."""
     cells: list[Cell] = [None] * 6
     noticed = event.noticed
-    if isinstance(noticed, Noticed):
+    if isinstance(noticed, Noticed) and noticed.why is msgspec.UNSET:
         cells = [noticed.p50_s, noticed.p90_s, noticed.all_s, noticed.left, noticed.within_s]
         cells.append(float(noticed.at_reconnect))
     closed = event.closed_after

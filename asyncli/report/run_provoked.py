@@ -241,12 +241,24 @@ def _coming_back(event: EventPart) -> str:
     return f"back {_by(event)}"
 
 
+_NOT_KNOWN = {
+    "not_read": "its connections were not counted in that time",
+    "other_clients": "other clients hold connections there too",
+    "several_servers": "several servers are behind these URLs, and each may differ",
+    "own_lost": "asyncli lost connections of its own in that time",
+    "losses": "the server ended other connections in that time",
+    "another_event": "another event was too near to tell its connections from those of this one",
+    "disagrees": "the server's count does not fit the connections that are held",
+}
+
+
 def _noticed(event: EventPart) -> str:
     """When the server had noticed those that fell silent."""
     noticed = event.noticed
-    if not isinstance(noticed, Noticed):
-        return "when the server noticed is not known: its connections were not counted in that time"
-    within = f"readings at most {format_duration(noticed.within_s)} apart"
+    assert isinstance(noticed, Noticed)
+    if noticed.why is not msgspec.UNSET:
+        return f"when the server noticed is not known: {_NOT_KNOWN[noticed.why]}"
+    within = f"readings at most {format_duration(noticed.within_s or 0.0)} apart"
     shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     if noticed.at_reconnect and noticed.all_s is not None:
@@ -254,12 +266,19 @@ def _noticed(event: EventPart) -> str:
             "the server let the old ones go as they connected anew, after "
             f"{format_duration(noticed.all_s)} ({within}), and had not noticed the silence"
         )
+    left = noticed.left or 0
+    still = format_count(left)
     if not times:
-        still = format_count(noticed.left)
-        return f"the server noticed none: it still held {still} ({within})"
+        silenced = known(event.ended)
+        if left >= silenced:
+            return f"the server noticed none: it still held {still} ({within})"
+        return (
+            f"the server noticed fewer than half: it still held {still} of "
+            f"{format_count(silenced)} ({within})"
+        )
     text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
-        text += f", and still held {format_count(noticed.left)} in the end"
+        text += f", and still held {still} in the end"
     return text
 
 
