@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from asyncli.app.event_readings import APART_S, reading_instants_s
-from asyncli.app.hold_events import HoldEvents
+from asyncli.app.hold_events import EarlierPart, HoldEvents
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import planned_event
 from asyncli.model.run import EVENT_SETTLES_S
@@ -69,3 +70,33 @@ async def test_a_hold_reads_for_its_events() -> None:
     [read] = read_s
     assert read >= 0.1
     assert [event.kind for event in recorded] == ["storm"]
+
+
+async def test_a_resumed_hold_repeats_none_that_had_begun() -> None:
+    """The last second before an interruption is not recorded: the hold seems shorter than until the stall, which had begun."""
+    zero_s = time.monotonic() - 30.0
+    recorded: list[Any] = []
+    holds: list[Any] = []
+    words = ("1s run old", "2s drop 5%", "3s stall 20% for 15s", "3.3s storm", "3.6s run new")
+    plan = Plan(urls=("http://127.0.0.1:1/",), connections=1, hold_s=10.0, events=words)
+    progress: Any = SimpleNamespace(plan=plan, zero_s=zero_s, is_in=lambda phase: phase == "hold")
+    recorder: Any = SimpleNamespace(event=recorded.append, event_begun=recorded.append)
+    generator: Any = SimpleNamespace(hold=holds.append)
+
+    async def read_all() -> None:
+        pass
+
+    events = HoldEvents(progress, recorder, generator, read_all)
+    earlier = EarlierPart(held_s=2.9, since_s=5.0, begun=frozenset([2, 3]), recorded=frozenset([3]))
+    async with asyncio.timeout(20), events.while_held(earlier):
+        while len(recorded) < 4:
+            await asyncio.sleep(0.01)
+    [begun] = holds
+    assert begun.events_s == (1.0, -math.inf, -math.inf, 3.3, 3.6)
+    told = [(event.kind, event.fields["number"]) for event in recorded]
+    assert told == [("run", 1), ("drop", 2), ("storm", 4), ("run", 5)]
+    command, drop, _, new = recorded
+    assert (command.at_s, drop.at_s) == (6.0, 7.0)
+    # A warning of a command that failed has its status.
+    assert ("status" in command.fields, "status" in new.fields) == (False, True)
+    assert command.fields["output"] != new.fields["output"]

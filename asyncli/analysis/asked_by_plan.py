@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from asyncli.findings.probes import while_command_ran
+from asyncli.findings.probes import MASTER_ENDED, while_command_ran
 from asyncli.findings.run import command_failed
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, Run
 
-# What a restart shows, and the field that has its instant. The last one has none: it is of the same
-# restart as the others.
+# What a restart shows, and the field that has its instant. The last ones have none: they are of the
+# same restart as the others.
 _INSTANT_OF = {
     "server_ended": "at_s",
     "counters_restarted": "at_s",
     "server_processes_changed": "from_s",
     "status_lost": "from_s",
 }
-_OF_THE_SAME_RESTART = "server_restarted"
+_OF_THE_SAME_RESTART = ("server_restarted", MASTER_ENDED)
 
 
 def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
@@ -38,7 +38,7 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     told = []
     for place, finding in enumerate(findings):
         number = event_at.get(place)
-        if finding.code == _OF_THE_SAME_RESTART:
+        if finding.code in _OF_THE_SAME_RESTART:
             number = same_event
         told.append(finding if number is None else while_command_ran(finding, number))
     return told
@@ -49,7 +49,7 @@ def asked_so_far(finding: Finding, commands: Sequence[RunEvent], now_s: float) -
     number = None
     if finding.code in _INSTANT_OF:
         number = _event_of(finding, commands)
-    elif finding.code == _OF_THE_SAME_RESTART:
+    elif finding.code in _OF_THE_SAME_RESTART:
         number = _event_at([now_s], commands)
     if number is None:
         return finding

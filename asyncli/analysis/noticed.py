@@ -7,44 +7,150 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.heap_cost import most_processes
-from asyncli.analysis.server_count import is_one_for_each, risen_for_each, server_count
+from asyncli.analysis.server_count import (
+    is_one_for_each,
+    other_clients_of,
+    risen_for_each,
+    server_count,
+)
+from asyncli.core.adding import added_up
 from asyncli.model import metrics
-from asyncli.model.records import EventCounts, Gap
+from asyncli.model.records import EventCounts, Gap, Tick
 from asyncli.model.run import TICK_S, Run
 from asyncli.model.samples import Series
+
+#: Why it is not known when a server noticed. ``not_read``: its connections were not counted in that
+#: time; ``other_clients`` hold connections there too; ``several_servers`` are behind the URLs, of
+#: which each may differ; ``own_lost``: a worker or host of asyncli was lost in that time, whose
+#: connections ended with it, or the run was interrupted; ``losses``: the server ended others in it;
+#: ``another_event``: its silent ones may be among those that it let go, or it came at once;
+#: ``disagrees``: in the end the server had more than were silent, or fewer than are held.
+WhyNotKnown = Literal[
+    "not_read",
+    "other_clients",
+    "several_servers",
+    "own_lost",
+    "losses",
+    "another_event",
+    "disagrees",
+]
 
 
 class Noticed(msgspec.Struct, frozen=True):
     """How long after those clients fell silent the server held so many of them no more (s), by its
-    own count, the kernel's sockets, or else its descriptors; None if it held more to the end.
-    ``left``: how many it held when the next event or the drain came, or they were heard again.
+    own count, the kernel's sockets, or else its descriptors; None if it held more to the end, and
+    where it is not known: see ``why``. ``left``: how many it held when the next event or the drain
+    came, or they were heard again.
     """
 
-    p50_s: float | None
-    p90_s: float | None
-    all_s: float | None
-    left: int
+    p50_s: float | None = None
+    p90_s: float | None = None
+    all_s: float | None = None
+    left: int | None = None
     #: The longest time between two readings meanwhile (s): the times are known within it.
-    within_s: float
+    within_s: float | None = None
     #: It let them go as they connected anew, as brokers do whose sessions are taken over.
-    at_reconnect: bool
+    at_reconnect: bool = False
+    why: WhyNotKnown | msgspec.UnsetType = msgspec.UNSET
 
 
 def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed | None:
-    """None where nobody fell silent, and where nothing that counts was read meanwhile."""
+    """None where nobody fell silent."""
     if not counts.silenced:
         return None
-    by_count = []
+    if _has_several_servers(run):
+        return Noticed(why="several_servers")
+    if other_clients_of(run) is not None:
+        return Noticed(why="other_clients")
+    told = []
     for count in (server_count(run), _descriptors(run)):
-        counted = _by_count(run, number, window, counts.silenced, count)
-        if counted is not None:
-            by_count.append(counted)
+        by_count = _by_count(run, number, window, counts.silenced, count)
+        if by_count is not None:
+            told.append(by_count)
+    if not told:
+        return Noticed(why=_why_not_read(run, window))
+    known = [by_count for by_count in told if by_count.why is msgspec.UNSET]
     # The sockets are those of connections alone, so they say it unless they were read less often.
-    return min(by_count, key=lambda counted: math.ceil(counted.within_s / TICK_S), default=None)
+    return min(known or told, key=_readings_apart)
+
+
+def _readings_apart(by_count: Noticed) -> int:
+    """Within how many seconds its times are known."""
+    if by_count.within_s is None:
+        return 0
+    return math.ceil(by_count.within_s / TICK_S)
+
+
+def _has_several_servers(run: Run) -> bool:
+    """Whether the plan's URLs may lead to several servers, of which each may notice at another
+    time.
+    """
+    places = {(target.host, target.port) for target in run.plan.targets}
+    if len(places) < 2:
+        return False
+    return run.place.server_roots is not None or not run.place.server_found
+
+
+def _why_not_read(run: Run, window: Gap) -> WhyNotKnown:
+    """Why there is no reading after an event: another came before one was due."""
+    for other in run.event_windows.values():
+        if window.start_s < other.start_s <= window.start_s + 2 * TICK_S:
+            return "another_event"
+    return "not_read"
+
+
+def _why_not_known(
+    run: Run, number: int, silenced: int, silent: Sequence[tuple[float, float]], until_s: float
+) -> WhyNotKnown | None:
+    """Why the counts of those whom it still held do not tell; None if they do. ``until_s``: how
+    long after the event the last of them counts.
+    """
+    start_s = run.event_windows[number].start_s
+    end_s = start_s + until_s + TICK_S
+    gaps = [gap for gap in run.gaps if gap.start_s < end_s and (gap.end_s or math.inf) > start_s]
+    ticks = [tick for _, tick in run.ticks_between(start_s, end_s)]
+    if gaps or any(_lost_by_asyncli(tick) for tick in ticks):
+        return "own_lost"
+    if any(tick.lost for tick in ticks):
+        return "losses"
+    fewest = min(value for _, value in silent)
+    if round(fewest) < silenced and _has_silent_of_earlier(run, number):
+        return "another_event"
+    _, last = silent[-1]
+    bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
+    if not -bound <= last <= silenced + bound:
+        return "disagrees"
+    return None
+
+
+def _lost_by_asyncli(tick: Tick) -> bool:
+    """Whether a process of asyncli was lost, with its connections."""
+    if any(counts.lost_with_worker for counts in tick.events.values()):
+        return True
+    return "generator_lost" in tick.deaths
+
+
+def _has_silent_of_earlier(run: Run, number: int) -> bool:
+    """Whether the server may still have held silent ones of an earlier event."""
+    start_s = run.event_windows[number].start_s
+    for other, window in run.event_windows.items():
+        if window.start_s >= start_s:
+            continue
+        seconds = [tick.events[other] for _, tick in run.ticks if other in tick.events]
+        counts = added_up(EventCounts(), *seconds)
+        planned = run.plan.event_numbered(other)
+        if not counts.silenced or (planned is not None and planned.then == "return"):
+            continue
+        earlier = noticed(run, other, window, counts)
+        if earlier is None or earlier.all_s is None or window.start_s + earlier.all_s > start_s:
+            return True
+    return False
 
 
 def _descriptors(run: Run) -> Series:
@@ -80,12 +186,14 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
         return None
     silent = [(t_s - start_s, value - others - _held(run, t_s)) for t_s, value in part.rows()]
     all_s = _below_for_good(silent, 0.0)
-    _, last = silent[-1]
     until_s = end_s - start_s if all_s is None else all_s
     within_s = _longest_gap(silent, until_s)
-    p50_s = _below_for_good(silent, 0.5 * silenced)
+    why = _why_not_known(run, number, silenced, silent, until_s)
+    if why is not None:
+        return Noticed(within_s=within_s, why=why)
+    _, last = silent[-1]
     return Noticed(
-        p50_s=p50_s,
+        p50_s=_below_for_good(silent, 0.5 * silenced),
         p90_s=_below_for_good(silent, 0.1 * silenced),
         all_s=all_s,
         left=min(silenced, max(0, round(last))),

@@ -19,6 +19,7 @@ from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
+from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -64,8 +65,11 @@ class EventLatency(msgspec.Struct, frozen=True):
 
 #: Why what the server did not give back is unknown: the seconds before the event were not all in
 #: the hold, or another event was not settled in them; nothing was read at rest after it; nothing
-#: was read outside of events; it changes as much by itself; its heap is collected now and then.
-WhyUnknown = Literal["early", "after_another", "no_time", "not_read", "moves", "collected"]
+#: was read outside of events; it changes as much by itself; its heap is collected now and then; one
+#: of several processes that are the server ended, and none was found in its place in that time.
+WhyUnknown = Literal[
+    "early", "after_another", "no_time", "not_read", "moves", "collected", "part_ended"
+]
 
 
 class ServerPrice(msgspec.Struct, frozen=True):
@@ -219,6 +223,8 @@ def _is_alone(run: Run, number: int, window: Gap) -> bool:
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
     planned = run.plan.event_numbered(number)
+    if run.interrupted_after_s(number) is not None:
+        return None
     had_s = run.stop_s - window.start_s
     if planned is None or planned.for_s is None or planned.for_s <= had_s:
         return None
@@ -328,7 +334,9 @@ def _price(
     why = _why_not_at_rest(run, rested_since_s, start_s)
     if why is not None:
         return msgspec.structs.replace(price, why=why)
-    return _with_kept(price, collected=collected)
+    if price.after is None:
+        return msgspec.structs.replace(price, why=_why_not_read_after(run))
+    return _with_kept(price, price.after, collected=collected)
 
 
 def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnknown | None:
@@ -340,15 +348,20 @@ def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnkn
     return None
 
 
-def _with_kept(price: ServerPrice, *, collected: bool) -> ServerPrice:
+def _why_not_read_after(run: Run) -> WhyUnknown:
+    """Why the server's memory was not read at rest after an event."""
+    if any(finding.code == MASTER_ENDED for finding in run.findings):
+        return "part_ended"
+    return "no_time"
+
+
+def _with_kept(price: ServerPrice, after: float, *, collected: bool) -> ServerPrice:
     """The price with what the server did not give back, or why that is unknown."""
-    if price.after is None:
-        return msgspec.structs.replace(price, why="no_time")
     if price.memory_before is None or price.moves is None:
         return msgspec.structs.replace(price, why="not_read")
     if collected:
         return msgspec.structs.replace(price, why="collected")
-    kept = price.after - price.memory_before
+    kept = after - price.memory_before
     if price.moves and abs(kept) <= price.moves:
         return msgspec.structs.replace(price, why="moves")
     return msgspec.structs.replace(price, kept=kept)

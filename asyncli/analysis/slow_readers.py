@@ -111,7 +111,8 @@ def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
         return SlowReaderCost("unknown", why="not_read")
     if _fits_clients(counts):
         return SlowReaderCost("unknown", why=_why_it_fits(counts))
-    ended = counts.closed - counts.closed_unseen
+    # What asyncli gave up as it read again was not ended before.
+    ended = counts.closed - counts.closes.get("heartbeat_timeout", 0)
     level = statistics.median(before)
     noise = (max(before) - min(before)) / 2
     earlier, later = _halves_of_the_end(during)

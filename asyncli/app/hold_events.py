@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +22,30 @@ from asyncli.engine.generator import Generator
 from asyncli.engine.shard import HoldBegun
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, RunEvent
+
+_END_NOT_SEEN = "its end was not seen: the run was interrupted before"
+
+
+def _still_due(after_s: Sequence[float], begun: Collection[int]) -> tuple[float, ...]:
+    """When each event is due, for the generator, which leaves out what lies behind: so do those
+    that had begun.
+    """
+    due = list(after_s)
+    for number in begun:
+        if 0 < number <= len(due):
+            due[number - 1] = -math.inf
+    return tuple(due)
+
+
+class EarlierPart(msgspec.Struct, frozen=True):
+    """Of a resumed run: for how long it had held (s), since when (s on its clock), and the numbers
+    of the events that had ``begun`` and of those whose record is in its file.
+    """
+
+    held_s: float = 0.0
+    since_s: float = 0.0
+    begun: frozenset[int] = frozenset()
+    recorded: frozenset[int] = frozenset()
 
 
 class HoldEvents:
@@ -39,22 +64,26 @@ class HoldEvents:
         self._read_all = read_all
 
     @contextlib.asynccontextmanager
-    async def while_held(self, held_s: float = 0.0) -> AsyncIterator[None]:
-        """The hold begins, or goes on in a resumed run that has held for ``held_s`` already; at the
-        end no more of them are recorded.
+    async def while_held(self, earlier: EarlierPart | None = None) -> AsyncIterator[None]:
+        """The hold begins, or goes on after the ``earlier`` part of a resumed run; at the end no
+        more events are recorded.
         """
         plan = self._progress.plan
         if not (plan.events or plan.churn) or not self._progress.is_in("hold"):
             yield
             return
+        is_resumed = earlier is not None
+        before = earlier or EarlierPart()
+        held_s = before.held_s
         begun_s = time.monotonic() - held_s
-        is_resumed = held_s > 0
         events = plan.planned_events
         after_s = tuple(event.after_s(plan.hold_s) for event in events)
-        self._generator.hold(HoldBegun(begun_s, after_s))
+        self._generator.hold(HoldBegun(begun_s, _still_due(after_s, before.begun)))
         coming = []
         for number, (due_s, event) in enumerate(zip(after_s, events, strict=True), start=1):
-            if due_s >= held_s:
+            if number in before.begun or due_s < held_s:
+                self._record_earlier(before, due_s, number, event)
+            else:
                 coming.append((begun_s + due_s, number, event))
         coming.sort()
         if plan.churn is not None and not is_resumed:
@@ -86,6 +115,21 @@ class HoldEvents:
                 continue
             await asyncio.sleep(max(0.0, wait_s))
             await self._read_all()
+
+    def _record_earlier(
+        self, before: EarlierPart, due_s: float, number: int, event: PlannedEvent
+    ) -> None:
+        """Record an event of the earlier part that is not: a command is when it has ended."""
+        if number in before.recorded:
+            return
+        at_s = before.since_s + due_s
+        fields: dict[str, Any] = {"number": number}
+        if event.do == "run":
+            # Without a status: nobody knows whether it failed.
+            fields |= {"took_s": 0.0, "output": _END_NOT_SEEN}
+            self._recorder.event(RunEvent("run", at_s, at_s, event.note, fields))
+        elif event.do != "mark" and number in before.begun:
+            self._recorder.event(RunEvent(event.do, at_s, None, event.words, fields))
 
     async def _take_place(
         self, due_s: float, number: int, event: PlannedEvent, *, may_run: bool

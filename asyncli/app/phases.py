@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.app.forced_collections import ForcedCollections
-from asyncli.app.hold_events import HoldEvents
+from asyncli.app.hold_events import EarlierPart, HoldEvents
 from asyncli.app.incoming import Incoming
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
@@ -88,7 +88,7 @@ class Phases:
             await self._sample()
             await self._ramp()
             self._begin_hold()
-        async with self._events.while_held(self._held_before_s()):
+        async with self._events.while_held(self._earlier_part()):
             await self._hold()
         await self._sample()
         if progress.is_in("hold"):
@@ -143,11 +143,17 @@ class Phases:
         else:
             await self._wait(self._resumption.left_s)
 
-    def _held_before_s(self) -> float:
-        """How long a resumed run had held before (s)."""
+    def _earlier_part(self) -> EarlierPart | None:
+        """What a run that is resumed in its hold had held and done before."""
         if self._resumption is None or not self._resumption.in_hold:
-            return 0.0
-        return self._resumption.before.held_s
+            return None
+        before = self._resumption.before
+        return EarlierPart(
+            before.held_s,
+            self._resumption.hold_start_s,
+            frozenset(before.away),
+            frozenset(before.recorded_events),
+        )
 
     async def _reopen(self, resumption: Resumption) -> None:
         """Reopen the connections of a resumed run, which ends the gap."""

@@ -110,7 +110,7 @@ class Resumption:
         writer.gap(self._gap)
         counts = Tick()
         counts.merge_counts(before.so_far)
-        if before.held or before.away:
+        if before.held or any(before.away.values()):
             lost = generator_loss(before.held, before.awaiting, before.coming_back)
             count_away_as_lost(lost, before.away)
             writer.tick(before.last_s + 0.001, lost)

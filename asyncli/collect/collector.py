@@ -20,6 +20,7 @@ from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
 from asyncli.collect.kernel_log import KernelLog
 from asyncli.collect.listeners import Listeners
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server, programs_of
+from asyncli.collect.lost_roots import LostRoots
 from asyncli.collect.metric_values import mapped_product
 from asyncli.collect.metrics_reader import MetricsPages, MetricsReader, PageReader
 from asyncli.collect.nginx_workers import NginxWorkers
@@ -136,7 +137,7 @@ class Collector(Sampler):
         living = await asyncio.to_thread(self._tree.living_roots)
         if not living or living == self.server.pids:
             return False
-        self._tree.roots = living
+        self._tree.keep_roots(living)
         await self.refresh_server()
         return self.server.pids == living
 
@@ -250,7 +251,8 @@ class Collector(Sampler):
         probes |= self._sockets_apart(found, ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
-        tree = self._tree = ServerTree(found.pids, self._relocate)
+        lost = LostRoots(found.pids, self._search, ports)
+        tree = self._tree = ServerTree(found.pids, self._relocate, lost.replaced)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         workers = NginxWorkers()
@@ -277,7 +279,14 @@ class Collector(Sampler):
         )
         self._others = others
         probes["other_processes"] = others.read
-        return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
+
+        def memory() -> ProbeReading:
+            if tree.missing:
+                # A partial sum would be a wrong one.
+                return ProbeReading()
+            return server.memory()
+
+        return probes | own_probes(self._generator_pids, {"server_memory": memory})
 
     def _listeners(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
         """The probe of the server's listening sockets of TCP, which its processes or our namespace
@@ -337,6 +346,10 @@ class Collector(Sampler):
         """
         if self._plan.server_pid is not None or self._nothing_listens():
             return ()
+        return self._search()
+
+    def _search(self) -> Sequence[int]:
+        """The roots of the server as it is now; none if it is not found."""
         try:
             return self._find().pids
         except HostError:
@@ -408,6 +421,10 @@ def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
     reading.values[SERVER_BRIEF] = float(tree.brief)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))
+    if tree.missing:
+        reading.findings.append(server_master_ended(min(tree.missing), of_several=True))
+    if tree.replaced:
+        reading.findings.append(server_restarted(tree.roots[0], sorted(tree.replaced)))
     if tree.orphaned:
         reading.findings.append(server_master_ended(tree.orphaned))
     return reading

@@ -135,6 +135,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
             "exe": self.exe,
             "hidden": self.hidden,
         }
+        if len(self.pids) > 1:
+            document["roots"] = len(self.pids)
         if self.runtime.kind != "":
             document["runtime"] = self.runtime.document()
         return document

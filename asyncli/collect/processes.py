@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from asyncli.collect.lost_roots import Replaced
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import (
     TICKS_PER_S,
@@ -198,21 +199,52 @@ def workers_among(new: Iterable[Stat], masters: Collection[int]) -> set[int]:
     return workers
 
 
+def _starts_of(pids: Iterable[int]) -> dict[int, int]:
+    """When those of the processes began that live (clock ticks)."""
+    starts = {}
+    for pid in pids:
+        stat = living_stat(pid)
+        if stat is not None:
+            starts[pid] = stat.start_ticks
+    return starts
+
+
+def _roots_of(
+    processes: Mapping[int, Stat], roots: Collection[int], before: Mapping[int, int]
+) -> dict[int, int]:
+    """The root of each process. ``before``: of the scan before, for those whose root has ended."""
+    root_of = {}
+    for pid in processes:
+        top = pid
+        while top not in roots and processes[top].parent in processes:
+            top = processes[top].parent
+        root_of[pid] = top if top in roots else before.get(top, top)
+    return root_of
+
+
 class ServerTree:
     """The server's root processes and all their descendants, found at each call: a reload replaces
     workers.
 
     If a root ends and descendants live on (an nginx upgraded in place), they are the tree. If none
     does, ``relocate`` finds the roots of a restarted server; it returns none, or raises, while
-    there is none.
+    there is none. Of several roots, ``replaced`` finds what took the places of those that ended.
     """
 
     def __init__(
-        self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: ()
+        self,
+        roots: Sequence[int],
+        relocate: Callable[[], Sequence[int]] = lambda: (),
+        replaced: Callable[[Collection[int]], Replaced] = lambda ended: Replaced(),
     ) -> None:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0
+        #: Of several roots, those that ended and whose places none has taken: the tree is only a
+        #: part of the server.
+        self.missing: frozenset[int] = frozenset()
+        #: Such roots that others have replaced since.
+        self.replaced: frozenset[int] = frozenset()
         #: Processes that were seen alive and have ended.
         self.ended = 0
         #: Processes that appeared after the first scan.
@@ -231,9 +263,10 @@ class ServerTree:
         self.search_s = 0.0
         self._living: set[tuple[int, int]] | None = None
         self._relocate = relocate
-        self._known = {
-            pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None
-        }
+        self._find_replaced = replaced
+        # The root of each process of the last scan.
+        self._root_of: dict[int, int] = {}
+        self._known = _starts_of(roots)
 
     def __call__(self) -> list[Stat]:
         """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none
@@ -244,6 +277,9 @@ class ServerTree:
         if all(stat.ended for stat in processes.values()):
             self._relocate_roots()
             processes = tree(self._survivors())
+        elif self._replace_missing(processes):
+            processes = tree(self._survivors())
+        self._root_of = _roots_of(processes, self.roots, self._root_of)
         self._check_orphaned(processes)
         living = {(pid, stat.start_ticks) for pid, stat in processes.items() if not stat.ended}
         if self._living is None:
@@ -288,16 +324,58 @@ class ServerTree:
             stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]
         ]
 
+    def keep_roots(self, roots: Sequence[int]) -> None:
+        """These alone are the server: what else was found at first was not."""
+        self.roots = tuple(roots)
+        self.missing = frozenset()
+
     def _relocate_roots(self) -> None:
         begun_s = time.thread_time()
-        roots = self._relocate()
-        known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
+        ended = self.missing.union(self.roots)
+        roots: Sequence[int]
+        if len(ended) > 1:
+            roots, instead_of = self._find_replaced(ended)
+        else:
+            roots = self._relocate()
+            instead_of = ended
+        known = _starts_of(roots)
         if not known:
             named = ", ".join(map(str, self.roots))
             raise ProcessesGoneError(f"the server's processes ended (its main process was {named})")
         self.roots, self._known = tuple(roots), known
-        self.restarts += 1
+        self.missing = ended - instead_of
+        if self.missing:
+            self.replaced |= instead_of
+        else:
+            self.restarts += 1
         self.search_s = time.thread_time() - begun_s
+
+    def _replace_missing(self, found: Mapping[int, Stat]) -> bool:
+        """Note roots of which nothing lives any more, while others do, and take what listens in
+        their places. True if something does.
+        """
+        served = set()
+        for pid, stat in found.items():
+            if not stat.ended:
+                served.add(self._root_of.get(pid, pid))
+        known_roots = set(self._root_of.values())
+        ended = {pid for pid in self.roots if pid in known_roots and pid not in served}
+        if len(self.roots) > 1:
+            self.missing |= ended
+        if not self.missing:
+            return False
+        begun_s = time.thread_time()
+        roots, instead_of = self._find_replaced(self.missing)
+        known = _starts_of(roots)
+        self.search_s = time.thread_time() - begun_s
+        if not known:
+            return False
+        stay = [pid for pid in self.roots if pid not in self.missing]
+        self.missing -= instead_of
+        self.replaced |= instead_of
+        self.roots = tuple(sorted({*stay, *roots}))
+        self._known |= known
+        return True
 
 
 def read_session_cpu() -> ProbeReading:

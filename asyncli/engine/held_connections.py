@@ -533,10 +533,11 @@ class HeldConnections:
         that hear again some have no message yet.
         """
         for row, event in self._coming_back.items():
-            on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
-            if event == CHURN and on_the_way and not self._retries[row]:
-                self.comebacks.is_waiting(row)
-            elif self.state[row] == IDLE and row not in self.unproven:
+            state = self.state[row]
+            on_the_way = state in (CONNECTING, HANDSHAKE, AWAITING)
+            is_of_churn = event == CHURN and on_the_way and not self._retries[row]
+            hears_again = state == IDLE and row not in self.unproven
+            if is_of_churn or hears_again:
                 self.comebacks.is_waiting(row)
 
     def close(self, row: int) -> None:

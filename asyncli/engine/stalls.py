@@ -4,6 +4,10 @@ slow or hangs, and that go on sending heartbeats.
 While a row stalls, its socket is watched for the peer's end alone, and nobody's timeout judges it.
 Then what waited is read, and the heartbeats in it are answered late. What the server ends
 meanwhile is the event's. Only runs with such an event have this class.
+
+A server that ends a slow reader sends its FIN behind what waits, in its own kernel too, so that the
+end comes after a read that has left nothing. So a row stays the event's until the answer to a
+heartbeat that it sent once it read again; where none is sent, for a time without an end.
 """
 
 from __future__ import annotations
@@ -35,6 +39,9 @@ from asyncli.protocols.interface import Event
 
 # Much may wait: more than for an answer.
 _READ_BYTES = 65_536
+# How long an end may come behind what waited, once a read has left nothing: what the server's
+# kernel still has is sent as soon as there is room.
+END_FOLLOWS_S = 2.0
 
 
 class _Stall(msgspec.Struct):
@@ -51,6 +58,11 @@ class _Stall(msgspec.Struct):
     reads: bool = False
     #: Whether all that had waited in the kernel is read.
     drained: bool = False
+    #: Whether it has sent a heartbeat since it reads again, which is answered behind all that
+    #: waited.
+    asked_again: bool = False
+    #: When all that waited was read, as far as could be seen, and each heartbeat was answered.
+    caught_up_at: float | None = None
     #: When the peer's end was seen while nothing was read.
     closed_at: float | None = None
 
@@ -66,6 +78,9 @@ class StallingConnections(HeldConnections):
         self._resumes: list[tuple[float, int]] = []
         # Rows that read again, in the order in which they last received something that had waited.
         self._catching_up: dict[int, float] = {}
+        # Rows that have caught up and ask nothing, in the order of the instants until which an end
+        # may follow.
+        self._settling: dict[int, float] = {}
         self._chosen = _chosen_to_stall(shard)
 
     # -- called by the table
@@ -87,6 +102,7 @@ class StallingConnections(HeldConnections):
 
     def stall_by_event(self, row: int, event: int, until: float) -> None:
         """Have a row read nothing ``until`` then (on the net's clock)."""
+        self._settle(row)
         counts = self.comebacks.counts_of(event)
         counts.chosen += 1
         state = self.state[row]
@@ -137,11 +153,13 @@ class StallingConnections(HeldConnections):
         return bool(self._resumes) and self._resumes[0][0] <= now
 
     def next_instants(self, not_before: float) -> Iterator[float]:
-        """When the next row is to read again; and when the next one that has read nothing since is
-        overdue, though ``not_before``.
+        """When the next row is to read again; and though ``not_before``, when the next one that has
+        read nothing since is overdue, and when no end follows any more for the next one.
         """
         if self._resumes:
             yield self._resumes[0][0]
+        if self._settling:
+            yield max(not_before, next(iter(self._settling.values())))
         if self._catching_up:
             heard = next(iter(self._catching_up.values()))
             yield max(not_before, heard + self._shard.timeout_s)
@@ -158,6 +176,7 @@ class StallingConnections(HeldConnections):
 
     def expire(self, now: float) -> None:
         super().expire(now)
+        self._expire_settling(now)
         overdue = []
         for row, heard in self._catching_up.items():
             if now - heard < self._shard.timeout_s:
@@ -168,6 +187,17 @@ class StallingConnections(HeldConnections):
             self._ready(row, self._handle[row])
             if self._catching_up.get(row) == heard:
                 self._end(row, DEADLINE)
+
+    def _expire_settling(self, now: float) -> None:
+        due = []
+        for row, until in self._settling.items():
+            if until > now:
+                break
+            due.append(row)
+        for row in due:
+            # After a stall of ours, an end that came in time may be unread.
+            self._ready(row, self._handle[row])
+            self._settle(row)
 
     # -- while it stalls
 
@@ -204,9 +234,12 @@ class StallingConnections(HeldConnections):
         self.tick.bytes_sent += taken
         if taken < len(data):
             self._unsent[row] = data[taken:]
+            if stall.reads:
+                self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
         if is_heartbeat:
             self.tick.sent += 1
             stall.unanswered += 1
+            stall.asked_again = stall.reads
         return True
 
     def _ready(self, row: int, handle: int) -> None:
@@ -257,8 +290,9 @@ class StallingConnections(HeldConnections):
             return
         now = self._net.clock()
         self.tick.bytes_received += len(data)
-        self._counts_of(stall).waited_bytes += len(data)
-        if not stall.drained and not self.draining:
+        if stall.caught_up_at is None:
+            self._counts_of(stall).waited_bytes += len(data)
+        if row in self._catching_up and not stall.drained and not self.draining:
             # To the end of the order: what waited may take long to read. What is sent from then on
             # is no reason to wait longer for an answer.
             del self._catching_up[row]
@@ -272,7 +306,7 @@ class StallingConnections(HeldConnections):
     def _note_drained(self, row: int, stall: _Stall) -> None:
         """Nothing waits any more in the kernel for a row that reads again."""
         if _is_done(stall):
-            self._back_at_work(row, stall)
+            self._note_caught_up(row, stall)
             return
         if stall.drained:
             return
@@ -280,6 +314,28 @@ class StallingConnections(HeldConnections):
         if stall.closed_at is None and self._protocol.last_answers_all and not self.draining:
             # A server may have sent no pong while it could not send.
             self._send_unread(row, stall)
+
+    def _note_caught_up(self, row: int, stall: _Stall) -> None:
+        """All that waited is read, as far as can be seen, and each heartbeat is answered."""
+        now = self._net.clock()
+        if stall.caught_up_at is None:
+            stall.caught_up_at = now
+        if stall.asked_again:
+            self._back_at_work(row, stall)
+            return
+        if row in self._settling or row in self._unsent:
+            return
+        self._catching_up.pop(row, None)
+        if self.draining or self._silence_s is not None:
+            self._settling[row] = now + END_FOLLOWS_S
+            return
+        if self._send_unread(row, stall):
+            self._catching_up[row] = now
+
+    def _settle(self, row: int) -> None:
+        """A row that has caught up and asks nothing is the stall's no more."""
+        if row in self._settling:
+            self._back_at_work(row, self.stalled[row])
 
     def _take_late_answer(self, row: int, stall: _Stall, event: Event, now: float) -> None:
         answers = min(event.answers, stall.unanswered)
@@ -293,7 +349,7 @@ class StallingConnections(HeldConnections):
         if not event.keep_alive:
             self._end_after_answer(row, event)
         elif _is_done(stall):
-            self._back_at_work(row, stall)
+            self._note_caught_up(row, stall)
 
     def _on_message(self, row: int) -> None:
         if self.state[row] == STALLED:
@@ -302,11 +358,12 @@ class StallingConnections(HeldConnections):
         super()._on_message(row)
 
     def _back_at_work(self, row: int, stall: _Stall) -> None:
-        """All that waited is read, and each heartbeat is answered."""
+        """All that waited is read, each heartbeat is answered, and no end came behind it."""
         now = self._net.clock()
+        assert stall.caught_up_at is not None
         self._forget_stall(row, stall)
         self.state[row] = IDLE
-        self.comebacks.back(row, now)
+        self.comebacks.back(row, stall.caught_up_at)
         self._heard_at[row] = now
         self._retries[row] = 0
         if self.draining:
@@ -322,6 +379,7 @@ class StallingConnections(HeldConnections):
         self._leave_wheel(row, stall)
         del self.stalled[row]
         self._catching_up.pop(row, None)
+        self._settling.pop(row, None)
 
     # -- how it ends
 
@@ -361,6 +419,7 @@ class StallingConnections(HeldConnections):
         counts.closed_ms.add((stall.closed_at - stall.since) * 1e3)
 
     def _leave_by_event(self, row: int, event: int, *, keeps_connection: bool = False) -> bool:
+        self._settle(row)
         stall = self.stalled.get(row)
         if stall is not None and not keeps_connection:
             # Another event ends it.

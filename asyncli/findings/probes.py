@@ -160,18 +160,34 @@ def server_processes_unknown(why: str, remedy: str) -> Words:
     "warning",
     "see the server's log; memory before and after is of different processes",
 )
-def server_restarted(pid: int) -> str:
+def server_restarted(pid: int, ended: Sequence[int] = ()) -> str:
     """All processes of the server were replaced, so memory before and after is of different
-    processes.
+    processes. ``ended``: of several root processes, only those that were.
     """
-    return f"all processes of the server ended and were replaced (root now {pid})"
+    if not ended:
+        return f"all processes of the server ended and were replaced (root now {pid})"
+    pids = ", ".join(map(str, ended))
+    return (
+        f"of several main processes of the server, {len(ended)} ended (pid {pids}) and others took "
+        "their place"
+    )
 
 
-@finding("server_master_ended", "warning", f"{_ERROR_LOGS}; restart the server after the run")
-def server_master_ended(pid: int) -> str:
+#: The code of :func:`server_master_ended`.
+MASTER_ENDED = "server_master_ended"
+
+
+@finding(MASTER_ENDED, "warning", f"{_ERROR_LOGS}; restart the server after the run")
+def server_master_ended(pid: int, *, of_several: bool = False) -> str:
     """The server's main process ended while its workers continue: a worker that ends is not
-    replaced.
+    replaced. ``of_several``: one of several root processes ended with its workers, so that the
+    memory of the others would be that of a part.
     """
+    if of_several:
+        return (
+            f"one of several main processes of the server (pid {pid}) ended; until another one "
+            "listens in its place, the server's memory is not read"
+        )
     return (
         f"the server's main process (pid {pid}) ended; its workers continue, without replacement "
         "or reload"

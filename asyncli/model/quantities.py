@@ -331,6 +331,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.share", "share", "the share of the connections that it concerns"),
     Quantity("events.*.for_s", "s", "for how long its clients fall silent"),
     Quantity("events.*.cut_after_s", "s", "of that, what the hold had"),
+    Quantity("events.*.interrupted_after_s", "s", "how long after it the run was interrupted"),
     Quantity("events.*.chosen", "count", "connections that it concerned"),
     Quantity("events.*.absent", "count", "of these, not connected at its instant"),
     Quantity("events.*.ended", "count", "connections that it ended or silenced"),

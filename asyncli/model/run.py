@@ -258,7 +258,8 @@ class Run(msgspec.Struct, dict=True):
     @cached_property
     def event_windows(self) -> dict[int, Gap]:
         """By the number of each event of the plan that was done: from its instant until the last
-        comeback is over and memory has settled, or until the next event or the drain.
+        comeback is over and memory has settled, or until the next event, an interruption of the
+        run or the drain.
         """
         began_s: dict[int, float] = {}
         for event in self.events:
@@ -274,9 +275,35 @@ class Run(msgspec.Struct, dict=True):
         for number in sorted(last_s, key=lambda number: began_s[number]):
             start_s = began_s[number]
             later_s = [other_s for other_s in began_s.values() if other_s > start_s]
-            end_s = min(last_s[number] + EVENT_SETTLES_S, self.stop_s, *later_s)
+            cut_s = self._interruptions_s(start_s)
+            end_s = min(last_s[number] + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
             windows[number] = Gap(start_s, max(start_s, end_s))
         return windows
+
+    def interrupted_after_s(self, number: int) -> float | None:
+        """How long after an event (s) the run was interrupted, if before its window was over; 0 for
+        one of which no second was recorded before.
+        """
+        window = self.event_windows.get(number)
+        if window is not None:
+            if window.end_s in self._interruptions_s(window.start_s):
+                return window.end_s - window.start_s
+            return None
+        began_s = [event.at_s for event in self.events if event.fields.get("number") == number]
+        for gap in self.gaps:
+            if any(gap.start_s - 2 * TICK_S <= at_s <= gap.start_s + TICK_S for at_s in began_s):
+                return 0.0
+        return None
+
+    def _interruptions_s(self, since_s: float) -> list[float]:
+        """When the run was interrupted since an instant, at which it may have been already: the
+        last second is not recorded.
+        """
+        instants = []
+        for gap in self.gaps:
+            if gap.end_s is None or gap.end_s > since_s:
+                instants.append(max(since_s, gap.start_s))
+        return instants
 
     def rested_since_s(self, start_s: float) -> float:
         """Since when (s on the run's clock) nothing disturbed the hold before an event at

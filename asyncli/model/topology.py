@@ -51,6 +51,8 @@ class Place(msgspec.Struct, frozen=True):
     server_directives: tuple[str, ...] = ()
     #: The server's processes are known.
     server_found: bool = False
+    #: How many root processes the server has, if several: two servers behind one list of URLs have.
+    server_roots: float | None = None
     #: What its programs run on.
     server_runtime: Runtime = Runtime()
     #: If the run was resumed against another server: the last instant (s) of the previous one.
@@ -129,6 +131,7 @@ def place_of(environment: Environment) -> Place:
         server_label=str(server.get("label") or ""),
         server_directives=tuple(map(str, directives)) if isinstance(directives, dict) else (),
         server_found=bool(server.get("pid")),
+        server_roots=_number(server.get("roots")),
         server_runtime=Runtime.of(server.get("runtime")),
         server_changed_s=_number(environment.get(SERVER_CHANGED)),
         count_source=_count_source(server.get("metrics"), "active_by"),

@@ -65,6 +65,7 @@ _OF_DONE_EVENT = {
     "server_moves": "by how much its memory changes by itself, in bytes",
     "into_hold_s": "seconds since the hold's start",
     "cut_after_s": "how much of its time the hold had, in seconds; empty if all",
+    "interrupted_after_s": "how long after it the run was interrupted, in seconds; else empty",
     "ended_again": "ended by another event before they were back",
     "lost_with_worker": "whose process of asyncli ended before they were back",
     "waiting": "not to be back yet at the hold's end",
@@ -290,7 +291,8 @@ def _course_cells(event: EventPart) -> list[Cell]:
     latency = known(event.latency_ms)
     lateness = known(event.lateness_ms)
     return [
-        *map(_or_empty, (event.into_hold_s, event.cut_after_s, event.ended_again)),
+        *map(_or_empty, (event.into_hold_s, event.cut_after_s, event.interrupted_after_s)),
+        _or_empty(event.ended_again),
         *map(_or_empty, (event.lost_with_worker, event.waiting)),
         *map(_or_empty, (event.gone, event.returned, event.given_up, event.least_held)),
         *(latency.connect_p50, latency.connect_p99, latency.answer_p50, latency.answer_p99),
@@ -302,7 +304,7 @@ def _noticed_cells(event: EventPart) -> list[Cell]:
     """When the server had noticed those that fell silent, and ended those that stalled."""
     cells: list[Cell] = [None] * 6
     noticed = event.noticed
-    if isinstance(noticed, Noticed):
+    if isinstance(noticed, Noticed) and noticed.why is msgspec.UNSET:
         cells = [noticed.p50_s, noticed.p90_s, noticed.all_s, noticed.left, noticed.within_s]
         cells.append(float(noticed.at_reconnect))
     closed = event.closed_after

@@ -31,6 +31,8 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if event.output is not msgspec.UNSET:
             blocks.append(_headed(f"Event {event.number}", _command(event)))
         if event.back is msgspec.UNSET:
+            if event.interrupted_after_s is not msgspec.UNSET and event.output is msgspec.UNSET:
+                blocks.append(_headed(f"Event {event.number}", _unseen(event)))
             continue
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
@@ -57,7 +59,7 @@ def _command(event: EventPart) -> str:
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
     ended = format_many(event.ended, "connection")
-    return f"{text}; the server ended {ended}, {_coming_back(event)}"
+    return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
 def _ending(event: EventPart) -> str:
@@ -82,7 +84,29 @@ def _done(event: EventPart) -> str:
     if event.absent:
         absent = format_count(known(event.absent))
         text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
-    return text
+    return f"{text}{_interrupted(event)}"
+
+
+def _unseen(event: EventPart) -> str:
+    return (
+        f"{event.text} {_when(event)}: the run was interrupted before a second of it was recorded, "
+        "and what it did was not seen"
+    )
+
+
+def _is_cut_off(event: EventPart) -> bool:
+    """Whether the run was interrupted while clients still stalled or were silent."""
+    if not isinstance(event.interrupted_after_s, float):
+        return False
+    return not isinstance(event.for_s, float) or event.interrupted_after_s < event.for_s
+
+
+def _interrupted(event: EventPart) -> str:
+    """That the run was interrupted before all of an event was over."""
+    if not isinstance(event.interrupted_after_s, float):
+        return ""
+    after = format_duration(event.interrupted_after_s)
+    return f"; the run was interrupted {after} after it began, and what came then was not seen"
 
 
 def _stalled(event: EventPart) -> str:
@@ -92,6 +116,8 @@ def _stalled(event: EventPart) -> str:
     if isinstance(event.for_s, float):
         lasted = f"for {format_duration(event.for_s)}"
     done = f"read nothing {lasted}"
+    if _is_cut_off(event):
+        done = f"were to read nothing {lasted}"
     if isinstance(event.cut_after_s, float):
         done = f"were to read nothing {lasted}, {_cut(event.cut_after_s)}"
     text = f"{event.text} {_when(event)}: {stalled} {done}"
@@ -103,7 +129,7 @@ def _stalled(event: EventPart) -> str:
             f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected, or "
             "in another event"
         )
-    return text
+    return f"{text}{_interrupted(event)}"
 
 
 #: What is said of a slow reader's cost in one memory, by how well it is known.
@@ -185,6 +211,8 @@ def _fate(event: EventPart) -> str:
     lasting = f"silent for {format_duration(event.for_s)}"
     if isinstance(event.cut_after_s, float):
         return f"were to be {lasting} and then to {event.then}, {_cut(event.cut_after_s)}"
+    if _is_cut_off(event):
+        return f"were to be {lasting} and then to {event.then}"
     if event.then == "return":
         return f"fell {lasting}, then were heard again"
     if not event.attempts:
@@ -219,12 +247,24 @@ def _coming_back(event: EventPart) -> str:
     return f"back {_by(event)}"
 
 
+_NOT_KNOWN = {
+    "not_read": "its connections were not counted in that time",
+    "other_clients": "other clients hold connections there too",
+    "several_servers": "several servers are behind these URLs, and each may differ",
+    "own_lost": "asyncli lost connections of its own in that time",
+    "losses": "the server ended other connections in that time",
+    "another_event": "another event was too near to tell its connections from those of this one",
+    "disagrees": "the server's count does not fit the connections that are held",
+}
+
+
 def _noticed(event: EventPart) -> str:
     """When the server had noticed those that fell silent."""
     noticed = event.noticed
-    if not isinstance(noticed, Noticed):
-        return "when the server noticed is not known: its connections were not counted in that time"
-    within = f"readings at most {format_duration(noticed.within_s)} apart"
+    assert isinstance(noticed, Noticed)
+    if noticed.why is not msgspec.UNSET:
+        return f"when the server noticed is not known: {_NOT_KNOWN[noticed.why]}"
+    within = f"readings at most {format_duration(noticed.within_s or 0.0)} apart"
     shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     if noticed.at_reconnect and noticed.all_s is not None:
@@ -232,12 +272,19 @@ def _noticed(event: EventPart) -> str:
             "the server let the old ones go as they connected anew, after "
             f"{format_duration(noticed.all_s)} ({within}), and had not noticed the silence"
         )
+    left = noticed.left or 0
+    still = format_count(left)
     if not times:
-        still = format_count(noticed.left)
-        return f"the server noticed none: it still held {still} ({within})"
+        silenced = known(event.ended)
+        if left >= silenced:
+            return f"the server noticed none: it still held {still} ({within})"
+        return (
+            f"the server noticed fewer than half: it still held {still} of "
+            f"{format_count(silenced)} ({within})"
+        )
     text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
-        text += f", and still held {format_count(noticed.left)} in the end"
+        text += f", and still held {still} in the end"
     return text
 
 
@@ -347,6 +394,9 @@ _UNKNOWN_KEPT = {
     "not_read": "what it kept is not known: its memory was not read outside of events",
     "moves": "nothing that shows was kept: its memory changes by {moves} by itself",
     "collected": "what it kept cannot be told: its heap is collected now and then",
+    "part_ended": (
+        "what it kept is not known: one of its processes ended, and none was found in its place"
+    ),
 }
 
 

@@ -80,6 +80,9 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
         planned = plan.event_numbered(number)
         if isinstance(number, int) and planned is not None:
             parts.append(summary_parts.EventPart.of_plan(event, planned, policy, done.get(number)))
+            interrupted_after_s = run.interrupted_after_s(number)
+            if interrupted_after_s is not None:
+                parts[-1].interrupted_after_s = interrupted_after_s
         else:
             marks += 1
             parts.append(summary_parts.EventPart.of_mark(marks, event))

@@ -289,6 +289,9 @@ class EventPart(msgspec.Struct):
     then: str | msgspec.UnsetType = msgspec.UNSET
     #: How much of that time there was (s) where the hold was over before; null: all.
     cut_after_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    #: How long after it the run was interrupted (s) where not all of it was over: the rest was not
+    #: seen. Absent where all was.
+    interrupted_after_s: float | msgspec.UnsetType = msgspec.UNSET
     policy: str | msgspec.UnsetType = msgspec.UNSET
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import msgspec
 from asyncli.findings.run import BY_SIGNAL, where
 from asyncli.model.errors import StoreError
 from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
-from asyncli.model.plan import Plan
 from asyncli.model.records import (
     ABORTED,
     CUT,
@@ -55,14 +53,15 @@ class Interrupted(msgspec.Struct, frozen=True):
     held: int
     awaiting: int
     coming_back: int
-    #: By the number of an event of the plan: whom it had ended and who was not back yet.
-    away: dict[int, int]
     #: The last values of :data:`OUR_COUNTERS`.
     counted: dict[str, float]
     #: Its counts, without histograms.
     so_far: Tick
     #: Why its session ended it; "" if it was killed.
     ended_by: str
+    #: The events of the plan that had begun, by their numbers: how many of those whom each ended
+    #: were not back.
+    away: dict[int, int]
     #: The value of ``schema.RECORDED``: a greater one later means that another process resumed the
     #: run.
     recorded: int
@@ -71,6 +70,16 @@ class Interrupted(msgspec.Struct, frozen=True):
     def hold(self) -> Phase | None:
         """Its hold; None if it was interrupted before, and starts again."""
         return self.run.phase("hold")
+
+    @property
+    def recorded_events(self) -> list[int]:
+        """The numbers of the events of the plan that are recorded."""
+        numbers = []
+        for event in self.run.events:
+            number = event.fields.get("number")
+            if isinstance(number, int):
+                numbers.append(number)
+        return numbers
 
     @property
     def held_s(self) -> float:
@@ -166,19 +175,25 @@ def _end_reason(finding: Finding | None) -> str:
     )
 
 
+def _away(frame: Run, connection: sqlite3.Connection) -> dict[int, int]:
+    """The events that had begun, and how many are away by each (see ``Interrupted.away``)."""
+    away: dict[int, int] = {}
+    plan = frame.plan
+    if not (plan.events or plan.churn):
+        return away
+    for event in frame.events:
+        number = event.fields.get("number")
+        if isinstance(number, int):
+            away[number] = 0
+    for (payload,) in connection.execute("SELECT payload FROM ticks"):
+        for number, counts in decode_tick(payload).events.items():
+            away[number] = away.get(number, 0) + counts.away
+    return away
+
+
 _ALL_ROWS = 2**62
 # Codes of findings with which a session ended its run.
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
-
-
-def _away(connection: sqlite3.Connection, plan: Plan) -> dict[int, int]:
-    if not plan.events and plan.churn is None:
-        return {}
-    away: Counter[int] = Counter()
-    for (payload,) in connection.execute("SELECT payload FROM ticks"):
-        for number, counts in decode_tick(payload).events.items():
-            away[number] += counts.away
-    return dict(+away)
 
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
@@ -215,9 +230,9 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         held=last.held,
         awaiting=last.awaiting,
         coming_back=last.coming_back,
-        away=_away(connection, frame.plan),
         counted=counted,
         so_far=so_far,
+        away=_away(frame, connection),
         ended_by="" if ended is None else ended.evidence,
         recorded=recorded,
     )

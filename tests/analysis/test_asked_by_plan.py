@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import a_run
 
 from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
-from asyncli.findings.probes import server_ended, server_restarted
+from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S
 from asyncli.report.summary import summarise
@@ -22,30 +22,37 @@ def findings_of(*instants: float, end_s: float | None = ENDED_S) -> list[Finding
     run = a_run(1_000, hold_s=60.0, events=("10s run restart",))
     run.events.append(RunEvent("run", COMMAND_S, end_s, "restart", {"number": 1}))
     run.findings += [server_ended(at_s, "the server's processes ended", None) for at_s in instants]
-    run.findings.append(server_restarted(77))
-    return [finding for finding in summarise(run).findings if finding.code in ("server_ended", "server_restarted")]
+    run.findings += [server_restarted(77, [5]), server_master_ended(5, of_several=True)]
+    codes = ("server_ended", "server_restarted", "server_master_ended")
+    return [finding for finding in summarise(run).findings if finding.code in codes]
 
 
 @pytest.mark.parametrize("at_s", [COMMAND_S, 31.0, ENDED_S + EVENT_SETTLES_S])
 def test_a_restart_by_a_command_is_a_note_that_names_the_event(at_s: float) -> None:
     told = findings_of(at_s)
-    assert [(finding.code, finding.severity, finding.remedy) for finding in told] == [
+    assert {(finding.code, finding.severity, finding.remedy) for finding in told} == {
         ("server_ended", "info", ""),
         ("server_restarted", "info", ""),
-    ]
+        ("server_master_ended", "info", ""),
+    }
     assert all("event 1" in finding.evidence for finding in told)
 
 
 @pytest.mark.parametrize("at_s", [COMMAND_S - 1.0, ENDED_S + EVENT_SETTLES_S + 1.0])
 def test_a_restart_at_another_time_is_a_fault(at_s: float) -> None:
     told = findings_of(at_s)
-    assert [(finding.severity, "event 1" in finding.evidence) for finding in told] == [("error", False), ("warning", False)]
+    assert [(finding.severity, "event 1" in finding.evidence) for finding in told] == [("error", False)] + 2 * [("warning", False)]
 
 
 def test_of_two_restarts_one_may_be_a_fault() -> None:
     """Which of them the replacement of all processes is of is not known."""
     told = {(finding.code, finding.severity) for finding in findings_of(31.0, 50.0)}
-    assert told == {("server_ended", "info"), ("server_ended", "error"), ("server_restarted", "warning")}
+    assert told == {
+        ("server_ended", "info"),
+        ("server_ended", "error"),
+        ("server_restarted", "warning"),
+        ("server_master_ended", "warning"),
+    }
 
 
 def test_a_command_that_never_ended_may_have_restarted_it_at_any_time() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Provoked, SpentDescriptors, provoked
+from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.records import EventCounts, Phase, RunEvent, Sample, Tick
+from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.run_provoked import _back
 from asyncli.report.summary import summarise
@@ -84,9 +85,11 @@ def test_the_descriptors_of_one_worker_are_not_those_of_the_server(says_all: boo
         if says_all:
             sample.values[metrics.SERVER_DESCRIPTORS_OPEN] = opened
     found = noticed_in(run)
-    assert (found is not None) == known
-    if found is not None:
+    assert found is not None
+    if known:
         assert (found.all_s, found.left) == (pytest.approx(2.0, abs=1.0), 0)
+    else:
+        assert (found.why, found.left) == ("not_read", None)
 
 
 def until_back(after_s: float) -> float:
@@ -127,6 +130,25 @@ def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
     assert told(run).cut_after_s == pytest.approx(39 - AT_S)
 
 
+def test_an_event_that_an_interruption_cut_short_says_so() -> None:
+    """Nothing of it is told of the time after."""
+    run = vanished(lambda _: SILENT)
+    assert run.interrupted_after_s(1) is None
+    run.gaps = [Gap(AT_S + 2.0, AT_S + 3.0)]
+    assert run.interrupted_after_s(1) == pytest.approx(2.0)
+    assert run.event_windows[1].end_s == AT_S + 2.0
+    # The last second before it may not be recorded.
+    run.gaps = [Gap(AT_S - 0.3, AT_S + 3.0)]
+    assert run.interrupted_after_s(1) == 0.0
+    run.gaps = [Gap(AT_S - 5.0, AT_S - 4.0)]
+    assert run.interrupted_after_s(1) is None
+    run.gaps = [Gap(AT_S - 0.3, AT_S + 3.0)]
+    for _, tick in run.ticks:
+        tick.events.clear()
+    run.events = list(run.events)
+    assert (run.event_windows, run.interrupted_after_s(1)) == ({}, 0.0)
+
+
 def test_who_is_not_back_was_waited_for_until_the_drain() -> None:
     run = dropped(step)
     assert told(run).back.waited_s is None
@@ -150,7 +172,90 @@ def test_without_a_reading_in_that_time_it_is_not_known() -> None:
     for sample in run.samples:
         if sample.t_s > AT_S:
             del sample.values[metrics.SERVER_DESCRIPTORS]
-    assert noticed_in(run) is None
+    assert noticed_in(run) == Noticed(why="not_read")
+
+
+def why_not_known(run: Run) -> object:
+    found = noticed_in(run)
+    assert found is not None
+    if found.why is not msgspec.UNSET:
+        assert (found.p50_s, found.all_s, found.left) == (None, None, None)
+    return found.why
+
+
+def half_are_let_go(after_s: float) -> float:
+    return SILENT if after_s < 2.0 else SILENT / 2
+
+
+def at(run: Run, after_s: float) -> Tick:
+    """The tick of so many seconds after the event."""
+    return next(tick for t_s, tick in run.ticks if t_s > AT_S + after_s)
+
+
+def test_who_was_let_go_with_a_process_of_asyncli_was_not_noticed() -> None:
+    run = vanished(half_are_let_go)
+    assert why_not_known(run) is msgspec.UNSET
+    at(run, 2.5).deaths["generator_lost"] = Deaths(count=20)
+    assert why_not_known(run) == "own_lost"
+    run = vanished(half_are_let_go)
+    at(run, 2.5).events[1] = EventCounts(lost_with_worker=3)
+    assert why_not_known(run) == "own_lost"
+    run = vanished(half_are_let_go)
+    at(run, 2.5).deaths["reset"] = Deaths(count=20)
+    assert why_not_known(run) == "losses"
+    # All were let go before.
+    run = vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0)
+    at(run, 6.5).deaths["reset"] = Deaths(count=20)
+    found = noticed_in(run)
+    assert found is not None
+    assert found.all_s == pytest.approx(2.8)
+
+
+def test_where_others_hold_connections_it_is_not_known() -> None:
+    """A hundred, of which half go in the time of the event."""
+    run = vanished(lambda after_s: SILENT)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_SOCKETS] += 100 if sample.t_s < AT_S + 2 else 50
+    assert why_not_known(run) == "other_clients"
+
+
+def test_of_several_servers_each_may_differ() -> None:
+    run = vanished(half_are_let_go)
+    run.environment = {"local": True, "server": {"pid": 7}}
+    run.plan = msgspec.structs.replace(run.plan, urls=("http://127.0.0.1:1/", "http://127.0.0.1:2/"))
+    # Two ports of one server.
+    assert why_not_known(run) is msgspec.UNSET
+    run.environment = {"local": True, "server": {"pid": 7, "roots": 2}}
+    assert why_not_known(run) == "several_servers"
+    run.environment = {"local": False}
+    assert why_not_known(run) == "several_servers"
+
+
+@pytest.mark.parametrize(("let_go", "why"), [(half_are_let_go, "another_event"), (lambda _: SILENT, msgspec.UNSET)])
+def test_the_silent_of_an_event_before_may_be_those_that_are_let_go(let_go: Callable[[float], float], why: object) -> None:
+    """The server still has 30 of them. Where none is let go at all, none of these are."""
+    run = vanished(let_go)
+    for t_s, tick in run.ticks:
+        if 0 < t_s - (AT_S - 8.0) < 1.1:
+            tick.events[2] = EventCounts(chosen=30, ended=30, silenced=30)
+    run.events.append(RunEvent("vanish", AT_S - 8.0, None, "vanish 15%", {"number": 2}))
+    run.plan = msgspec.structs.replace(run.plan, events=(*run.plan.events, "7s vanish 15%"))
+    for t_s, tick in run.ticks:
+        if t_s > AT_S - 8.0:
+            tick.held -= 30
+    assert why_not_known(run) == why
+
+
+def test_an_event_right_after_it_leaves_no_reading() -> None:
+    run = vanished(lambda _: SILENT)
+    run.events.append(RunEvent("drop", AT_S + 0.5, None, "drop 1%", {"number": 2}))
+    at(run, 0.9).events[2] = EventCounts(chosen=1, ended=1)
+    assert why_not_known(run) == "another_event"
+
+
+@pytest.mark.parametrize("count", [-30.0, 100.0])
+def test_a_count_that_fits_nothing_tells_nothing(count: float) -> None:
+    assert why_not_known(vanished(lambda after_s: SILENT if after_s < 3.0 else count)) == "disagrees"
 
 
 def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_S) -> Run:
@@ -222,6 +327,17 @@ def test_a_reading_that_stands_alone_hides_no_step() -> None:
 def test_a_memory_that_does_not_move_was_all_given_back() -> None:
     price = told(dropped(lambda _: 50 * MB)).server
     assert (price.kept, price.why) == (0.0, msgspec.UNSET)
+
+
+def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
+    run = dropped(lambda _: 50 * MB)
+    run.findings.append(server_master_ended(77, of_several=True))
+    assert told(run).server.kept == 0.0
+    for sample in run.samples:
+        if sample.t_s > AT_S:
+            del sample.values[metrics.SERVER_PSS_BYTES]
+    price = told(run).server
+    assert (price.kept, price.why, price.after) == (None, "part_ended", None)
 
 
 def test_of_a_collected_heap_it_cannot_be_told() -> None:

@@ -4,15 +4,17 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from programs import until
 
 from asyncli.collect import processes, procfs
+from asyncli.collect.lost_roots import LostRoots, Replaced
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed, workers_among
 from asyncli.collect.procfs import Memory, Stat, read_text
 
@@ -251,6 +253,80 @@ def test_the_living_roots_are_those_that_have_not_ended(tree: Tree) -> None:
         other.wait()
     tree.kill()
     assert server.living_roots() == ()
+
+
+def test_of_several_roots_one_that_ended_is_missing_until_it_is_replaced(tree: Tree) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    third = subprocess.Popen(["sleep", "60"])
+    asked: list[frozenset[int]] = []
+    answers = [Replaced(), Replaced((third.pid, tree.master.pid), frozenset([other.pid]))]
+
+    def replaced(ended: Collection[int]) -> Replaced:
+        asked.append(frozenset(ended))
+        return answers.pop(0)
+
+    try:
+        server = ServerTree([other.pid, tree.master.pid], replaced=replaced)
+        before = len(server())
+        assert (server.missing, asked) == (frozenset(), [])
+        other.kill()
+        other.wait()
+        assert len(server()) == before - 1
+        assert server.missing == {other.pid}
+        found = [stat.pid for stat in server()]
+        assert (len(found), third.pid in found) == (before, True)
+        assert (server.missing, server.replaced, server.restarts) == (frozenset(), {other.pid}, 0)
+        assert server.roots == tuple(sorted([third.pid, tree.master.pid]))
+        assert (server.ended, server.started) == (1, 1)
+        server()
+        assert asked == [{other.pid}, {other.pid}]
+    finally:
+        for process in (other, third):
+            process.kill()
+            process.wait()
+
+
+def test_roots_that_all_ended_are_missing_until_each_is_replaced(tree: Tree) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    answers = [Replaced((os.getpid(),), frozenset([tree.master.pid])), Replaced()]
+    server = ServerTree([other.pid, tree.master.pid], replaced=lambda ended: answers.pop(0))
+    server()
+    other.kill()
+    other.wait()
+    tree.kill()
+    server()
+    assert (server.roots, server.missing, server.restarts) == ((os.getpid(),), {other.pid}, 0)
+    server()
+    assert server.missing == {other.pid}
+
+
+def test_what_ended_is_searched_for_only_where_something_else_listens() -> None:
+    searches: list[int] = []
+
+    def find() -> list[int]:
+        searches.append(1)
+        return [os.getpid()]
+
+    with socket.create_server(("127.0.0.1", 0)) as gone, socket.create_server(("127.0.0.1", 0)) as kept:
+        ports = [listener.getsockname()[1] for listener in (gone, kept)]
+        listening = subprocess.Popen(["sleep", "60"], pass_fds=[gone.fileno()])
+        waiting = subprocess.Popen(["sleep", "60"], pass_fds=[kept.fileno()])
+        try:
+            lost = LostRoots([listening.pid, waiting.pid], find, ports)
+        finally:
+            listening.kill()
+            waiting.kill()
+            listening.wait()
+            waiting.wait()
+        gone.close()
+        assert lost.replaced({listening.pid}) == Replaced()
+        assert searches == []
+        # The other one's port is taken by this process.
+        assert lost.replaced({waiting.pid}) == Replaced((os.getpid(),), frozenset([waiting.pid]))
+        assert len(searches) == 1
+        # The same socket once more tells nothing new.
+        assert lost.replaced({waiting.pid}) == Replaced()
+        assert len(searches) == 1
 
 
 def test_an_ended_server_raises_until_it_is_found_again(tree: Tree) -> None:

@@ -443,6 +443,46 @@ def test_the_drain_does_not_wait_for_ever_for_late_answers() -> None:
     assert whole.sent == whole.answered + event.asked + whole.beats_failed
 
 
+class _EndsBehind(SimNet):
+    """Its server has ended those with the segments of a network behind all that they have not read; each is told of that once it has read."""
+
+    def __init__(self, server: SimServer, reads_at: float) -> None:
+        super().__init__(server)
+        self.reads_at = reads_at
+
+    def recv(self, handle: int, most: int) -> bytes:
+        connection = self._connections[handle]
+        data = super().recv(handle, most)
+        is_old = connection.age_from < 10.0
+        if self.now >= self.reads_at and is_old and connection.segments == 1448 and not connection.ended and not connection.inbox:
+            connection.ended = True
+            self._at(self.now + 0.001, handle, "data", b"")
+        return data
+
+
+def test_whom_the_server_ended_behind_what_waited_is_no_loss() -> None:
+    """All that was asked meanwhile is answered, and then comes the end."""
+    server = SimServer()
+    # The ramp's last batch is due 2.002 s after the start.
+    whole = stalled_for(server, "stall 30% for 30s", _EndsBehind(server, 42.0), keepalive=4, reconnect="fixed:1s")
+    event = whole.events[1]
+    assert (whole.lost, whole.deaths, whole.reopened) == (0, {}, 0)
+    assert (event.stalled, event.closed, event.closed_unseen, event.closed_ms.count) == (601, 601, 601, 0)
+    assert event.back_ms.count == 601
+    assert event.back_ms.least >= 1_000
+    assert whole.sent == whole.answered + event.asked
+
+
+def test_whom_the_server_ended_behind_what_waited_is_seen_in_the_drain() -> None:
+    server = SimServer()
+    net = _EndsBehind(server, 62.0)
+    whole = added_up(*simulate(shard(events=[("10s", "stall 30%")], keepalive=4), server, 60.0, net=net))
+    event = whole.events[1]
+    assert (whole.lost, whole.deaths) == (0, {})
+    assert (event.stalled, event.resumed, event.closed, event.closed_unseen) == (601, 601, 601, 601)
+    assert (event.back_ms.count, event.waiting, event.away) == (0, 601, 0)
+
+
 class _Flooding(SimNet):
     """Its server sends without an end once it was asked twice, and answers no more."""
 

@@ -224,3 +224,24 @@ def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path
     assert "generator_failed" in codes(summary)
     assert summary["connections"]["held"] == 0
     assert summary["connections"]["opened"] == summary["connections"]["lost"]
+
+
+def test_an_event_is_done_once_though_the_run_was_cut_off_in_it(tmp_path: Path, nginx: LabNginx) -> None:
+    """Just after it had begun, which its record says before any count of it."""
+    event = ("--hold", "14s", "--at", "3s", "stall 20% for 9s", "--fail-if", "connections.deaths.generator_lost > 300")
+    with soak(tmp_path, nginx, *event) as program:
+        program.until(lambda: getattr(recorded(tmp_path / "run.db"), "events", None), "the stall has begun")
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    first = read_run(tmp_path / "run.db")
+    done = here(tmp_path, "soak", "--resume", "run.db")
+    assert (done.status, done.err) == (0, "")
+    whole = read_run(tmp_path / "run.db")
+    assert [one.fields["number"] for one in whole.events] == [1]
+    before = [tick.events[1].stalled for _, tick in first.ticks if 1 in tick.events]
+    assert sum(tick.events[1].stalled for _, tick in whole.ticks if 1 in tick.events) == sum(before)
+    [told_of] = report(tmp_path, "run.db")["events"]
+    assert 0 <= told_of["interrupted_after_s"] < 3
+    if before:
+        assert (told_of["stalled"], told_of["lost_with_worker"], told_of["not_back"]) == (60, 60, 0)
+    assert "interrupted" in here(tmp_path, "report", "run.db").out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -242,3 +244,56 @@ def test_processes_between_two_readings_are_not_all_counted(tmp_path: Path) -> N
     assert changed["fields"]["ended"] < summary["heartbeats"]["answered"]
     cpu = done.out.partition("CPU and memory:")[2]
     assert " at least " in cpu.partition(";")[0]
+
+
+#: An HTTP server at a port that it is told, or at any. Prints its URL.
+ANSWERING = """
+import asyncio, contextlib, sys
+
+async def serve(reader, writer):
+    with contextlib.suppress(ConnectionError):
+        while await reader.readline():
+            await reader.readuntil(b"\\r\\n\\r\\n")
+            writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1]), backlog=1000)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_one_of_two_servers_that_restarts_is_found(tmp_path: Path) -> None:
+    """All after it is of both, as before it."""
+    script = tmp_path / "answering.py"
+    script.write_text(ANSWERING, encoding="utf-8")
+    servers = [subprocess.Popen([sys.executable, script, "0"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    again = tmp_path / "again.pid"
+    try:
+        urls = [server.stdout.readline().strip() for server in servers if server.stdout is not None]
+        port = urls[0].rpartition(":")[2].strip("/")
+        restart = tmp_path / "restart"
+        begin = f"setsid {sys.executable} {script} {port} > /dev/null 2>&1 & echo $! > {again}"
+        restart.write_text(f"kill -KILL {servers[0].pid}\nsleep 2\n{begin}\n", encoding="utf-8")
+        asked = ("-c", "60", "--ramp", "100/s", "-k", "4", "--hold", "15s", "--baseline", "1s", "--residue", "0.2s")
+        event = ("--at", "6s", f"run sh {restart}", "--reconnect", "fixed:3s", "--out", "run.db")
+        with Program(tmp_path, "soak", *urls, *asked, *event) as program:
+            done = program.wait()
+        assert done.status == 0, done
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+        if again.exists():
+            os.kill(int(again.read_text(encoding="ascii")), signal.SIGKILL)
+    summary = report(tmp_path, "run.db")
+    [told] = summary["events"]
+    assert told["ended"] == 30
+    price = told["server"]
+    assert price["after"] == pytest.approx(price["memory_before"], rel=0.15)
+    assert price["after"] > 10_000_000
+    assert summary["server"]["processes"] == {"baseline": 2, "hold_end": 2}
+    by_code = {finding["code"]: finding for finding in summary["findings"]}
+    assert all("event 1" in by_code[code]["evidence"] for code in ("server_master_ended", "server_restarted"))

@@ -48,6 +48,29 @@ async def main():
 asyncio.run(main())
 """
 
+# Sends 20 kB to each listener fifty times a second, and ends those for whom 300 kB wait in it: behind what its kernel still has for them.
+IMPATIENT = """
+import asyncio, sys
+
+
+async def push(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Type: text/event-stream\\r\\n\\r\\n")
+    while writer.transport.get_write_buffer_size() < 300_000:
+        writer.write(b"data: " + b"x" * 20_000 + b"\\n\\n")
+        await asyncio.sleep(0.02)
+    writer.transport.abort()
+
+
+async def main():
+    server = await asyncio.start_server(push, "127.0.0.1", 0)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+asyncio.run(main())
+"""
+
 
 def stalled(folder: Path, url: str, *asked: str) -> tuple[dict[str, Any], str]:
     """The summary of a soak in which some stall, and its report as text."""
@@ -179,3 +202,20 @@ def test_a_server_that_ends_slow_readers(tmp_path: Path) -> None:
     assert event["back"]["all_s"] == pytest.approx(1.0, abs=0.7)
     fault_table.require_as_printed("test_a_server_that_ends_slow_readers", said, summary["reconciliation"]["agrees"])
 
+
+
+@pytest.mark.parametrize("words", ["stall 50% for 6s", "stall 50%"])
+def test_a_server_that_ends_slow_readers_behind_what_waits(tmp_path: Path, words: str) -> None:
+    """Its kernel has megabytes for each when it ends them, and the end of the stream behind these."""
+    script = tmp_path / "impatient.py"
+    script.write_text(IMPATIENT, encoding="utf-8")
+    with serving_by(script) as url:
+        asked = ("--protocol", "sse", "-c", "10", "--hold", "13s", "--at", "6s", words, "--reconnect", "fixed:1s")
+        summary, _ = stalled(tmp_path, url, *asked)
+    connections = summary["connections"]
+    [event] = summary["events"]
+    assert (connections["lost"], connections["deaths"], connections["failed"]) == (0, {}, 0)
+    assert (event["stalled"], event["resumed"], event["closed"], event["not_back"]) == (5, 5, 5, 0)
+    assert (event["closes"], event["closed_after"]["unseen"]) == ({"closed_idle": 5}, 5)
+    assert event["waited_bytes"] > 5 * 500_000
+    assert (event["slow_readers"]["kernel"]["status"], event["slow_readers"]["kernel"]["why"]) == ("at_least", "ended")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import msgspec
+import pytest
 from made_runs import KINDS
 
+from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.report.run_events import _beats_counted, _clean
@@ -13,8 +17,10 @@ from asyncli.report.run_provoked import (
     _command,
     _done,
     _kept,
+    _noticed,
     _others,
     _slow_readers,
+    event_blocks,
 )
 from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
@@ -46,6 +52,41 @@ def test_who_is_ended_again_is_told() -> None:
     said = _comeback(storm(not_back=0, ended_again=150))
     assert said.count("150 were") == 2
     assert "not back" not in said
+
+
+def test_what_an_interruption_hid_is_told() -> None:
+    part = EventPart(1, "stall", 5.0, 9.0, "stall 20% for 15s")
+    part.stalled = part.chosen = 40
+    part.absent = 0
+    part.for_s = 15.0
+    assert "interrupted" not in _done(part)
+    part.interrupted_after_s = 0.9
+    assert "were to" in _done(part)
+    assert "900 ms" in _done(part)
+    later = msgspec.structs.replace(part, interrupted_after_s=16.0)
+    assert "were to" not in _done(later)
+    assert " 16 s" in _done(later)
+    unseen = EventPart(1, "stall", 5.0, None, "stall 20% for 15s")
+    assert event_blocks([unseen]) == []
+    unseen.interrupted_after_s = 0.0
+    assert len(event_blocks([unseen])) == 1
+
+
+def test_less_than_half_noticed_is_not_none() -> None:
+    part = EventPart(1, "vanish", 5.0, 9.0, "vanish 20%")
+    part.ended = 40
+    part.noticed = Noticed(left=40, within_s=1.0)
+    assert "none" in _noticed(part)
+    part.noticed = Noticed(left=23, within_s=1.0)
+    assert "none" not in _noticed(part)
+    assert "23 of" in _noticed(part)
+
+
+@pytest.mark.parametrize("why", get_args(WhyNotKnown))
+def test_why_nobody_knows_when_the_server_noticed_has_words(why: Any) -> None:
+    part = EventPart(1, "vanish", 5.0, 9.0, "vanish 20%")
+    part.noticed = Noticed(why=why)
+    assert "not known: " in _noticed(part)
 
 
 def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> None:

@@ -15,7 +15,7 @@ from recording import new_run
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Phase, Tick
+from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Phase, RunEvent, Tick
 from asyncli.model.units import format_instant
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
@@ -75,6 +75,22 @@ def test_a_hold_that_would_have_ended_by_now_is_not_resumed(tmp_path: Path) -> N
     assert read_interrupted(held(tmp_path / "on.db", ends_s=now_s + 100, hold_s=60.0, hold_until="07:00")).left_s(now_s) == pytest.approx(100)
     assert read_interrupted(held(tmp_path / "more.db", hold_s=60.0)).left_s(now_s) == pytest.approx(57)
     assert read_interrupted(held(tmp_path / "ever.db", hold_s=None)).left_s(now_s) is None
+
+
+def test_what_had_begun_and_who_was_away_by_it_is_known(tmp_path: Path) -> None:
+    writer = new_run(tmp_path / "run.db", Plan(urls=("http://127.0.0.1/",), events=("1s storm", "2s stall 5% for 9s", "8s storm")))
+    writer.phase(Phase("hold", 1.0))
+    storm = EventCounts(chosen=10, ended=10)
+    for _ in range(4):
+        storm.back_ms.add(20)
+    writer.tick(2.5, Tick(second=2, held=4, opened=10, events={1: storm}))
+    back = EventCounts()
+    back.back_ms.add(900)
+    writer.tick(3.5, Tick(second=3, held=5, opened=1, events={1: back}))
+    writer.event(RunEvent("stall", 3.2, None, "stall 5% for 9s", {"number": 2}))
+    writer.close(False)
+    before = read_interrupted(writer.path)
+    assert (before.away, before.recorded_events) == ({1: 5, 2: 0}, [2])
 
 
 def test_a_stopped_hold_is_not_called_complete(tmp_path: Path) -> None:
