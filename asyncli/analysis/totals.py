@@ -140,7 +140,9 @@ def fold(run: Run) -> Totals:
         totals.open = at_drain or run.ticks[-1][1].held
         if run.plan.listens:
             totals.acceptance = _acceptance(run)
-        totals.held = max(0, totals.open - totals.whole.unanswered - totals.acceptance.waiting)
+        not_held = totals.whole.unanswered + totals.acceptance.waiting
+        not_held += sum(event.closed_in_drain for event in totals.whole.events.values())
+        totals.held = max(0, totals.open - not_held)
     return totals
 
 

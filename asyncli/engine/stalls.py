@@ -411,6 +411,7 @@ class StallingConnections(HeldConnections):
         counts = self._counts_of(stall)
         why = cause(AWAITING if stall.unanswered else IDLE, event)
         counts.closed += 1
+        counts.closed_in_drain += self.draining
         counts.closes[why] = counts.closes.get(why, 0) + 1
         counts.asked += stall.unanswered
         if stall.closed_at is None:

@@ -344,6 +344,9 @@ class EventCounts(msgspec.Struct):
     closes: dict[str, Count] = msgspec.field(default_factory=dict)
     closed_ms: Histogram = msgspec.field(default_factory=Histogram)
     closed_unseen: Count = 0
+    #: Of ``closed``, those whose end was seen only in the drain, so that they had been counted as
+    #: held at its start.
+    closed_in_drain: Count = 0
     #: Bytes that waited for those that stalled and were read afterwards, until they were back.
     waited_bytes: Count = 0
     #: Of those that stalled: the largest TCP segments of their connections (bytes; 0: no TCP) ->

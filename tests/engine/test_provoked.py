@@ -481,6 +481,7 @@ def test_whom_the_server_ended_behind_what_waited_is_seen_in_the_drain() -> None
     assert (whole.lost, whole.deaths) == (0, {})
     assert (event.stalled, event.resumed, event.closed, event.closed_unseen) == (601, 601, 601, 601)
     assert (event.back_ms.count, event.waiting, event.away) == (0, 601, 0)
+    assert event.closed_in_drain == 601
 
 
 class _Flooding(SimNet):
