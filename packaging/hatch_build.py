@@ -29,9 +29,9 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 place = module.relative_to(package)
                 if module.is_file() and "__pycache__" not in place.parts and _is_of_light(place):
                     build_data["force_include"][str(module)] = f"asyncli/{place}"
-            # Without the folders, which are for other programs (Grafana).
+            # Without what is for other programs: folders (Grafana), and schemas (editors).
             for config in sorted(Path(self.root, "../../configs").iterdir()):
-                if config.is_file():
+                if config.is_file() and not config.name.endswith(".schema.json"):
                     build_data["force_include"][str(config)] = f"asyncli/_configs/{config.name}"
         if self.target_name == "wheel" and self.metadata.name == "asyncli":
             pages = Path(self._folder.name, "man")
@@ -49,6 +49,10 @@ _FILES_NOT_OF_LIGHT = (
     "analysis/storm_forecast.py",
     "analysis/storm_pace.py",
     "app/predicted_storm.py",
+    "cli/compare.py",
+    "cli/experiment.py",
+    "cli/size.py",
+    "cli/storm.py",
     "report/comparison_report.py",
     "report/experiment_report.py",
     "report/size_report.py",

@@ -86,7 +86,13 @@ class _Commands(click.Group):
             raise HostError(
                 f"{cmd_name}: {', '.join(lacks)} not installed; {how_to_install(lacks)}"
             )
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        try:
+            command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("asyncli."):
+                raise
+            # asyncli-light beside the packages that it does without.
+            raise HostError(f"{cmd_name}: not in this installation; {how_to_install()}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

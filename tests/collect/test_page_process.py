@@ -65,6 +65,9 @@ def test_a_page_is_of_who_listens_there(pair: tuple[Listens, Listens]) -> None:
     assert process_of_page("mqtt://127.0.0.1/", None, [proxy.pid]) == PageOf()
 
 
+# Whoever else starts to listen on this host in the same second may be the page's process.
+@pytest.mark.measures
+@pytest.mark.alone
 def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[Listens, Listens]) -> None:
     proxy, behind = pair
     # Others on this host may start servers meanwhile.
@@ -79,6 +82,8 @@ def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[
     assert process_of_page(behind.url, AT_NO_TIME, [proxy.pid]) == behind.page
 
 
+@pytest.mark.measures
+@pytest.mark.alone
 def test_of_several_that_started_then_it_is_the_one_behind_the_server(pair: tuple[Listens, Listens]) -> None:
     proxy, behind = pair
     other, beside = start()

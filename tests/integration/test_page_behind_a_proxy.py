@@ -71,7 +71,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(f"ws://127.0.0.1:{port}/", pages)
 
 
-@pytest.mark.parametrize("way", ["at its own port", "through nginx"])
+# By nginx the page's start alone tells whose it is: other tests start servers in the same second.
+@pytest.mark.parametrize("way", ["at its own port", pytest.param("through nginx", marks=[pytest.mark.measures, pytest.mark.alone])])
 def test_what_is_alive_is_of_the_program_behind_nginx(tmp_path: Path, place: Place, way: str) -> None:
     asked = ("soak", place.url, "-c", 200, "--ramp", "20/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
     page = ("--server-metrics", place.pages[way], "--metrics-map", "live=app_kept_bytes")
