@@ -230,7 +230,7 @@ async def _by_inspector(pid: int) -> StillAlive:
                 return await _alive_after_collection(inspector)
             finally:
                 # Its port was closed before, so it is closed again: it lets anybody run code. Not
-                # while this session is attached: on a busy host one Node of 240 crashed so.
+                # while this session is attached: on a busy host one Node of some 240 crashed then.
                 with contextlib.suppress(PeerError, aiohttp.ClientError, OSError):
                     await inspector.ask(
                         "Runtime.evaluate",
