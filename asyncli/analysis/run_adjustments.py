@@ -195,6 +195,16 @@ def growth_by_the_clock(seen: WholeRun, known: Costs) -> Costs:
     )
 
 
+def _lines_with_heap(known: Costs) -> list[tuple[str, Cost]]:
+    """The costs with the server's heap in them that are lines over the ramp, by name."""
+    lines = []
+    for name in (known.with_heap, "host_total"):
+        cost = known.cost_of(name)
+        if cost is not None and not cost.of_levels:
+            lines.append((name, cost))
+    return lines
+
+
 def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
     """Widen the costs with the server's memory in them down by what may have come to its heap by
     the clock. The values stay: growth lowers no cost of a collected heap.
@@ -202,10 +212,7 @@ def heap_by_the_clock(_: WholeRun, known: Costs) -> Costs:
     live = known.heap.live
     if live is None or live.perhaps_by_clock == 0:
         return known
-    for name in (known.with_heap, "host_total"):
-        cost = known.cost_of(name)
-        if cost is None or cost.of_levels:
-            continue
+    for name, cost in _lines_with_heap(known):
         low, high = cost.ci95
         low = min(low, max(0.0, low - live.perhaps_by_clock))
         method = f"{cost.method}; the interval includes what may have come to the heap by the clock"
@@ -223,10 +230,7 @@ def heap_that_stayed(seen: WholeRun, known: Costs) -> Costs:
     live = known.heap.live
     if live is None or live.not_freed > 0:
         return known
-    for name in (known.with_heap, "host_total"):
-        cost = known.cost_of(name)
-        if cost is None or cost.of_levels:
-            continue
+    for name, cost in _lines_with_heap(known):
         low, high = cost.ci95
         value = cost.bytes_per_connection
         if known.heap.stayed <= (value - low) * seen.most_held:

@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., int])
 
+#: Adds the option of a JSON file, which the command gets as ``json_file``.
+json_option = click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON instead; '-': to stdout.",
+)
+
 
 def document_options(function: Decorated) -> Decorated:
     """Add the options of the two files, which the command gets as ``json_file`` and
     ``html_file``.
     """
-    as_json = click.option(
-        "--json",
-        "json_file",
-        metavar="[FILE]",
-        is_flag=False,
-        flag_value="-",
-        help="Write JSON instead; '-': to stdout.",
-    )
     as_html = click.option(
         "--html",
         "html_file",
         metavar="FILE",
         help="Write it as one offline HTML page; '-' likewise.",
     )
-    return as_json(as_html(function))
+    return json_option(as_html(function))
 
 
 def document_files(json_file: str | None, html_file: str | None) -> dict[str, str | None]:

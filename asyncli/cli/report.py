@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asyncli.cli.command import Command
+from asyncli.cli.document_output import json_option
 from asyncli.cli.options import summary_option
 
 if TYPE_CHECKING:
@@ -19,14 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(name="report", cls=Command)
 @click.argument("run", metavar="RUN.db")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="Write JSON instead; '-': to stdout.",
-)
+@json_option
 @click.option(
     "--html",
     "html_file",

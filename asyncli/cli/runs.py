@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from asyncli.cli.command import Command
+from asyncli.cli.document_output import json_option
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.model.errors import PlanError, StoreError
 
@@ -18,14 +19,7 @@ from asyncli.model.errors import PlanError, StoreError
 @click.command(name="runs", cls=Command)
 @click.argument("folder", default=".", metavar="[FOLDER]")
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="Write JSON instead; '-': to stdout.",
-)
+@json_option
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
     """List the run files of a folder (default: the current one), newest first, then broken files
     with the reason.
