@@ -121,21 +121,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @functools.cache
-def _shares(path: str) -> bool:
-    """Whether a module's tests share a fixture, which several processes would each start."""
+def _stays_together(path: str) -> bool:
+    """Whether a module's tests share a fixture, which several processes would each start, or take turns."""
     module = Path(__file__).parent.parent / path
-    return any('scope="' in one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists())
+    texts = [one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists()]
+    return any('scope="' in text or "mark.turns" in text for text in texts)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Assign the tests of a module that share a fixture to one process."""
+    """Assign the tests of a module that share a fixture, or take turns, to one process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class BySharing(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return path if _shares(path) else nodeid
+            return path if _stays_together(path) else nodeid
 
     return BySharing(config, log)
 

@@ -17,8 +17,8 @@ from asyncli.model.errors import CannotCollectError
 from asyncli.model.units import format_many
 
 #: Where Node opens its inspector, unless --inspect-port names another place.
+INSPECTOR_ADDRESS = "127.0.0.1"
 INSPECTOR_PORT = 9229
-_INSPECTOR_ADDRESS = "127.0.0.1"
 #: How the runtimes are asked that can be asked from outside.
 ASKED_BY = {"node": f"Node's inspector, port {INSPECTOR_PORT}", "jvm": "jcmd"}
 # Of /proc/PID/status: the signals for which a process has a handler (proc(5)).
@@ -41,7 +41,7 @@ def require_askable(kind: str, pid: int) -> None:
     require_same_network(pid)
     require_debug_signal(pid)
     require_no_workers(pid)
-    require_free_inspector(pid)
+    has_inspector(pid)
 
 
 def require_kind(kind: str, pid: int) -> None:
@@ -153,17 +153,17 @@ def _is_worker(pid: int, proc: Path) -> bool:
     return any(word.startswith(_OF_WORKER) for word in environment.split(b"\0"))
 
 
-def require_free_inspector(pid: int, proc: Path = PROC) -> None:
-    """Raise :class:`CannotCollectError` if another process than this one has the port at which its
-    inspector would open.
+def has_inspector(pid: int, proc: Path = PROC) -> bool:
+    """Whether a process has its inspector open. Raises :class:`CannotCollectError` if another one
+    has its port.
     """
     listeners = read_listeners(INSPECTOR_PORT, proc)
-    inodes = matching_inodes(listeners, {_INSPECTOR_ADDRESS})
+    inodes = matching_inodes(listeners, {INSPECTOR_ADDRESS})
     if not inodes:
-        return
+        return False
     holders = socket_holders(inodes, proc)
     if pid in holders:
-        return
+        return True
     holder = "another user's process"
     if holders:
         lowest = min(holders)

@@ -21,11 +21,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli.collect.askable import (
+    INSPECTOR_ADDRESS,
     INSPECTOR_PORT,
     has_ended,
+    has_inspector,
     of_another_user,
     require_debug_signal,
-    require_free_inspector,
     require_jcmd,
     require_kind,
     require_no_workers,
@@ -34,7 +35,7 @@ from asyncli.collect.askable import (
 from asyncli.collect.http import KeptConnection
 from asyncli.collect.http import reason as reason_of_failure
 from asyncli.model.certificates import client_context
-from asyncli.model.errors import CannotCollectError, PeerError
+from asyncli.model.errors import CannotCollectError
 from asyncli.model.masks import masked_page
 from asyncli.model.metrics import RUNTIME_HEAP_BYTES, SERVER_RSS_BYTES
 from asyncli.model.status_place import status_place
@@ -51,8 +52,8 @@ LONGEST_S = 20.0
 #: A larger heap stands still for long: it is asked only where a URL or a command is named.
 LARGEST_HEAP = 1e9
 #: Node's inspector, unless --inspect-port names another.
-_INSPECTOR = f"http://127.0.0.1:{INSPECTOR_PORT}"
-_INSPECTOR_LINK = f"ws://127.0.0.1:{INSPECTOR_PORT}/"
+_INSPECTOR = f"http://{INSPECTOR_ADDRESS}:{INSPECTOR_PORT}"
+_INSPECTOR_LINK = f"ws://{INSPECTOR_ADDRESS}:{INSPECTOR_PORT}/"
 _TURN_AT_INSPECTOR = "\0asyncli inspector 127.0.0.1:9229"
 # Node's account of each collection (nodejs.org, "v8.GCProfiler", since 18.15).
 _START_PROFILER = """
@@ -69,6 +70,13 @@ function () {
   const { usedHeapSize, externalMemory } = this.stop().statistics.at(-1).afterGC.heapStatistics;
   return [usedHeapSize, externalMemory];
 }
+"""
+# Node closes its inspector when a connection ends, which it opens for that.
+_CLOSE_INSPECTOR_AFTER = """
+(() => {
+  const connection = require("net").connect({ host: "%s", port: %d });
+  connection.on("error", () => {}).on("close", () => process._debugEnd()).resume().unref();
+})()
 """
 # How long Node may take to open its inspector, or to close it (s).
 _INSPECTOR_OPENS_S = 3.0
@@ -174,9 +182,10 @@ async def _of_node(pid: int) -> StillAlive:
     # Whoever has the port may answer anything, and the server may end at any time.
     try:
         async with _turn_at_inspector():
-            await asyncio.to_thread(require_free_inspector, pid)
-            _signal(pid, signal.SIGUSR1)
-            return await _by_inspector(pid)
+            was_open = await asyncio.to_thread(has_inspector, pid)
+            if not was_open:
+                _signal(pid, signal.SIGUSR1)
+            return await _by_inspector(pid, was_open)
     except (aiohttp.ClientError, OSError) as error:
         raise CannotCollectError(
             f"--collect auto: Node's inspector of process {pid} ended ({reason_of_failure(error)})"
@@ -207,9 +216,9 @@ async def _turn_at_inspector() -> AsyncIterator[None]:
         yield
 
 
-async def _by_inspector(pid: int) -> StillAlive:
-    """What is alive after a collection. Raises :class:`PeerError`, errors of aiohttp and of the
-    system, and those of an answer that is not as it should be.
+async def _by_inspector(pid: int, was_open: bool) -> StillAlive:
+    """What is alive after a collection; the inspector is left as it was. Raises :class:`PeerError`,
+    errors of aiohttp and of the system, and those of an answer that is not as it should be.
     """
     import aiohttp
 
@@ -226,18 +235,39 @@ async def _by_inspector(pid: int) -> StillAlive:
                     "end that one's inspector, or start the server with an --inspect-port of its "
                     "own and --collect COMMAND",
                 )
-            try:
+            closing = contextlib.nullcontext() if was_open else _closed_after(inspector, session)
+            async with closing:
                 return await _alive_after_collection(inspector)
-            finally:
-                # Its port was closed before, so it is closed again: it lets anybody run code. Not
-                # while this session is attached: on a busy host one Node of some 240 crashed then.
-                with contextlib.suppress(PeerError, aiohttp.ClientError, OSError):
-                    await inspector.ask(
-                        "Runtime.evaluate",
-                        expression="setTimeout(() => process._debugEnd(), 100); 0",
-                    )
-                await link.close()
-                await _inspector_closed(session)
+
+
+@contextlib.asynccontextmanager
+async def _closed_after(
+    inspector: _Inspector, session: aiohttp.ClientSession
+) -> AsyncIterator[None]:
+    """Have Node close its inspector, which lets anybody run code, when we have left or ended.
+
+    A Node that closes it at the moment when a session leaves uses memory that it has freed (Node
+    20.20, WsHandler::OnCloseFrameWritten: one of 235 ended by it on a busy host). So it closes it
+    when our socket does: after it has answered another request, and so has seen us leave.
+    """
+    import aiohttp
+
+    within = aiohttp.ClientTimeout(total=_INSPECTOR_OPENS_S)
+    held_until_left = socket.create_server((INSPECTOR_ADDRESS, 0))
+    try:
+        await inspector.ask(
+            "Runtime.evaluate",
+            expression=_CLOSE_INSPECTOR_AFTER % held_until_left.getsockname(),
+            includeCommandLineAPI=True,
+        )
+        yield
+    finally:
+        await inspector.leave()
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            async with session.get(f"{_INSPECTOR}/json/version", timeout=within):
+                pass
+        held_until_left.close()
+        await _inspector_closed()
 
 
 async def _alive_after_collection(inspector: _Inspector) -> StillAlive:
@@ -301,16 +331,16 @@ async def _inspector_page(session: aiohttp.ClientSession, pid: int) -> str:
         await asyncio.sleep(_POLL_S)
 
 
-async def _inspector_closed(session: aiohttp.ClientSession) -> None:
-    import aiohttp
-
+async def _inspector_closed() -> None:
+    """Wait until nothing listens at the inspector's port, without a request to what is closing."""
     deadline_s = time.monotonic() + _INSPECTOR_OPENS_S
     while time.monotonic() < deadline_s:
-        try:
-            async with session.get(f"{_INSPECTOR}/json/version"):
-                pass
-        except (aiohttp.ClientError, OSError):
-            return
+        with socket.socket() as probe:
+            # With it, only a socket that listens is in the way.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((INSPECTOR_ADDRESS, INSPECTOR_PORT))
+                return
         await asyncio.sleep(_POLL_S)
 
 
@@ -320,6 +350,9 @@ class _Inspector:
     def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
         self._link = link
         self._asked = 0
+
+    async def leave(self) -> None:
+        await self._link.close()
 
     async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result. Raises :class:`PeerError` if the connection ends without it."""

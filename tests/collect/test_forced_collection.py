@@ -182,8 +182,9 @@ async def refused_by(monkeypatch: pytest.MonkeyPatch, listing: str, answers: Seq
 
 LIST = '[{"webSocketDebuggerUrl": "ws://127.0.0.1:PORT/link"}]'
 IS_PID = '{"id": 1, "result": {"result": {"value": PID}}}'
-PROFILES = '{"id": 2, "result": {"result": {"objectId": "1"}}}'
-DONE = '{"id": 3, "result": {}}'
+CLOSES = '{"id": 2, "result": {}}'
+PROFILES = '{"id": 3, "result": {"result": {"objectId": "1"}}}'
+DONE = '{"id": 4, "result": {}}'
 
 
 @pytest.mark.parametrize(
@@ -198,12 +199,12 @@ DONE = '{"id": 3, "result": {}}'
         (LIST, ("no JSON",), "no inspector"),
         (LIST, ('{"id": 1, "result": {"result": 5}}',), "no inspector"),
         (LIST, ('{"id": 1, "result": {"result": {"value": 1}}}',), "another program"),
-        (LIST, (IS_PID, '{"id": 2, "result": {}}'), "no inspector"),
-        (LIST, (IS_PID, '{"id": 2, "result": {"result": {"value": null}}}'), "before 18.15"),
-        (LIST, (IS_PID, PROFILES, '{"id": 3, "error": {}}'), "refused HeapProfiler.collectGarbage"),
-        (LIST, (IS_PID, PROFILES, DONE), "ended at Runtime.callFunctionOn"),
-        (LIST, (IS_PID, PROFILES, DONE, '{"id": 4, "result": {}}'), "no inspector"),
-        (LIST, (IS_PID, PROFILES, DONE, '{"id": 4, "result": {"result": {"value": "x"}}}'), "no inspector"),
+        (LIST, (IS_PID, CLOSES, '{"id": 3, "result": {}}'), "no inspector"),
+        (LIST, (IS_PID, CLOSES, '{"id": 3, "result": {"result": {"value": null}}}'), "before 18.15"),
+        (LIST, (IS_PID, CLOSES, PROFILES, '{"id": 4, "error": {}}'), "refused HeapProfiler.collectGarbage"),
+        (LIST, (IS_PID, CLOSES, PROFILES, DONE), "ended at Runtime.callFunctionOn"),
+        (LIST, (IS_PID, CLOSES, PROFILES, DONE, '{"id": 5, "result": {}}'), "no inspector"),
+        (LIST, (IS_PID, CLOSES, PROFILES, DONE, '{"id": 5, "result": {"result": {"value": "x"}}}'), "no inspector"),
     ],
     ids=range(15),
 )
@@ -248,10 +249,9 @@ def test_who_has_the_inspectors_port_is_named(monkeypatch: pytest.MonkeyPatch) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(askable, "INSPECTOR_PORT", taken.getsockname()[1])
         with pytest.raises(CannotCollectError, match=rf"pid {os.getpid()}"):
-            askable.require_free_inspector(1)
-        # Its own inspector is open already.
-        askable.require_free_inspector(os.getpid())
-    askable.require_free_inspector(1)
+            askable.has_inspector(1)
+        assert askable.has_inspector(os.getpid())
+    assert not askable.has_inspector(1)
 
 
 def test_a_java_without_jcmd_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
-from agents import TOKEN, AnAgent, token_file
-from contract import document
+from agents import AnAgent, token_file
+from collections_asked import BRISK, checked, findings, serving, serving_process, soaked
 from fault_table import require_as_written
-from programs import here, recorded
+from programs import here
 from programs import serving as listening
 
 from asyncli.analysis.cost import costs
-from asyncli.app.check import check
 from asyncli.app.forced_collections import ForcedCollections
 from asyncli.app.progress import Progress
-from asyncli.collect.forced_collection import by_runtime
 from asyncli.collect.locate import ServerFacts
 from asyncli.model import metrics
-from asyncli.model.errors import PeerError, PlanError
+from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Sample
-from asyncli.model.run import Run
-from asyncli.model.units import format_bytes
+from asyncli.model.records import Sample
 from asyncli.report.live_thresholds import require_limits
 
-# Each connection keeps an object of some 20 kB alive, and each request leaves garbage.
-_NODE = """
-const kept = new Map();
-const server = require('http').createServer((_, answer) => {
-  const garbage = Array.from({length: 500}, (_, i) => ({i}));
-  answer.end(garbage.length > 1 ? 'ok' : '');
-});
-server.on('connection', (socket) => {
-  kept.set(socket, Array.from({length: 500}, (_, i) => ({i})));
-  socket.on('close', () => kept.delete(socket));
-});
-server.keepAliveTimeout = 60000;
-server.listen(0, '127.0.0.1', () => console.log(server.address().port));
-"""
 _JAVA = """
 import java.io.*;
 import java.net.*;
@@ -112,160 +90,6 @@ func main() {
 	server.Serve(listener)
 }
 """
-_BEARER = {"Authorization": f"Bearer {TOKEN}"}
-_PACE = ("-k", "2", "--ramp", "200/s", "--plateaus", "4", "--plateau-rest", "2.5", "--hold", "2", "--baseline", "2", "--residue", "0.5")
-
-
-@contextmanager
-def serving_process(argv: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """The URL and the process of a server that prints its port."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}/", process.pid
-        finally:
-            process.kill()
-
-
-@contextmanager
-def serving(argv: Sequence[str]) -> Iterator[str]:
-    with serving_process(argv) as (url, _):
-        yield url
-
-
-# For what fails at the first attempt.
-_BRISK = ("-k", "2", "--ramp", "100/s", "--plateaus", "3", "--plateau-rest", "0.5", "--hold", "1", "--baseline", "0.5", "--residue", "0.2")
-
-
-def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = _PACE, status: int = 0) -> tuple[Run, dict[str, Any]]:
-    done = here(folder, "soak", url, "-c", str(connections), *pace, *how, "--out", "run.db")
-    assert done.status == status, done
-    run = recorded(folder / "run.db")
-    return run, document(run)
-
-
-def checked(url: str, collect: str, **of_plan: Any) -> Check:
-    """What a check says of collections."""
-    plan = Plan(urls=(url,), plateaus=4, collect=collect, **of_plan)
-    examined = asyncio.run(check(plan, connects=False, beats=False))
-    [row] = [row for row in examined.checks if row.code == "collections"]
-    return row
-
-
-def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {finding["code"]: finding for finding in summary["findings"]}
-
-
-INSPECTOR = 9229
-
-
-def listens_at(pid: int) -> set[int]:
-    """The ports at which a process listens."""
-    sockets = psutil.Process(pid).net_connections("tcp")
-    return {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
-
-
-@pytest.mark.parametrize("leaks", [False, True])
-def test_a_stock_node_says_what_is_alive(tmp_path: Path, *, leaks: bool) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no Node on this host")
-    program = _NODE.replace("kept.delete(socket)", "0") if leaks else _NODE
-    with serving_process([node, "-e", program]) as (url, pid):
-        run, summary = soaked(tmp_path, url, "--collect", "auto")
-        # It lets anybody on this host run code in the server.
-        assert INSPECTOR not in listens_at(pid)
-    live = summary["cost"]["live"]
-    assert live["forced"]
-    # A busy host has no time for those at the beginning of a rest.
-    assert 2 + 4 <= live["collections"] <= 2 + 3 * 4 + 2
-    assert 15_000 < live["bytes_per_connection"] < 40_000
-    # What is kept of closed connections is a cost all the same, and does not rise by the clock.
-    low, high = live["ci95"]
-    assert high - low - live["not_freed"] < 0.4 * live["bytes_per_connection"]
-    assert live["by_clock"] < 0.2 * live["bytes_per_connection"]
-    told = findings(summary)
-    assert told["collections_forced"]["fields"]["collections"] >= 2 + 4 + 2 + 8
-    assert "heap_collected" not in told
-    assert "live_rises" not in told
-    # After the drain the objects are gone, or are kept by a leak that no garbage hides.
-    alive = run.series(metrics.RUNTIME_FORCED_BYTES).values
-    kept = summary["residue"]["live"]
-    risen = alive[-9] - alive[1]
-    assert kept > 0.8 * risen if leaks else kept < 0.2 * risen
-    said = " ".join(here(tmp_path, "report", "run.db", "--verbose").out.split())
-    assert f"{format_bytes(kept)} alive" in said
-
-
-def test_a_leak_of_node_by_the_clock_is_told(tmp_path: Path) -> None:
-    """Ten arrays of 8 kB a second, connections or none; a first plateau's cost does not have them, and the next run would."""
-    if shutil.which("node") is None:
-        pytest.skip("no Node on this host")
-    leak = "const leaked = []; setInterval(() => leaked.push(Array(1000).fill(1.5)), 100);"
-    with serving(["node", "-e", f"{_NODE}{leak}"]) as url:
-        _, summary = soaked(tmp_path, url, "--collect", "auto", "--fail-if", "residue.live_pace > 40kB/s", status=99)
-    told = findings(summary)
-    assert told["live_rises"]["fields"]["bytes_per_s"] == pytest.approx(80e3, rel=0.15)
-    assert summary["residue"]["live_pace"]["ci95"][0] > 40e3
-    assert told["collections_forced"]["remedy"] == ""
-
-
-# Each connection keeps a Buffer of 64 kB, which is outside V8's heap. It has a page of prom-client at /metrics.
-_BUFFERS = """
-const page = require('prom-client');
-page.collectDefaultMetrics();
-const kept = new Map();
-const server = require('http').createServer(async (asked, answer) => {
-  answer.end(asked.url === '/metrics' ? await page.register.metrics() : 'ok');
-});
-server.on('connection', (socket) => {
-  kept.set(socket, Buffer.alloc(65536, 1));
-  socket.on('close', () => kept.delete(socket));
-});
-server.keepAliveTimeout = 60000;
-server.listen(0, '127.0.0.1', () => console.log(server.address().port));
-"""
-_OF_BUFFER = 65_536
-needs_prom_client = pytest.mark.skipif(
-    shutil.which("node") is None or subprocess.run(["node", "-e", "require('prom-client')"], check=False, capture_output=True).returncode != 0,
-    reason="no Node with prom-client on this host",
-)
-
-
-@needs_prom_client
-@pytest.mark.parametrize("leaks", [False, True])
-def test_buffers_of_node_are_alive(tmp_path: Path, *, leaks: bool) -> None:
-    """They are outside V8's heap, and a leak of them is a leak."""
-    program = _BUFFERS.replace("kept.delete(socket)", "0") if leaks else _BUFFERS
-    with serving(["node", "-e", program]) as url:
-        _, summary = soaked(tmp_path, url, "--collect", "auto", "--fail-if", "residue.live > 1MB", connections=300, status=99 if leaks else 0)
-    live = summary["cost"]["live"]
-    assert _OF_BUFFER < live["bytes_per_connection"] < _OF_BUFFER + 8_000
-    low, high = live["ci95"]
-    assert high - low < 0.2 * _OF_BUFFER
-    assert live["outside"] == pytest.approx(_OF_BUFFER, rel=0.01)
-    assert not live["lacks_outside"]
-    kept = summary["residue"]["live"]
-    assert kept > 0.98 * 300 * _OF_BUFFER if leaks else kept < 300 * 3_000
-    said = " ".join(here(tmp_path, "report", "run.db").out.split())
-    assert "its Buffers:" in said
-    assert "in Buffers)" in said
-
-
-@needs_prom_client
-def test_what_is_alive_is_what_the_user_names(tmp_path: Path) -> None:
-    """The runtime is asked for the collection alone."""
-    with serving(["node", "-e", _BUFFERS]) as url:
-        named = ("--server-metrics", f"{url}metrics", "--metrics-map", "live=nodejs_external_memory_bytes")
-        run, summary = soaked(tmp_path, url, "--collect", "auto", *named, connections=300)
-    live = summary["cost"]["live"]
-    assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.01)
-    assert live["collections"] >= 2 + 4
-    assert (live["outside"], live["lacks_outside"]) == (None, False)
-    assert not run.series(metrics.RUNTIME_OUTSIDE_BYTES)
-    assert not run.series(metrics.RUNTIME_FORCED_OUTSIDE_BYTES)
-
-
 @pytest.mark.skipif(shutil.which("java") is None or shutil.which("jcmd") is None, reason="no JDK on this host")
 @pytest.mark.parametrize("collector", ["-XX:+UseSerialGC", "-XX:+UseG1GC"])
 def test_a_stock_jvm_says_what_is_alive(tmp_path: Path, collector: str) -> None:
@@ -333,66 +157,10 @@ def test_goroutines_that_stay_are_told_with_their_stacks(tmp_path: Path, *, leak
         assert (fields["goroutines"], fields["stacks_bytes"]) == (None, None)
 
 
-def test_an_agent_asks_where_it_is_allowed_to(tmp_path: Path) -> None:
-    """The server's process is on the agent's host, and nothing that it does came over the wire."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no Node on this host")
-    there = ("--token-file", token_file(tmp_path), "--server-pid")
-    asked = ("--collect", "auto", "--agent-token-file", str(tmp_path / "token"), "--agent")
-    with serving_process([node, "-e", _NODE]) as (url, pid):
-        with AnAgent(tmp_path, *there, str(pid), name="deaf") as deaf:
-            refused = here(tmp_path, "soak", url, "-c", "10", "--plateaus", "3", *asked, deaf.url)
-            lease = json.loads(deaf.ask("/v1/lease", "POST", b'{"holder": "a test"}', **_BEARER)[1])["lease"]
-            status, answer = deaf.ask("/v1/collection", "POST", b"touch /tmp/x", Asyncli_Lease=lease, **_BEARER)
-        with AnAgent(tmp_path, *there, str(pid), "--allow-collect") as agent:
-            # Another session's soak is not stopped by somebody else.
-            assert agent.ask("/v1/collection", "POST", b"", **_BEARER)[0] == 409
-            _, summary = soaked(tmp_path, url, *asked, agent.url)
-        assert INSPECTOR not in listens_at(pid)
-    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
-    assert "--allow-collect" in refused.err
-    assert (status, b"--allow-collect" in answer) == (403, True)
-    live = summary["cost"]["live"]
-    assert live["forced"]
-    # A busy host has no time for those at the beginning of a rest.
-    assert 2 + 4 <= live["collections"] <= 2 + 3 * 4 + 2
-    assert 15_000 < live["bytes_per_connection"] < 40_000
-    assert findings(summary)["collections_forced"]["fields"]["collections"] >= 2 + 4 + 2 + 8
-    assert "live" in summary["residue"]
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
-async def test_two_soaks_do_not_take_each_other_s_inspector() -> None:
-    node = ["node", "-e", "console.log(1); setInterval(() => 0, 9999)"]
-    with serving_process(node) as (_, first), serving_process(node) as (_, second):
-        for _ in range(5):
-            alive = await asyncio.gather(by_runtime("node", first)(), by_runtime("node", second)())
-            for of_one in alive:
-                assert of_one is not None
-                assert min(of_one.heap_bytes, of_one.outside_bytes or 0.0) > 1e5
-
-
-@pytest.mark.namespaces
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
-async def test_a_node_of_another_network_is_not_asked() -> None:
-    """Its inspector would open there, where nobody closes it again."""
-    with subprocess.Popen(["unshare", "-n", "node", "-e", "console.log(1); setInterval(() => 0, 9999)"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as node:
-        assert node.stdout is not None
-        node.stdout.readline()
-        try:
-            with pytest.raises(PeerError, match="another network namespace"):
-                await by_runtime("node", node.pid)()
-        finally:
-            node.kill()
-        _, said = node.communicate()
-    assert b"Debugger" not in said
-
-
 def test_an_agent_says_what_it_cannot_ask(tmp_path: Path, nginx: Any) -> None:
     with AnAgent(tmp_path, "--token-file", token_file(tmp_path), "--server-pid", str(nginx.pid), "--allow-collect") as agent:
         asked = ("--collect", "auto", "--agent", agent.url, "--agent-token-file", str(tmp_path / "token"))
-        _, summary = soaked(tmp_path, nginx.url, *asked, connections=50, pace=_BRISK)
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=50, pace=BRISK)
     assert "be asked" in findings(summary)["collection_failed"]["evidence"]
     assert summary["connections"]["held"] == 50
 
@@ -425,7 +193,7 @@ server.serve_forever()
 def test_a_collection_of_another_process(tmp_path: Path, nginx: Any) -> None:
     """A page of net/http/pprof of another program than the server."""
     with serving([sys.executable, "-c", _SIDECAR]) as other:
-        run, summary = soaked(tmp_path, nginx.url, "--collect", f"{other}heap?key=tiger-4711", connections=30, pace=_BRISK)
+        run, summary = soaked(tmp_path, nginx.url, "--collect", f"{other}heap?key=tiger-4711", connections=30, pace=BRISK)
     assert f"{other}heap?***" in findings(summary)["collection_failed"]["evidence"]
     assert "collections_forced" not in findings(summary)
     assert not run.series(metrics.RUNTIME_FORCED_BYTES)
@@ -446,43 +214,10 @@ def test_a_check_says_who_cannot_be_asked(tmp_path: Path, nginx: Any) -> None:
         assert (done.status, "collections of" in done.out) == (0, True)
 
 
-# The workers of a cluster hold the connections.
-_CLUSTER = """
-const cluster = require('cluster');
-if (cluster.isPrimary) {
-  cluster.fork();
-  cluster.fork().on('listening', (address) => console.log(address.port));
-} else {
-  const server = require('http').createServer((_, answer) => answer.end('ok'));
-  server.keepAliveTimeout = 60000;
-  server.listen(0, '127.0.0.1');
-}
-"""
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")
-def test_a_cluster_is_not_asked_and_that_is_told_before_the_run(tmp_path: Path) -> None:
-    """Its primary process, which would be asked, holds no connections."""
-    with serving_process(["node", "-e", _NODE]) as (url, pid):
-        row = checked(url, "auto")
-        assert (row.verdict, str(pid) in row.detail) == ("ok", True)
-    (tmp_path / "cluster.js").write_text(_CLUSTER)
-    with serving_process(["node", str(tmp_path / "cluster.js")]) as (url, pid):
-        row = checked(url, "auto")
-        assert (row.verdict, "2 workers" in row.detail) == ("warn", True)
-        run, summary = soaked(tmp_path, url, "--collect", "auto", connections=40, pace=_BRISK)
-        assert INSPECTOR not in listens_at(pid)
-    told = findings(summary)
-    assert "2 workers" in told["collection_failed"]["evidence"]
-    assert "its cluster" in told["collection_failed"]["remedy"]
-    assert "collections_forced" not in told
-    assert not run.series(metrics.RUNTIME_FORCED_BYTES)
-
-
 def test_a_collection_longer_than_the_rest_is_the_reason_and_its_remedy_the_first(tmp_path: Path, nginx: Any) -> None:
     with serving([sys.executable, "-c", _SIDECAR.replace("made += self.path == '/gc'", "made += self.path == '/gc'; import time; time.sleep(1.5 * (self.path == '/gc'))")]) as other:
         asked = ("--collect", f"{other}gc", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))
-        _, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+        _, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=BRISK)
     told = findings(summary)
     assert told["collection_failed"]["remedy"].endswith("--plateau-rest 10s")
     assert told["collection_failed"]["fields"]["why"].startswith("one took")
@@ -492,7 +227,7 @@ def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
     """Any page with status 200, which the server's own count of collections disproves."""
     with serving([sys.executable, "-c", _SIDECAR]) as other:
         asked = ("--collect", f"{other}idle", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))
-        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=BRISK)
     assert "collections_forced" not in findings(summary)
     assert not run.series(metrics.RUNTIME_FORCED_BYTES)
     require_as_written("test_a_page_that_collects_nothing", summary)
@@ -501,7 +236,7 @@ def test_a_page_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
 def test_a_page_of_the_server_itself_that_collects_nothing(tmp_path: Path, nginx: Any) -> None:
     with serving_process([sys.executable, "-c", _SIDECAR]) as (own, pid):
         asked = ("--collect", f"{own}idle", "--server-metrics", f"{own}metrics", "--server-pid", str(pid))
-        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=BRISK)
     assert "shows none" in findings(summary)["collection_failed"]["evidence"]
     assert not run.series(metrics.RUNTIME_FORCED_BYTES)
 
@@ -509,7 +244,7 @@ def test_a_page_of_the_server_itself_that_collects_nothing(tmp_path: Path, nginx
 def test_another_process_may_collect_where_the_servers_page_counts_it(tmp_path: Path, nginx: Any) -> None:
     with serving([sys.executable, "-c", _SIDECAR]) as other:
         asked = ("--collect", f"{other}gc", "--server-metrics", f"{other}metrics", "--server-pid", str(nginx.pid))
-        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=_BRISK)
+        run, summary = soaked(tmp_path, nginx.url, *asked, connections=30, pace=BRISK)
     assert "collection_failed" not in findings(summary)
     assert run.series(metrics.RUNTIME_FORCED_BYTES).values[:3] == [5e6 + 1, 5e6 + 2, 5e6 + 3]
 
@@ -518,7 +253,7 @@ def test_a_page_of_another_process(tmp_path: Path, nginx: Any) -> None:
     page = b"process_open_fds 12\ngo_memstats_heap_alloc_bytes 5000000\ngo_gc_duration_seconds_count 3\n"
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
     with listening(answer=answer) as page_server:
-        _, summary = soaked(tmp_path, nginx.url, "--server-metrics", page_server.url, connections=30, pace=_BRISK)
+        _, summary = soaked(tmp_path, nginx.url, "--server-metrics", page_server.url, connections=30, pace=BRISK)
     require_as_written("test_a_page_of_another_process", summary)
 
 
@@ -527,7 +262,7 @@ def test_what_is_alive_after_a_command_the_agents_page_says(tmp_path: Path, ngin
     page = b"go_memstats_heap_alloc_bytes 6000000\ngo_gc_heap_live_bytes 5000000\n"
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
     with listening(answer=answer) as page_server, AnAgent(tmp_path, "--server-pid", str(nginx.pid), "--server-metrics", page_server.url) as agent:
-        run, _ = soaked(tmp_path, nginx.url, "--collect", "true", "--agent", agent.url, connections=30, pace=_BRISK)
+        run, _ = soaked(tmp_path, nginx.url, "--collect", "true", "--agent", agent.url, connections=30, pace=BRISK)
     assert set(run.series(metrics.RUNTIME_FORCED_BYTES).values) == {5e6}
 
 
@@ -538,7 +273,7 @@ def test_collections_need_a_token(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_cannot_be_asked_is_told_and_nothing_is_lost(tmp_path: Path, nginx: Any) -> None:
-    _, summary = soaked(tmp_path, nginx.url, "--collect", "auto", "--server-pid", str(nginx.pid), connections=50, pace=_BRISK)
+    _, summary = soaked(tmp_path, nginx.url, "--collect", "auto", "--server-pid", str(nginx.pid), connections=50, pace=BRISK)
     failed = findings(summary)["collection_failed"]
     assert "be asked" in failed["evidence"]
     assert summary["connections"]["held"] == 50
@@ -550,7 +285,7 @@ def test_a_runtime_that_cannot_be_asked_is_told_and_nothing_is_lost(tmp_path: Pa
     [("false", "status 1"), ("true", "says what is alive")],
 )
 def test_a_command_that_fails_is_told(tmp_path: Path, nginx: Any, command: str, why: str) -> None:
-    run, summary = soaked(tmp_path, nginx.url, "--collect", command, "--server-pid", str(nginx.pid), connections=50, pace=_BRISK)
+    run, summary = soaked(tmp_path, nginx.url, "--collect", command, "--server-pid", str(nginx.pid), connections=50, pace=BRISK)
     assert why in findings(summary)["collection_failed"]["evidence"]
     if command == "false":
         require_as_written("test_a_command_that_fails_is_told", summary)
