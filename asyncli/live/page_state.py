@@ -27,7 +27,7 @@ _DIGITS = 6
 _MOMENT_S = 10.0
 
 
-class Sent(msgspec.Struct):
+class Sent(msgspec.Struct, frozen=True):
     """What a client has: of the edition of a feed's histories, up to these instants (s), and so
     many points of the cost.
     """

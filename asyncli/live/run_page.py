@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -31,6 +31,14 @@ UNREAD_S = 15.0
 TURN_S = 1.0
 # The status of what comes in a moment, which is no refusal.
 _NOT_YET = 503
+
+
+class _Event(NamedTuple):
+    """An event of the stream, and what a client has that was sent it."""
+
+    text: bytes
+    sent: page_state.Sent
+    has_ending: bool = False
 
 
 class RunPage:
@@ -60,6 +68,8 @@ class RunPage:
         self._problem = ""
         self._is_read = False
         self._is_closed = False
+        # The event of this turn for who has been sent so much: nearly all readers have the same.
+        self._events: dict[page_state.Sent, _Event] = {}
         #: Whether a stream has been sent the run's verdict.
         self.is_ending_sent = False
 
@@ -87,6 +97,7 @@ class RunPage:
             self.feed.take(news)
         except StoreError as error:
             self._problem = printable(str(error))
+        self._events.clear()
         async with self._turned:
             self._turned.notify_all()
 
@@ -143,11 +154,11 @@ class RunPage:
             while not self._is_closed:
                 async with self._turned:
                     await self._turned.wait()
-                name, document = self._next_event(sent)
-                sent = page_state.sent_of(self.feed)
+                next_event = self._next_event(sent)
+                sent = next_event.sent
                 async with asyncio.timeout(UNREAD_S):
-                    await response.write(event(name, document))
-                self.is_ending_sent |= name == "news" and self.feed.ending is not None
+                    await response.write(next_event.text)
+                self.is_ending_sent |= next_event.has_ending
         except (ConnectionError, TimeoutError):
             return response
         finally:
@@ -155,12 +166,19 @@ class RunPage:
             self.asked_s = time.monotonic()
         return response
 
-    def _next_event(self, sent: page_state.Sent) -> tuple[str, dict[str, Any]]:
+    def _next_event(self, sent: page_state.Sent) -> _Event:
+        if sent not in self._events:
+            self._events[sent] = self._made_event(sent)
+        return self._events[sent]
+
+    def _made_event(self, sent: page_state.Sent) -> _Event:
+        after = page_state.sent_of(self.feed)
         if self._problem:
-            return "problem", {"error": self._problem}
+            return _Event(event("problem", {"error": self._problem}), after)
         if sent.edition != self.feed.edition:
-            return "again", {}
-        return "news", page_state.news(self.feed, sent)
+            return _Event(event("again", {}), after)
+        news = page_state.news(self.feed, sent)
+        return _Event(event("news", news), after, has_ending=self.feed.ending is not None)
 
     async def mark(self, request: web.Request) -> web.Response:
         """Mark the moment with the request's text."""
