@@ -104,7 +104,9 @@ async def one_soak(options: argparse.Namespace, *, with_page: bool) -> dict[str,
             readers = []
             if with_page:
                 readers = [asyncio.create_task(read(9199)) for _ in range(options.tabs)]
+            watching = asyncio.create_task(watched_cpu(process.pid))
             await process.wait()
+            readings = await watching
             for reader in readers:
                 reader.cancel()
         run = read_run(f"{folder}/run.db")
@@ -112,14 +114,38 @@ async def one_soak(options: argparse.Namespace, *, with_page: bool) -> dict[str,
     assert hold is not None
     ticks = [tick for _, tick in run.ticks_between(hold.start_s + 2.0, run.stop_s)]
     beats = sum(tick.answered for tick in ticks)
+    held_from_s = run.started_wall_s + hold.start_s + 2.0
+    in_hold = [
+        cpu for at_s, cpu in readings if held_from_s < at_s < run.started_wall_s + run.stop_s
+    ]
+    workers_s = in_hold[-1]["engine.host"] - in_hold[0]["engine.host"]
     cpu = run.series(metrics.GENERATOR_CPU_S).between(hold.start_s + 2.0, run.stop_s)
     memory = run.series(metrics.GENERATOR_USS_BYTES).between(hold.start_s, run.stop_s)
     late_us = summed([tick.lateness_us for tick in ticks]).quantile(0.99) or 0.0
     return {
+        "CPU of the workers a heartbeat, us": workers_s / beats * 1e6,
         "CPU a heartbeat, us": (cpu.values[-1] - cpu.values[0]) / beats * 1e6,
         "lateness, 99 of 100 below, ms": late_us / 1000,
         "asyncli's memory, MB": statistics.median(memory.values) / 1e6,
     }
+
+
+async def watched_cpu(pid: int) -> list[tuple[float, dict[str, float]]]:
+    """Each second until a soak has ended: the CPU time (s) of its processes by their module."""
+    readings = []
+    soak = psutil.Process(pid)
+    while True:
+        by_module = {"engine.host": 0.0, "live.serve": 0.0}
+        try:
+            for process in soak.children(recursive=True):
+                module = process.cmdline()[-1].removeprefix("asyncli.")
+                if module in by_module:
+                    used = process.cpu_times()
+                    by_module[module] += used.user + used.system
+        except psutil.NoSuchProcess:
+            return readings
+        readings.append((time.time(), by_module))
+        await asyncio.sleep(1)
 
 
 async def read(port: int) -> None:
