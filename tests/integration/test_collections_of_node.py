@@ -140,7 +140,8 @@ def test_what_is_alive_is_what_the_user_names(tmp_path: Path) -> None:
         named = ("--server-metrics", f"{url}metrics", "--metrics-map", "live=nodejs_external_memory_bytes")
         run, summary = soaked(tmp_path, url, "--collect", "auto", *named, connections=300)
     live = summary["cost"]["live"]
-    assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.01)
+    # With V8's heap it would be 4 % more. A busy Node has not accepted the last ones yet.
+    assert live["bytes_per_connection"] == pytest.approx(_OF_BUFFER, rel=0.03)
     assert live["collections"] >= 2 + 4
     assert (live["outside"], live["lacks_outside"]) == (None, False)
     assert not run.series(metrics.RUNTIME_OUTSIDE_BYTES)
