@@ -159,6 +159,8 @@ class RunFeed:
         self.why_ended = why_ended_of(self.follower, news)
         if self.why_ended and (news.complete or not self.follower.is_open):
             self._fold.end()
+        else:
+            self._fold.go_on()
         so_far = self._computed(is_over=news.complete)
         if so_far is not None:
             self._take_cost(so_far)

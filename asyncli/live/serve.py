@@ -27,6 +27,8 @@ from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
 from asyncli.live.reference import read_reference
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
+from asyncli.store.follow import last_written_s
+from asyncli.store.lock import is_locked
 from asyncli.web.address import server_tls, url_of
 from asyncli.web.running import run_until
 
@@ -167,6 +169,7 @@ def _tls_of(place: ServedAt) -> ssl.SSLContext | None:
 
 
 async def _beside_a_soak(settings: Settings) -> None:
+    began_s = time.time()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     soak = sys.stdin.fileno()
@@ -186,6 +189,7 @@ async def _beside_a_soak(settings: Settings) -> None:
         server = await _listening(settings, settings.place)
         linger_s = settings.place.linger_s
     try:
+        await _until_written(Path(settings.path), began_s, ended)
         if not await _read_once_begun(server, ended):
             return
         sent = asyncio.Event()
@@ -237,6 +241,14 @@ async def _send(
         _notify(f"warning: --otlp: nothing can be sent ({type(error).__name__})")
     await ended.wait()
     sent.set()
+
+
+async def _until_written(path: Path, began_s: float, ended: asyncio.Event) -> None:
+    """Wait until the soak writes its file: that of a killed session, which it resumes, lies there
+    before, and would be of a run that has ended.
+    """
+    while not (ended.is_set() or is_locked(path) or last_written_s(path) >= began_s):
+        await asyncio.sleep(_AGAIN_S)
 
 
 async def _read_once_begun(server: PageServer | _FeedReader, ended: asyncio.Event) -> bool:

@@ -343,6 +343,10 @@ class LiveFold:
         """The writer has ended."""
         self._state.over = True
 
+    def go_on(self) -> None:
+        """A process writes the run: one that was killed may be resumed."""
+        self._state.over = PHASES[-1] in self._state.phases_done
+
     def planned(self, plan: Plan) -> None:
         """The plan, once the length of the hold is known."""
         self._plan = plan

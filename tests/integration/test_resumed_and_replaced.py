@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +248,38 @@ def test_an_event_is_done_once_though_the_run_was_cut_off_in_it(tmp_path: Path, 
     if before:
         assert (told_of["stalled"], told_of["lost_with_worker"], told_of["not_back"]) == (60, 60, 0)
     assert "interrupted" in here(tmp_path, "report", "run.db").out
+
+
+def test_the_metrics_of_a_resumed_run_are_those_of_a_run_that_goes_on(tmp_path: Path, nginx: LabNginx) -> None:
+    """Of the soak itself, and of a page that was opened before: they said "over" for the rest of the night."""
+    with soak(tmp_path, nginx, "--hold", "600") as program:
+        until_held(program, tmp_path)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    with Program(tmp_path, "watch", "run.db", "--web", "127.0.0.1:0", name="watch") as watch:
+        seen_before = metrics_at(watch)
+        watch.until(lambda: over_and_held(seen_before()) == (1, 0), "the killed run is over")
+        with Program(tmp_path, "soak", "--resume", "run.db", "--metrics", "127.0.0.1:0", name="second") as program:
+            seen_beside = metrics_at(program)
+            for seen in (seen_before, seen_beside):
+                program.until(lambda seen=seen: over_and_held(seen()) == (0, 1), "it goes on")
+
+
+def metrics_at(program: Program) -> Callable[[], str]:
+    """The metrics of a program that says where it serves them; "" while it has none."""
+    address = program.until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", program.out + program.err), "it says where")
+
+    def text() -> str:
+        try:
+            with urllib.request.urlopen(f"{address[0]}metrics", timeout=5) as page:
+                return page.read().decode()
+        except urllib.error.HTTPError:
+            return ""
+
+    return text
+
+
+def over_and_held(page: str) -> tuple[float, float] | None:
+    over = re.search(r"^asyncli_run_over (\S+)$", page, re.MULTILINE)
+    hold = re.search(r'^asyncli_phase\{.*phase="hold".*\} (\S+)$', page, re.MULTILINE)
+    return None if over is None or hold is None else (float(over[1]), float(hold[1]))

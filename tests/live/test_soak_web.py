@@ -116,6 +116,8 @@ def test_a_page_that_lingers_does_nothing_meanwhile(tmp_path: Path) -> None:
     place = ServedAt("127.0.0.1", 0, "a-token-of-the-tests", must_have_token=False, linger_s=30.0)
     page = PageBeside(path, place)
     page.start()
+    # As the soak writes it.
+    path.touch()
     (pid,) = page.pids
     process = psutil.Process(pid)
     try:
