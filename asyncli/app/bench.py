@@ -47,6 +47,7 @@ from asyncli.findings.generator import (
 )
 from asyncli.findings.server import address_dropped
 from asyncli.model.benchplan import BenchPlan, BenchRun
+from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness
 from asyncli.model.records import Asked, Ended, Finding, Sample, Tick
 from asyncli.preflight.host_checks import host_checks
 from asyncli.preflight.host_limits import Limits
@@ -340,7 +341,9 @@ def bench_results(run: BenchRun) -> BenchResult:
     """The results of ``run``. A crossed limit makes it fail."""
     limits = [parse(text, BenchResult) for text in run.plan.fail_if]
     result = evaluate_bench(run, [limit.key for limit in limits])
-    outcomes = judge(limits, msgspec.to_builtins(result, str_keys=True))
+    document = msgspec.to_builtins(result, str_keys=True)
+    document[BEYOND_LATENESS] = beyond_lateness(run.total.latency_us, run.total.lateness_us)
+    outcomes = judge(limits, document)
     result.findings += limit_findings(outcomes)
     broken = [outcome.words for outcome in not_kept(outcomes)]
     if broken and result.verdict == "passed":

@@ -133,6 +133,30 @@ class Histogram(msgspec.Struct, array_like=True):
             quantiles.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
         return quantiles
 
+    def beyond(self, part: Histogram, qs: Sequence[float]) -> list[float | None]:
+        """The least that each quantile can be of what is left of each record without its share in
+        ``part``, where it is not known which share belongs to which record: a record above x + t
+        leaves more than x, unless its share is above t, and so many are. At least 0; None when
+        empty.
+        """
+        total = self.count
+        if not total or not part:
+            return self.quantiles(qs)
+        # (Which of ``qs``, the quantile that is surely above it by more than a share, that share).
+        bounds_of: list[tuple[int, float, int]] = []
+        above = 0
+        for key, count in sorted(part.counts.items(), reverse=True):
+            _, share = part.within(key)
+            for place, q in enumerate(qs):
+                if q > above / total:
+                    bounds_of.append((place, q - above / total, share))
+            above += count
+        least = [0.0] * len(qs)
+        values = self.quantiles([lower for _, lower, _ in bounds_of])
+        for (place, _, share), value in zip(bounds_of, values, strict=True):
+            least[place] = max(least[place], (value or 0.0) - share)
+        return list(least)
+
     def within(self, key: int) -> tuple[int, int]:
         """The smallest and the largest value that a record of the bucket ``key`` may have, by the
         exact least and greatest.

@@ -25,15 +25,24 @@ def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
 
 
 @finding("limit_unknown", "error")
-def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
+def limit_unknown(
+    limit: str, key: str | None, value: float | None, amount: str, by_lateness: bool
+) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
     interval includes the limit; or the interval of its difference from earlier runs includes both
-    0 and the limit, which more of these (--baseline-run) make narrower. ``key`` null: this asyncli
+    0 and the limit, which more of these (--baseline-run) make narrower. ``by_lateness``: of a
+    latency, it is above the limit only with asyncli's own lateness. ``key`` null: this asyncli
     cannot parse the limit, and ``amount`` says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
     undecided = f"undecided: {limit}: {key} is {amount}"
+    if by_lateness:
+        return Words(
+            undecided,
+            "give asyncli's host more CPU time (fewer connections, no other programs, another "
+            "host); or raise the limit",
+        )
     if value is None and ": " in amount:
         return Words(undecided, "remove the cause, or leave the limit out")
     if value is None:

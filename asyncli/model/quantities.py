@@ -66,6 +66,8 @@ class CountsByName(NamedTuple):
     of: Callable[[Tick], Mapping[str, int]]
 
 
+#: Beside the latencies by which limits are judged: see :func:`beyond_lateness`.
+BEYOND_LATENESS = "beyond_lateness_ms"
 _LATENCY = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 _LATENESS = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
@@ -241,6 +243,18 @@ def so_far(total: Tick) -> dict[str, Any]:
     for counts in COUNTS_BY_NAME:
         _put(document, counts.key, counts.of(total))
     return document
+
+
+def beyond_lateness(latency_us: Histogram, lateness_us: Histogram) -> dict[str, float]:
+    """What surely remains of latencies without asyncli's own lateness (ms), by quantile; empty
+    without a record.
+    """
+    remains_ms = {}
+    remains_us = latency_us.beyond(lateness_us, list(_LATENCY.values()))
+    for name, value_us in zip(_LATENCY, remains_us, strict=True):
+        if value_us is not None:
+            remains_ms[name] = value_us / 1000
+    return remains_ms
 
 
 def _put(document: dict[str, Any], key: str, value: object) -> None:

@@ -151,7 +151,7 @@ def _is_evidence_against_server(bottleneck: Bottleneck) -> bool:
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
     outcomes, _ = limits_of(run, summary, analyses)
-    crossed = list(dict.fromkeys(limit for limit in not_kept(outcomes) if limit.crossed))
+    crossed = _crossed(outcomes)
     totals = analyses.totals
     wrong = errors(totals.whole, [limit.threshold.key for limit in outcomes])
     keys = [limit.threshold.key for limit in crossed]
@@ -203,6 +203,14 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         doubts=_doubts_of_service(outcome, summary),
         undecided=undecided,
     )
+
+
+def _crossed(outcomes: Sequence[LimitOutcome]) -> list[LimitOutcome]:
+    """The limits that were crossed, each once. Whether asyncli's lateness did it, the bottlenecks
+    tell.
+    """
+    crossed = [limit for limit in not_kept(outcomes) if limit.crossed or limit.by_lateness]
+    return list(dict.fromkeys(crossed))
 
 
 def _undecided_limit(

@@ -13,7 +13,13 @@ import msgspec
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings.thresholds import limit_crossed, limit_kept
 from asyncli.model.plan import Plan
-from asyncli.model.quantities import grows, is_counted, so_far
+from asyncli.model.quantities import (
+    BEYOND_LATENESS,
+    beyond_lateness,
+    grows,
+    is_counted,
+    so_far,
+)
 from asyncli.model.records import Finding, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
@@ -135,6 +141,9 @@ class LimitsSoFar:
     def _judged(self) -> list[LimitSoFar]:
         document = so_far(self._total)
         document["connections"]["requested"] = self._requested
+        document["heartbeats"][BEYOND_LATENESS] = beyond_lateness(
+            self._total.latency_us, self._total.lateness_us
+        )
         counted = {}
         for outcome in judge(self._counted, document):
             counted[outcome.threshold.text] = limit_so_far(outcome)

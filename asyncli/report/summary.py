@@ -48,6 +48,7 @@ from asyncli.model.metrics import (
 )
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.planned_events import DEFAULT_RECONNECT
+from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness
 from asyncli.model.records import ABORTED, CUT, DECIDED, RESUMED, SCHEMA, Finding
 from asyncli.model.run import Run
 from asyncli.report import summary_parts
@@ -291,12 +292,17 @@ def limits_of(
         try:
             limits.append(parse_limit(text, Summary))
         except ValueError as error:
-            unreadable.append(limit_unknown(text, None, None, str(error)))
+            unreadable.append(limit_unknown(text, None, None, str(error), by_lateness=False))
     relative = [limit for limit in limits if limit.is_relative]
     others = [limit for limit in limits if not limit.is_relative]
     outcomes: list[Outcome] = []
     if others:
-        for outcome in judge_limits(others, msgspec.to_builtins(summary, str_keys=True)):
+        document = msgspec.to_builtins(summary, str_keys=True)
+        whole = analyses.totals.whole
+        document["heartbeats"][BEYOND_LATENESS] = beyond_lateness(
+            whole.latency_us, whole.lateness_us
+        )
+        for outcome in judge_limits(others, document):
             outcomes.append(_with_reason(outcome, run, analyses))
     if relative:
         outcomes += judge_worsenings(run, relative, analyses)
@@ -331,7 +337,9 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 def _limit_finding(outcome: Outcome) -> Finding:
     limit = outcome.threshold
     if outcome.crossed is None or outcome.value is None:
-        return limit_unknown(limit.text, limit.key, outcome.value, outcome.amount)
+        return limit_unknown(
+            limit.text, limit.key, outcome.value, outcome.amount, by_lateness=outcome.by_lateness
+        )
     if outcome.crossed:
         return limit_crossed(limit.text, limit.key, outcome.value, outcome.amount)
     return limit_kept(limit.text, limit.key, outcome.value, outcome.amount)

@@ -23,7 +23,7 @@ import msgspec
 from asyncli.analysis.worsening import COMPARABLE, Bound, Worsening
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
-from asyncli.model.quantities import ANY, Quantity, matches, quantity_of
+from asyncli.model.quantities import ANY, BEYOND_LATENESS, Quantity, matches, quantity_of
 from asyncli.model.units import (
     exact,
     exact_duration,
@@ -117,7 +117,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
     limits. ``why``: the reason for no value; "" where none is known. ``has_more``: more than
-    the value, which is as far as the run goes.
+    the value, which is as far as the run goes. ``beyond_lateness_ms``: of a latency whose limit is
+    undecided for asyncli's own lateness, what is surely left without it.
     """
 
     threshold: Threshold
@@ -128,6 +129,12 @@ class Outcome(msgspec.Struct, frozen=True):
     worsening: Worsening | str | None = None
     why: str = ""
     has_more: bool = False
+    beyond_lateness_ms: float | None = None
+
+    @property
+    def by_lateness(self) -> bool:
+        """Whether it is undecided because asyncli's own lateness is in the value."""
+        return self.beyond_lateness_ms is not None
 
     @property
     def words(self) -> str:
@@ -149,6 +156,9 @@ class Outcome(msgspec.Struct, frozen=True):
         amount = value_shown(key, self.value)
         if self.has_more:
             return f"more than {amount}, as far as the hold goes"
+        if self.beyond_lateness_ms is not None:
+            left = value_shown(key, self.beyond_lateness_ms)
+            return f"{amount} with asyncli's own lateness, and at least {left} without it"
         if isinstance(self.worsening, Worsening):
             return f"{amount}, {_compared(self.threshold, self.worsening)}"
         if self.ci95 is not None:
@@ -271,7 +281,20 @@ def require(expressions: Iterable[str], of: type[msgspec.Struct], where: str = "
 
 def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:
     """Judge each threshold by ``document``, the JSON as plain data."""
-    return [_judged(threshold, document) for threshold in thresholds]
+    return [_unless_late(_judged(threshold, document), document) for threshold in thresholds]
+
+
+def _unless_late(outcome: Outcome, document: Mapping[str, Any]) -> Outcome:
+    """The outcome; undecided if a latency is surely above its limit only with asyncli's own
+    lateness.
+    """
+    threshold = outcome.threshold
+    beyond_ms = _beyond_lateness(document, threshold)
+    if not outcome.crossed or beyond_ms is None:
+        return outcome
+    if _is_crossed(threshold.comparison, beyond_ms, threshold.bound, None):
+        return outcome
+    return msgspec.structs.replace(outcome, crossed=None, beyond_lateness_ms=beyond_ms)
 
 
 def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
@@ -292,6 +315,17 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
     return Outcome(threshold, value, crossed, ci95, whole)
+
+
+def _beyond_lateness(document: Mapping[str, Any], threshold: Threshold) -> float | None:
+    """What is surely left of a latency (ms) that a limit bounds from above without asyncli's own
+    lateness; None of other limits.
+    """
+    part, _, quantile = threshold.key.rpartition(".")
+    if threshold.comparison not in (">", ">=") or not part.endswith("latency_ms"):
+        return None
+    beyond = f"{part.removesuffix('latency_ms')}{BEYOND_LATENESS}"
+    return _finite(_value(document, f"{beyond}.{quantile}"))
 
 
 def _waited_s(document: Mapping[str, Any], key: str) -> float | None:

@@ -83,6 +83,34 @@ def test_quantiles_agree_with_sorting(values: list[int], q: float) -> None:
     assert whole.above(round(quantile)) == sum(bucket(value) > bucket(round(quantile)) for value in values)
 
 
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_what_is_surely_left_of_a_sum_without_one_part(pairs: list[tuple[int, int]], q: float) -> None:
+    """Never more than what is left, whichever part belongs to which sum; all of it where that part is always 0."""
+    sums, part, rest = Histogram(), Histogram(), Histogram()
+    for left, taken in pairs:
+        sums.add(left + taken)
+        part.add(taken)
+        rest.add(left)
+    (least,) = sums.beyond(part, [q])
+    greatest = max(map(sum, pairs))
+    assert 0.0 <= least <= rest.quantile(q) + greatest / 64 + 1
+    none = Histogram()
+    none.add_counts({0: len(pairs)})
+    assert rest.beyond(none, [q]) == [pytest.approx(rest.quantile(q))]
+    assert rest.beyond(Histogram(), [q]) == [rest.quantile(q)]
+
+
+def test_a_tail_that_the_part_does_not_have_is_surely_left() -> None:
+    """Two of 100 are slow, and none of their senders was late by more than 3."""
+    sums, part = Histogram(), Histogram()
+    sums.add_counts({5: 98, 1_000: 2})
+    part.add_counts({1: 90, 3: 10})
+    assert sums.beyond(part, [0.5, 0.99]) == [pytest.approx(4, abs=1), pytest.approx(997, rel=0.01)]
+    # Now two were late for as long, so they may be the slow ones.
+    part.add_counts({1_000: 2})
+    assert sums.beyond(part, [0.99]) == [pytest.approx(2, abs=2)]
+
+
 def test_causes_are_the_contract_s_names() -> None:
     for (state, _event), why in CAUSES.items():
         assert why in (FAILURES if state in (CONNECTING, HANDSHAKE) else DEATHS)

@@ -14,6 +14,7 @@ from asyncli.analysis.bench_result import BenchResult
 from asyncli.analysis.worsening import Worsening
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
+from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness, so_far
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar
 from asyncli.report.live_thresholds import require_limits, too_short
@@ -195,7 +196,7 @@ def test_live_limits_judge_growing_numbers_only(text: str, when: int | None) -> 
     ]
     ticks[0].ramp_lateness_us.add(2000)
     ticks[1].lateness_us.add(2000)
-    ticks[2].latency_us.add(6000)
+    ticks[2].latency_us.add(9000)
     limits = LimitsSoFar(Plan(urls=("http://a/",), connections=1000, fail_if=(text,)))
     crossed_at = None
     for at, tick in enumerate(ticks):
@@ -203,6 +204,22 @@ def test_live_limits_judge_growing_numbers_only(text: str, when: int | None) -> 
         if limits.crossed() is not None and crossed_at is None:
             crossed_at = at
     assert crossed_at == when
+
+
+@pytest.mark.parametrize(
+    ("limit", "late_us", "is_crossed"),
+    [("> 100ms", 0, True), ("> 100ms", 60_000, True), ("> 100ms", 167_000, None), ("< 100ms", 167_000, False), ("> 200ms", 167_000, False)],
+)
+def test_a_latency_above_its_limit_by_asyncli_s_own_lateness_is_undecided(limit: str, late_us: int, is_crossed: bool | None) -> None:
+    total = Tick(answered=100)
+    total.latency_us.add_counts({169_000: 100})
+    total.lateness_us.add_counts({late_us: 100})
+    document = so_far(total)
+    document["heartbeats"][BEYOND_LATENESS] = beyond_lateness(total.latency_us, total.lateness_us)
+    (outcome,) = judge([parse(f"heartbeats.latency_ms.p99 {limit}", Summary)], document)
+    assert outcome.crossed is is_crossed
+    assert outcome.by_lateness is (is_crossed is None)
+    assert ("lateness" in outcome.words) is outcome.by_lateness
 
 
 @pytest.mark.parametrize(
