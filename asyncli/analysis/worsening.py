@@ -65,6 +65,7 @@ COMPARABLE: Mapping[str, str] = {
 }
 # Of the host, what may change memory or CPU; the names of runners differ from job to job.
 _HOST = tuple(key for key in HOST if key != "host")
+_UNBOUNDED = "its latencies changed so much in the hold that another run may differ by any amount"
 _OF_LEVELS = "a difference of two levels, first use included; a slower ramp gives a slope"
 
 
@@ -96,7 +97,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
             elif key in run.levels:
                 unknown[key] = _OF_LEVELS
             elif not math.isfinite(number.high):
-                unknown[key] = "most of the slowest came in few stretches of time"
+                unknown[key] = _UNBOUNDED
             else:
                 numbers[key] = number
         return cls(

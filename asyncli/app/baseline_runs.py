@@ -88,7 +88,8 @@ def _require_numbers(plan: Plan, runs: Sequence[BaselineRun]) -> None:
         if not any(key in run.numbers for run in runs):
             raise PlanError(
                 f"--fail-if {text!r}: no baseline run has this number; in {runs[0].name}: "
-                f"{runs[0].unknown[key]}; limit another number"
+                f"{runs[0].unknown[key]}; make one that has it (longer, or on a quieter host), or "
+                "limit another number"
             )
 
 

@@ -44,9 +44,9 @@ class NoObserver:
     def planned(self, plan: Plan) -> None:
         """The plan, once the length of a hold that ends by the wall clock is known."""
 
-    def resumed(self, so_far: Tick) -> None:
-        """An interrupted run continues with these counts; ``planned`` then gives the end of its
-        hold.
+    def resumed(self, t_s: float, so_far: Tick) -> None:
+        """An interrupted run continues at ``t_s`` with these counts; ``planned`` then gives the end
+        of its hold.
         """
 
 

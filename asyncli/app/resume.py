@@ -115,8 +115,8 @@ class Resumption:
             count_away_as_lost(lost, before.away)
             writer.tick(before.last_s + 0.001, lost)
             counts.merge_counts(lost)
-        recorder.show(lambda observer: observer.resumed(counts))
         self._resumed_s = progress.now_s()
+        recorder.show(lambda observer: observer.resumed(self._resumed_s, counts))
         recorder.open(writer)
         phase = before.run.phases[-1].name if before.run.phases else None
         after_s = round(self._resumed_s - before.last_s)

@@ -29,11 +29,12 @@ def preflight(
         amounts.append(f"{_amount(have, unit)} available")
     if need is not None:
         amounts.append(f"{_amount(need, unit)} needed")
-    evidence = what
-    if amounts:
-        evidence = f"{what}: {', '.join(amounts)}"
+    about = [", ".join(amounts)] if amounts else []
     if detail:
-        evidence = f"{evidence}; {detail}"
+        about.append(detail)
+    evidence = what
+    if about:
+        evidence = f"{what}: {'; '.join(about)}"
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
 

@@ -238,8 +238,9 @@ class LiveFold:
             self._rates()
         self._tell_limits()
 
-    def resumed(self, so_far: Tick) -> None:
-        """The run continues, with these counts so far."""
+    def resumed(self, t_s: float, so_far: Tick) -> None:
+        """The run continues at ``t_s``, with these counts so far."""
+        self._now(t_s)
         self._count(so_far)
         self._state.refilling = True
 
@@ -536,6 +537,6 @@ class LiveObserver:
     def planned(self, plan: Plan) -> None:
         self.fold.planned(plan)
 
-    def resumed(self, so_far: Tick) -> None:
+    def resumed(self, t_s: float, so_far: Tick) -> None:
         # Earlier losses are judged at the end and do not abort the run.
-        self.fold.resumed(so_far)
+        self.fold.resumed(t_s, so_far)

@@ -200,7 +200,7 @@ def test_what_an_earlier_session_lost_is_shown_and_does_not_end_this_one() -> No
     observer = LiveObserver(plan)
     reasons: list[str] = []
     observer.stop = reasons.append
-    observer.resumed(Tick(opened=100, deaths={"generator_lost": Deaths(100)}))
+    observer.resumed(0.5, Tick(opened=100, deaths={"generator_lost": Deaths(100)}))
     observer.tick(1.0, Tick(opened=100))
     (limit,) = observer.fold.state().limits
     assert (limit.value, limit.is_crossed, reasons) == (100, True, [])

@@ -77,7 +77,9 @@ def cut_off(run: Run, until_s: float) -> Run:
 def test_resumed_run_keeps_its_losses_and_has_no_eta_while_reopening() -> None:
     run = a_run(400, hold_s=60.0)
     fold = LiveFold(run.plan)
-    fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
+    fold.resumed(75.0, Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
+    # Before its phase is known, its time is.
+    assert (fold.state().elapsed_s, fold.state().phase) == (75.0, None)
     fold.phase(Phase("hold", 5.0))
     fold.tick(80.0, Tick(second=1, held=100, opened=100))
     state = fold.state()
@@ -88,7 +90,7 @@ def test_resumed_run_keeps_its_losses_and_has_no_eta_while_reopening() -> None:
     # A run that restarts measures a new baseline.
     run = a_run(20_000, hold_s=60.0)
     fold = LiveFold(run.plan)
-    fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
+    fold.resumed(10.0, Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
     again = fed(run, 30.0, fold=fold).state()
     assert (again.eta_s is not None, again.refilling) == (True, False)
 
