@@ -117,12 +117,13 @@ def decided_early(
     phase: str | None, after_s: float, of_s: float | None, is_worse: bool, because: str
 ) -> str:
     """The run ended before its planned end: it was sure that a limit that compares with earlier
-    runs is crossed, or that each is kept. ``is_worse``: crossed.
+    runs is crossed, or that each is kept. ``is_worse``: crossed. ``because``: the difference as it
+    was known then.
     """
     ended = f"ended {where(phase, after_s, of_s)}"
     if is_worse:
-        return f"{ended}, since a limit is surely crossed: {because}"
-    return f"{ended}, since each limit is surely kept: {because}"
+        return f"{ended}, since a limit was surely crossed; at that moment: {because}"
+    return f"{ended}, since each limit was surely kept; at that moment: {because}"
 
 
 # As many files are listed with their reasons.

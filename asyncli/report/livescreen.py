@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from asyncli.model.masks import masked_url
@@ -46,6 +46,8 @@ _TIME_LEFT_WIDTH = 15
 _BETWEEN_COLUMNS = 2
 # The column of names in a table of facts.
 _LABEL_WIDTH = 14
+# "100 % of a core" fits.
+_LEAST_VALUE_WIDTH = 15
 
 #: (name, value, style)
 Fact = tuple[str, str, str]
@@ -238,24 +240,39 @@ def _time_left(state: LiveState) -> str:
     return "until Ctrl-C"
 
 
-def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
-    """Two tables of facts side by side; the first fact is the heading."""
+def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> RenderableType:
+    """Two tables of facts side by side, or where these have no room for their values, one below the
+    other; the first fact is the heading.
+    """
+    from rich.console import Group
+
+    beside = (width - 4) // 2 - _LABEL_WIDTH
+    if beside < _LEAST_VALUE_WIDTH:
+        value_width = max(1, width - 1 - _LABEL_WIDTH)
+        return Group(
+            _tables(value_width, [(fact,) for fact in left]),
+            _tables(value_width, [(fact,) for fact in right]),
+        )
+    return _tables(beside, itertools.zip_longest(left, right, fillvalue=("", "", "")))
+
+
+def _tables(value_width: int, rows: Iterable[Sequence[Fact]]) -> Table:
+    """Tables of facts side by side."""
     from rich.table import Table
     from rich.text import Text
 
-    pair = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    value_width = (width - 4) // 2 - _LABEL_WIDTH
-    for _ in ("left", "right"):
-        pair.add_column(width=_LABEL_WIDTH, no_wrap=True)
-        pair.add_column(width=value_width, justify="right", no_wrap=True, overflow="crop")
-    for number, facts in enumerate(itertools.zip_longest(left, right, fillvalue=("", "", ""))):
+    tables = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    for number, facts in enumerate(rows):
         is_heading = number == 0
         cells = []
         for name, value, style in facts:
             label = Text(name, "bold") if is_heading else Text(f"  {name}", "dim")
             cells += [label, Text(value, style)]
-        pair.add_row(*cells)
-    return pair
+            if is_heading:
+                tables.add_column(width=_LABEL_WIDTH, no_wrap=True)
+                tables.add_column(width=value_width, justify="right", no_wrap=True, overflow="crop")
+        tables.add_row(*cells)
+    return tables
 
 
 def _connections(state: LiveState) -> Iterator[Fact]:

@@ -295,6 +295,15 @@ def test_live_view_disappears_at_the_end() -> None:
     view.update(fold.state())  # after the end it is silent
 
 
+@pytest.mark.parametrize("width", [30, 50, 66, 80])
+def test_each_name_has_its_value_at_any_width(width: int) -> None:
+    run = a_run(400, hold_s=60.0)
+    lines = drawn(run.plan, state_at(run, 40.0), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    for name, value in (("held", "400 of 400"), ("latency p50", "0.42 ms"), ("CPU", "1 % of a core"), ("longest turn", "12.0 ms")):
+        assert any(f"  {name} " in line and value in line for line in lines), name
+
+
 def test_live_screen_in_ascii() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=file, width=80, height=24, force_terminal=True)
