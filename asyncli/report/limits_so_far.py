@@ -19,6 +19,9 @@ from asyncli.report.summary import Summary
 from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
 
 _REQUESTED = "connections.requested"
+#: Numbers of an event that fall while the hold lasts, as its clients come back and the server
+#: notices that others fell silent.
+_FALLING = ("not_back", "noticed.left")
 #: A limit whose value moves about its bound is news at most this often.
 _NEWS_EVERY_S = 60.0
 
@@ -47,25 +50,34 @@ class LimitSoFar(msgspec.Struct, frozen=True):
         return f"{self.text}: {self.key} is {self.amount}"
 
 
-def limit_so_far(outcome: Outcome) -> LimitSoFar:
-    """A limit as it was judged."""
+def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
+    """A limit as it was judged. While the hold lasts (``is_held``) one of a number that falls then
+    is undecided.
+    """
     threshold = outcome.threshold
     bound = float(threshold.bound)
     if outcome.whole is not None:
         bound *= outcome.whole
     if isinstance(outcome.worsening, Worsening):
         bound = bound_of(threshold).above(outcome.worsening.before)
+    is_crossed = outcome.crossed
+    if is_held and _falls(threshold.key):
+        is_crossed = None
     return LimitSoFar(
         threshold.text,
         threshold.key,
         bound,
         outcome.value,
         outcome.amount,
-        outcome.crossed,
+        is_crossed,
         stays_crossed(threshold),
         threshold.is_relative,
         _is_from_above(threshold),
     )
+
+
+def _falls(key: str) -> bool:
+    return key.startswith("events.") and key.endswith(_FALLING)
 
 
 def stays_crossed(threshold: Threshold) -> bool:
