@@ -325,7 +325,7 @@ class LiveFold:
         """``t_s``: its time; None: now."""
         state = self._state
         at_s = state.elapsed_s if t_s is None else t_s
-        finding = asked_so_far(finding, list(self._commands.values()), at_s)
+        finding = asked_so_far(finding, list(self._commands.values()), self._plan, at_s)
         self._findings.append(Notice(at_s, state.phase, finding))
         state.findings_seen += 1
         source, _, event = finding.code.rpartition("_")
