@@ -274,17 +274,19 @@ def _noticed(event: EventPart) -> str:
         )
     left = noticed.left or 0
     still = format_count(left)
+    # Another event may have come then: it is not the end of the run.
+    then = format_duration(noticed.left_after_s or 0.0)
     if not times:
         silenced = known(event.ended)
         if left >= silenced:
-            return f"the server noticed none: it still held {still} ({within})"
+            return f"the server noticed none in {then}: it still held {still} ({within})"
         return (
-            f"the server noticed fewer than half: it still held {still} of "
+            f"the server noticed fewer than half in {then}: it still held {still} of "
             f"{format_count(silenced)} ({within})"
         )
     text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
-        text += f", and still held {still} in the end"
+        text += f", and still held {still} after {then}"
     return text
 
 

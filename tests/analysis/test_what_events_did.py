@@ -175,6 +175,28 @@ def test_without_a_reading_in_that_time_it_is_not_known() -> None:
     assert noticed_in(run) == Noticed(why="not_read")
 
 
+def test_descriptors_tell_of_an_event_in_the_first_seconds_of_the_hold() -> None:
+    """Which of them are connections is seen before it: the silent ones are held no more, and still open."""
+    run = vanished(lambda after_s: SILENT if after_s < 12.0 else 0.0, sockets_unread=True, back_s=30.0)
+    run.phases = [Phase("baseline", 0, 4), Phase("ramp", 4, AT_S - 6), Phase("hold", AT_S - 6, 39), Phase("drain", 39, 40)]
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.left, found.all_s) == (0, pytest.approx(12.8))
+
+
+def test_how_long_it_held_them_is_until_another_event() -> None:
+    """Which is not the end of the run."""
+    found = noticed_in(vanished(lambda _: SILENT))
+    assert found is not None
+    assert found.left_after_s == pytest.approx(38 - AT_S)
+    run = vanished(lambda _: SILENT)
+    run.events.append(RunEvent("drop", AT_S + 6.5, None, "drop 1%", {"number": 2}))
+    at(run, 6.9).events[2] = EventCounts(chosen=1, ended=1)
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.left, found.left_after_s) == (SILENT, pytest.approx(25 - AT_S))
+
+
 def why_not_known(run: Run) -> object:
     found = noticed_in(run)
     assert found is not None
@@ -251,6 +273,14 @@ def test_an_event_right_after_it_leaves_no_reading() -> None:
     run.events.append(RunEvent("drop", AT_S + 0.5, None, "drop 1%", {"number": 2}))
     at(run, 0.9).events[2] = EventCounts(chosen=1, ended=1)
     assert why_not_known(run) == "another_event"
+    # Nor is there one right before it.
+    run = vanished(lambda _: SILENT)
+    run.events.append(RunEvent("drop", AT_S - 0.8, None, "drop 1%", {"number": 2}))
+    at(run, -0.9).events[2] = EventCounts(chosen=1, ended=1)
+    assert why_not_known(run) == "another_event"
+    for sample in run.samples:
+        sample.values.clear()
+    assert why_not_known(run) == "not_read"
 
 
 @pytest.mark.parametrize("count", [-30.0, 100.0])
