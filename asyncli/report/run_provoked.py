@@ -145,6 +145,11 @@ _REASONS = {
     ),
     "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
     "not_read": "it was not read",
+    "early": "it was not read at rest before, as the stall began too early in the hold",
+    "after_another": "it was not read at rest before, as another event had not settled",
+    "too_short": "it was not read in the stall, which was too short",
+    "another_event": "it was not read in the stall, which another event cut short",
+    "unix_socket": "nothing tells that of a Unix socket",
     "noise": "its other changes hide it",
     "grows": "it grew by {grows} a second for each at the end",
     "few_readings": "it was read too seldom to tell whether it still grew",
@@ -157,17 +162,15 @@ def _slow_readers(costs: SlowReaders) -> str:
     """What slow readers cost the server while they stalled."""
     user = _cost(costs.user, "the server's memory")
     kernel = _cost(costs.kernel, "its kernel's memory for sockets")
-    for why in ("nothing_sent", "nothing_waited"):
-        if costs.user.why == costs.kernel.why == why:
-            return f"what a slow reader costs is not known: {_REASONS[why]}"
+    if costs.user.status == costs.kernel.status == "unknown" and costs.user.why == costs.kernel.why:
+        return f"what a slow reader costs is not known: {_why_of(costs.user)}"
     return f"a slow reader cost {user}; {kernel}"
 
 
 def _cost(cost: SlowReaderCost, whose: str) -> str:
     reason = ""
     if cost.why is not msgspec.UNSET:
-        grows = format_bytes(cost.grows_per_s or 0.0)
-        reason = f": {_REASONS[cost.why].format(grows=grows)}"
+        reason = f": {_why_of(cost)}"
     if cost.per_connection is None or cost.total is None:
         return f"an unknown amount of {whose}{reason}"
     of_each = format_bytes(cost.per_connection)
@@ -176,6 +179,13 @@ def _cost(cost: SlowReaderCost, whose: str) -> str:
         of_each = f"{of_each} (± {format_bytes(cost.error)} as read)"
     text = _COSTS[cost.status].format(amount=of_each, whose=whose, total=format_bytes(cost.total))
     return f"{text}{reason}"
+
+
+def _why_of(cost: SlowReaderCost) -> str:
+    """Why a cost is no exact one; "" where it is."""
+    if cost.why is msgspec.UNSET:
+        return ""
+    return _REASONS[cost.why].format(grows=format_bytes(cost.grows_per_s or 0.0))
 
 
 def _closed(event: EventPart) -> str:
