@@ -21,6 +21,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
+from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
@@ -76,7 +77,8 @@ class ServerPrice(msgspec.Struct, frozen=True):
     """The server's memory (bytes): in the hold at rest before the event, the most while it lasted,
     and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
     give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
-    itself in such a time, as it did in the hold outside of events.
+    itself in such a time, as it did in the hold outside of events. ``other_processes``: some of the
+    server's ended in the time of a command, so that what came after it is of others.
     """
 
     memory_before: float | None
@@ -85,6 +87,7 @@ class ServerPrice(msgspec.Struct, frozen=True):
     cpu_s: float | None
     kept: float | None = None
     moves: float | None = None
+    other_processes: bool = False
     why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -330,6 +333,7 @@ def _price(
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
         moves=_moves_by_itself(run, memory, end_s - (start_s - EVENT_SETTLES_S)),
+        other_processes=_has_other_processes(run, planned, start_s, end_s),
     )
     why = _why_not_at_rest(run, rested_since_s, start_s)
     if why is not None:
@@ -337,6 +341,14 @@ def _price(
     if price.after is None:
         return msgspec.structs.replace(price, why=_why_not_read_after(run))
     return _with_kept(price, price.after, collected=collected)
+
+
+def _has_other_processes(
+    run: Run, planned: PlannedEvent | None, start_s: float, end_s: float
+) -> bool:
+    if planned is None or planned.do != "run":
+        return False
+    return bool(_counted(run.series(metrics.SERVER_ENDED), start_s, end_s))
 
 
 def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnknown | None:

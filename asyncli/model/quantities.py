@@ -376,6 +376,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.server.cpu_s", "s", "the server's CPU time meanwhile"),
     Quantity("events.*.server.kept", "bytes", "what the server did not give back"),
     Quantity("events.*.server.moves", "bytes", "by how much its memory changes by itself"),
+    Quantity("events.*.server.other_processes", "yes_or_no", "what came after is of others"),
     Quantity("events.*.noticed.p50_s", "s", "after how long the server held half of them no more"),
     Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
     Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),

@@ -418,6 +418,8 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
     if server.why is not msgspec.UNSET:
         return _UNKNOWN_KEPT[server.why].format(moves=moves)
     kept = server.kept or 0.0
+    if server.other_processes:
+        return _of_others(kept)
     if not kept:
         return "all given back"
     if kept < 0:
@@ -427,6 +429,15 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
         # They had their connections all the while.
         return text
     return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
+
+
+def _of_others(difference: float) -> str:
+    """By how much (bytes) the processes after a restart have more than those before it."""
+    if not difference:
+        return "as much in the processes after it"
+    if difference < 0:
+        return f"{format_bytes(-difference)} less in the processes after it"
+    return f"{format_bytes(difference)} more in the processes after it"
 
 
 def _others(event: EventPart) -> str:

@@ -302,6 +302,33 @@ def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_
     return held_run(ticks, samples, "drop 25%", "drop", into_hold_s=into_hold_s)
 
 
+@pytest.mark.parametrize("another_s", [None, 0.5])
+def test_cpu_time_is_not_known_where_no_reading_is_in_the_event(another_s: float | None) -> None:
+    run = dropped(lambda _: 50 * MB)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_CPU_S] = sample.t_s
+    if another_s is None:
+        assert told(run).server.cpu_s == 6.0
+        return
+    run.events.append(RunEvent("drop", AT_S + another_s, None, "drop 1%", {"number": 2}))
+    run.ticks[15][1].events[2] = EventCounts(chosen=1, ended=1)
+    assert told(run).server.cpu_s is None
+
+
+@pytest.mark.parametrize("words", ["run deploy", "drop 25%"])
+def test_after_a_restart_by_a_command_the_memory_is_that_of_others(words: str) -> None:
+    """A server that ends processes as its clients go and come does so by itself."""
+    run = dropped(step)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    for sample in run.samples:
+        sample.values[metrics.SERVER_ENDED] = float(sample.t_s > AT_S + 2)
+    price = told(run).server
+    assert (price.kept, price.other_processes) == (MB, words == "run deploy")
+    for sample in run.samples:
+        sample.values[metrics.SERVER_ENDED] = 0.0
+    assert not told(run).server.other_processes
+
+
 @pytest.mark.parametrize(("last_s", "cpu_s"), [(39, 6.0), (22, None)])
 def test_cpu_time_that_was_not_read_at_the_end_is_not_known(last_s: int, cpu_s: float | None) -> None:
     run = dropped(lambda _: 50 * MB)
