@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Closed, ServerPrice, SpentDescriptors
+from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -341,9 +341,16 @@ def _comeback(event: EventPart) -> str:
         waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")
     if event.not_back:
-        parts.append(f"{format_count(known(event.not_back))} were not back")
+        parts.append(_not_back(event.not_back, back))
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _not_back(count: int, back: Back) -> str:
+    """How many were not back, and in what time, which may have been short."""
+    if back.waited_s is None:
+        return f"{format_count(count)} were not back"
+    return f"{format_count(count)} were not back in {format_duration(back.waited_s)}"
 
 
 def _descriptors_spent(event: EventPart) -> list[str]:
