@@ -41,8 +41,9 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """How long after those clients stopped reading the server ended some (s): the first, half of
-    them, the last. ``unseen``: how many ends were seen only when they read again.
+    """How long after those clients stopped reading, or a command began, the server ended some (s):
+    the first, half of them, the last. ``unseen``: how many ends were seen only when they read
+    again.
     """
 
     first_s: float | None
@@ -124,6 +125,7 @@ class Provoked(msgspec.Struct, frozen=True):
     descriptors_spent: SpentDescriptors | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
+    #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
     listen_overflows: float | None
     segments_sent_again: int
@@ -245,9 +247,9 @@ def _slow_readers(
 
 
 def _closed(counts: EventCounts) -> Closed | None:
-    if not counts.stalled:
-        return None
     times = counts.closed_ms
+    if not counts.stalled and not times.count:
+        return None
     if not times.count:
         return Closed(None, None, None, counts.closed_unseen)
     median_ms = times.quantile(0.5) or 0.0
@@ -430,10 +432,10 @@ def _level(memory: Series, start_s: float, end_s: float) -> float | None:
 
 def _counted(counter: Series, start_s: float, end_s: float) -> float | None:
     """By how much a counter rose between the readings before two instants; None if it was not read
-    right before one of them, or began anew.
+    right before one of them, or not between them, or began anew.
     """
     before = counter.between(start_s - MISSED_S, start_s).values
-    after = counter.between(end_s - MISSED_S, end_s).values
+    after = counter.between(max(end_s - MISSED_S, math.nextafter(start_s, math.inf)), end_s).values
     if not before or not after or after[-1] < before[-1]:
         return None
     return after[-1] - before[-1]

@@ -41,7 +41,9 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
             blocks.append(doc.Paragraph(_slow_readers(event.slow_readers)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
-        blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
+        others = _others(event)
+        if others:
+            blocks.append(doc.Paragraph(others, view=doc.FULL))
     return blocks
 
 
@@ -58,7 +60,7 @@ def _command(event: EventPart) -> str:
         return text
     if event.ended is msgspec.UNSET:
         return f"{text}; the server ended no connection"
-    ended = format_many(event.ended, "connection")
+    ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
@@ -195,14 +197,24 @@ def _closed(event: EventPart) -> str:
     causes = ", ".join(f"{format_count(count)} {cause}" for cause, count in _closes(event))
     text = f"the server ended {format_count(known(event.closed))} of them ({causes})"
     closed = event.closed_after
-    if not isinstance(closed, Closed) or closed.first_s is None or closed.last_s is None:
+    after = _ended_after(closed)
+    if not after:
         return f"{text}, which was seen when they read again"
-    text += f" after {format_duration(closed.first_s)}"
-    if closed.last_s - closed.first_s >= 1:
-        text += f" to {format_duration(closed.last_s)}"
-    if closed.unseen:
+    text += after
+    if isinstance(closed, Closed) and closed.unseen:
         text += f", {format_count(closed.unseen)} seen only when they read again"
     return text
+
+
+def _ended_after(closed: Closed | msgspec.UnsetType) -> str:
+    """How long after the event the server ended the first and the last of them; "" where that is
+    not known.
+    """
+    if not isinstance(closed, Closed) or closed.first_s is None or closed.last_s is None:
+        return ""
+    if closed.last_s - closed.first_s < 1:
+        return f" after {format_duration(closed.first_s)}"
+    return f" after {format_duration(closed.first_s)} to {format_duration(closed.last_s)}"
 
 
 def _closes(event: EventPart) -> list[tuple[str, int]]:
@@ -460,10 +472,11 @@ def _others(event: EventPart) -> str:
     if latency.answer_p50 is not None:
         answers = f"{milliseconds(latency.answer_p50)} (p50), {milliseconds(latency.answer_p99)}"
         parts.append(f"first answers took {answers} (p99)")
-    parts.append(
-        f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
-        f"{milliseconds(latency.outside_p99)}"
-    )
+    if latency.others_p99 is not None:
+        parts.append(
+            f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
+            f"{milliseconds(latency.outside_p99)}"
+        )
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")
