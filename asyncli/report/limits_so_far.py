@@ -14,7 +14,7 @@ from asyncli.analysis.worsening import Worsening
 from asyncli.findings.thresholds import limit_crossed, limit_kept
 from asyncli.model.plan import Plan
 from asyncli.model.quantities import grows, is_counted, so_far
-from asyncli.model.records import Finding, Tick
+from asyncli.model.records import Finding, RunEvent, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
 
@@ -80,11 +80,21 @@ def _falls(key: str) -> bool:
     return key.startswith("events.") and key.endswith(_FALLING)
 
 
+def _is_of_a_status(key: str) -> bool:
+    """Whether a key is of the exit status of a command of the plan."""
+    return key.startswith("events.") and key.endswith(".status")
+
+
 def stays_crossed(threshold: Threshold) -> bool:
     """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
     share of another growing one.
     """
-    if not grows(threshold.key) or not _is_from_above(threshold):
+    if not _is_from_above(threshold):
+        return False
+    if _is_of_a_status(threshold.key):
+        # It is known once the command has ended.
+        return True
+    if not grows(threshold.key):
         return False
     return threshold.whole in (None, _REQUESTED)
 
@@ -114,6 +124,7 @@ class LimitsSoFar:
             except ValueError:
                 continue
         self._counted = list(filter(_is_counted, self._thresholds))
+        self._statuses: dict[str, LimitSoFar] = {}
         self._total = Tick()
         self._computed: dict[str, LimitSoFar] = {}
         self._state: tuple[LimitSoFar, ...] | None = None
@@ -123,6 +134,17 @@ class LimitsSoFar:
         if self._counted:
             self._total.merge_counts(tick)
             self._state = None
+
+    def event(self, event: RunEvent) -> None:
+        """Take the exit status of a command of the plan, if it has ended."""
+        of_it = [limit for limit in self._thresholds if _is_of_a_status(limit.key)]
+        if not of_it or event.fields.get("status") is None:
+            return
+        document = {"events": [event.fields]}
+        for outcome in judge(of_it, document):
+            if outcome.value is not None:
+                self._statuses[outcome.threshold.text] = limit_so_far(outcome)
+        self._state = None
 
     def computed(self, limits: tuple[LimitSoFar, ...], at_s: float | None) -> None:
         """Take the limits of a report of the records up to ``at_s``; None: of the whole run."""
@@ -147,7 +169,7 @@ class LimitsSoFar:
     def _judged(self) -> list[LimitSoFar]:
         document = so_far(self._total)
         document["connections"]["requested"] = self._requested
-        counted = {}
+        counted = dict(self._statuses)
         for outcome in judge(self._counted, document):
             counted[outcome.threshold.text] = limit_so_far(outcome)
         limits = []

@@ -18,11 +18,12 @@ from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.following import fold_news
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.model.records import Deaths, Phase, RunEvent, Tick
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.cost_so_far import cost_so_far
 from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar, limit_so_far
+from asyncli.report.live_thresholds import unwatched
 from asyncli.report.livestate import LiveFold, LiveObserver
 from asyncli.report.summary import Summary, limits_of, summarise
 from asyncli.report.thresholds import Outcome, parse
@@ -213,6 +214,24 @@ def test_a_soak_ends_in_the_second_in_which_its_views_show_a_limit_as_crossed(te
             assert limit.words in reasons[0]
             return
     pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, False), (3, True), (None, False)])
+def test_a_command_that_failed_ends_the_run_at_once(status: int | None, ends: bool) -> None:
+    """Where a limit on its status is to; a limit on the other command is kept."""
+    limits = ("events.1.status > 0", "events.2.status > 0", "events.1.back.all_s > 5s")
+    plan = Plan(urls=("http://a/",), connections=100, events=("5s run ./deploy", "9s run ./check"), fail_if=limits, abort=True)
+    assert unwatched(plan) == [limits[2]]
+    observer = LiveObserver(plan)
+    reasons: list[str] = []
+    observer.stop = reasons.append
+    observer.event(RunEvent("run", 5.0, None, "./deploy", {"number": 1}))
+    assert reasons == []
+    observer.event(RunEvent("run", 5.0, 6.0, "./deploy", {"number": 1, "status": status, "took_s": 1.0, "output": ""}))
+    assert len(reasons) == ends
+    state = observer.fold.state()
+    assert [limit.is_crossed for limit in state.limits] == [None if status is None else ends, None, None]
+    assert ["limit_crossed" in {notice.finding.code for notice in state.findings}, bool(reasons)] == [ends, ends]
 
 
 def test_what_an_earlier_session_lost_is_shown_and_does_not_end_this_one() -> None:
