@@ -56,9 +56,9 @@ def _command(event: EventPart) -> str:
     text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
-    if event.ended is msgspec.UNSET and not event.took_s:
-        return text
     if event.ended is msgspec.UNSET:
+        return text
+    if not event.ended:
         return f"{text}; the server ended no connection"
     ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"

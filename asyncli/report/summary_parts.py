@@ -348,9 +348,7 @@ class EventPart(msgspec.Struct):
         if planned.do == "churn":
             part.how = planned.how
         elif planned.do == "run":
-            part.status = event.fields.get("status")
-            part.took_s = event.fields.get("took_s", 0.0)
-            part.output = event.fields.get("output", "")
+            part._add_command(event.fields)
         elif planned.do == "vanish":
             part.share = planned.share
             part.for_s = planned.for_s
@@ -392,6 +390,14 @@ class EventPart(msgspec.Struct):
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_command(self, fields: dict[str, Any]) -> None:
+        """How a command ended. Without a second of it the server ended none in its time."""
+        self.status = fields.get("status")
+        self.took_s = fields.get("took_s", 0.0)
+        self.output = fields.get("output", "")
+        if self.took_s:
+            self.ended = 0
 
     def _add_silence(self, done: Provoked) -> None:
         """What is known only of those that fall silent."""

@@ -114,7 +114,9 @@ def test_a_command_that_succeeded_is_no_finding() -> None:
 
 @pytest.mark.parametrize(("status", "fails"), [(0, False), (1, True)])
 def test_a_limit_on_the_status_of_a_command(status: int, fails: bool) -> None:
-    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",), fail_if=("events.1.status > 0",))
+    limits = ("events.1.status > 0", "events.1.back.all_s > 5s")
+    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",), fail_if=limits)
     run.events.append(RunEvent("run", COMMAND_S, 31.0, "deploy", {"number": 1, "status": status, "took_s": 1.0, "output": ""}))
     summary = summarise(run)
-    assert [limit.kept for limit in summary.limits] == [not fails]
+    # It ended no connection, so nobody had to be back.
+    assert [limit.kept for limit in summary.limits] == [not fails, True]
