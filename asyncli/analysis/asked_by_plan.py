@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncli.findings.probes import MASTER_ENDED, while_command_ran
 from asyncli.findings.run import command_failed
+from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, Run
 
@@ -20,6 +21,8 @@ _INSTANT_OF = {
     "status_lost": "from_s",
 }
 _OF_THE_SAME_RESTART = ("server_restarted", MASTER_ENDED)
+#: Of these, what shows that the server has gone: long after a command that is its fault.
+_GONE = ("server_ended", "status_lost")
 
 
 def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
@@ -32,7 +35,7 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     event_at: dict[int, int | None] = {}
     for place, finding in enumerate(findings):
         if finding.code in _INSTANT_OF:
-            event_at[place] = _event_of(finding, commands)
+            event_at[place] = _event_of(finding, commands, run.plan)
     events = list(event_at.values())
     same_event = events[0] if events and None not in events else None
     told = []
@@ -44,13 +47,15 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     return told
 
 
-def asked_so_far(finding: Finding, commands: Sequence[RunEvent], now_s: float) -> Finding:
+def asked_so_far(
+    finding: Finding, commands: Sequence[RunEvent], plan: Plan, now_s: float
+) -> Finding:
     """A finding of a running soak, as :func:`asked_by_plan` would tell it of its events so far."""
     number = None
     if finding.code in _INSTANT_OF:
-        number = _event_of(finding, commands)
+        number = _event_of(finding, commands, plan)
     elif finding.code in _OF_THE_SAME_RESTART:
-        number = _event_at([now_s], commands)
+        number = _event_at([now_s], commands, plan.heard_within_s)
     if number is None:
         return finding
     return while_command_ran(finding, number)
@@ -71,18 +76,31 @@ def failed_commands(run: Run) -> list[Finding]:
     return warnings
 
 
-def _event_of(finding: Finding, commands: Sequence[RunEvent]) -> int | None:
-    """The number of the event whose command ran at all instants of the finding."""
-    return _event_at(_instants(finding.fields.get(_INSTANT_OF[finding.code])), commands)
+def _event_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> int | None:
+    """The number of the event in the time of whose command all instants of a finding are. A server
+    may let connections go long after a command has ended, as in a graceful restart: so what it ends
+    is a command's until each has been heard once more, and so are its old processes.
+    """
+    instants = _instants(finding.fields.get(_INSTANT_OF[finding.code]))
+    if finding.code in _GONE:
+        return _event_at(instants, commands, 0.0)
+    return _event_at(instants, commands, plan.heard_within_s)
 
 
-def _event_at(instants: Sequence[float], commands: Sequence[RunEvent]) -> int | None:
+def _event_at(
+    instants: Sequence[float], commands: Sequence[RunEvent], within_s: float
+) -> int | None:
+    """The last command that had begun by then. ``within_s``: how long after that it counts at
+    least (s).
+    """
+    number: int | None = None
     for event in commands:
-        end_s = math.inf if event.end_s is None else event.end_s + EVENT_SETTLES_S
+        end_s = math.inf
+        if event.end_s is not None:
+            end_s = max(event.end_s + EVENT_SETTLES_S, event.at_s + within_s)
         if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
-            number: int | None = event.fields.get("number")
-            return number
-    return None
+            number = event.fields.get("number")
+    return number
 
 
 def _instants(value: Any) -> list[float]:

@@ -45,14 +45,16 @@ WhyNotKnown = Literal[
 class Noticed(msgspec.Struct, frozen=True):
     """How long after those clients fell silent the server held so many of them no more (s), by its
     own count, the kernel's sockets, or else its descriptors; None if it held more to the end, and
-    where it is not known: see ``why``. ``left``: how many it held when the next event or the drain
-    came, or they were heard again.
+    where it is not known: see ``why``. ``left``: how many it held at the last reading before the
+    next event or the drain came, or they were heard again; ``left_after_s``: how long after they
+    fell silent that was (s).
     """
 
     p50_s: float | None = None
     p90_s: float | None = None
     all_s: float | None = None
     left: int | None = None
+    left_after_s: float | None = None
     #: The longest time between two readings meanwhile (s): the times are known within it.
     within_s: float | None = None
     #: It let them go as they connected anew, as brokers do whose sessions are taken over.
@@ -69,12 +71,13 @@ def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed 
     if other_clients_of(run) is not None:
         return Noticed(why="other_clients")
     told = []
-    for count in (server_count(run), _descriptors(run)):
+    counts_read = [count for count in (server_count(run), _descriptors(run)) if count]
+    for count in counts_read:
         by_count = _by_count(run, number, window, counts.silenced, count)
         if by_count is not None:
             told.append(by_count)
     if not told:
-        return Noticed(why=_why_not_read(run, window))
+        return Noticed(why=_why_not_read(run, window, is_counted=bool(counts_read)))
     known = [by_count for by_count in told if by_count.why is msgspec.UNSET]
     # The sockets are those of connections alone, so they say it unless they were read less often.
     return min(known or told, key=_readings_apart)
@@ -97,10 +100,17 @@ def _has_several_servers(run: Run) -> bool:
     return run.place.server_roots is not None or not run.place.server_found
 
 
-def _why_not_read(run: Run, window: Gap) -> WhyNotKnown:
-    """Why there is no reading after an event: another came before one was due."""
+def _why_not_read(run: Run, window: Gap, *, is_counted: bool) -> WhyNotKnown:
+    """Why there is no reading right before an event, or after it: another was so near.
+    ``is_counted``: the server's connections are in this run.
+    """
+    if not is_counted:
+        return "not_read"
     for other in run.event_windows.values():
         if window.start_s < other.start_s <= window.start_s + 2 * TICK_S:
+            return "another_event"
+        is_before = other.start_s < window.start_s
+        if is_before and (other.end_s or math.inf) >= window.start_s - 2 * TICK_S:
             return "another_event"
     return "not_read"
 
@@ -191,12 +201,13 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     why = _why_not_known(run, number, silenced, silent, until_s)
     if why is not None:
         return Noticed(within_s=within_s, why=why)
-    _, last = silent[-1]
+    last_after_s, last = silent[-1]
     return Noticed(
         p50_s=_below_for_good(silent, 0.5 * silenced),
         p90_s=_below_for_good(silent, 0.1 * silenced),
         all_s=all_s,
         left=min(silenced, max(0, round(last))),
+        left_after_s=last_after_s,
         within_s=within_s,
         at_reconnect=_at_reconnect(run, number, start_s, silenced, silent, all_s, within_s),
     )

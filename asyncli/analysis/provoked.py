@@ -21,6 +21,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
+from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
@@ -40,8 +41,9 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """How long after those clients stopped reading the server ended some (s): the first, half of
-    them, the last. ``unseen``: how many ends were seen only when they read again.
+    """How long after those clients stopped reading, or a command began, the server ended some (s):
+    the first, half of them, the last. ``unseen``: how many ends were seen only when they read
+    again.
     """
 
     first_s: float | None
@@ -76,7 +78,8 @@ class ServerPrice(msgspec.Struct, frozen=True):
     """The server's memory (bytes): in the hold at rest before the event, the most while it lasted,
     and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
     give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
-    itself in such a time, as it did in the hold outside of events.
+    itself in such a time, as it did in the hold outside of events. ``other_processes``: some of the
+    server's ended in the time of a command, so that what came after it is of others.
     """
 
     memory_before: float | None
@@ -85,6 +88,7 @@ class ServerPrice(msgspec.Struct, frozen=True):
     cpu_s: float | None
     kept: float | None = None
     moves: float | None = None
+    other_processes: bool = False
     why: WhyUnknown | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -121,6 +125,7 @@ class Provoked(msgspec.Struct, frozen=True):
     descriptors_spent: SpentDescriptors | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
+    #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
     listen_overflows: float | None
     segments_sent_again: int
@@ -242,9 +247,9 @@ def _slow_readers(
 
 
 def _closed(counts: EventCounts) -> Closed | None:
-    if not counts.stalled:
-        return None
     times = counts.closed_ms
+    if not counts.stalled and not times.count:
+        return None
     if not times.count:
         return Closed(None, None, None, counts.closed_unseen)
     median_ms = times.quantile(0.5) or 0.0
@@ -330,6 +335,7 @@ def _price(
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
         moves=_moves_by_itself(run, memory, end_s - (start_s - EVENT_SETTLES_S)),
+        other_processes=_has_other_processes(run, planned, start_s, end_s),
     )
     why = _why_not_at_rest(run, rested_since_s, start_s)
     if why is not None:
@@ -337,6 +343,14 @@ def _price(
     if price.after is None:
         return msgspec.structs.replace(price, why=_why_not_read_after(run))
     return _with_kept(price, price.after, collected=collected)
+
+
+def _has_other_processes(
+    run: Run, planned: PlannedEvent | None, start_s: float, end_s: float
+) -> bool:
+    if planned is None or planned.do != "run":
+        return False
+    return bool(_counted(run.series(metrics.SERVER_ENDED), start_s, end_s))
 
 
 def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnknown | None:
@@ -418,10 +432,10 @@ def _level(memory: Series, start_s: float, end_s: float) -> float | None:
 
 def _counted(counter: Series, start_s: float, end_s: float) -> float | None:
     """By how much a counter rose between the readings before two instants; None if it was not read
-    right before one of them, or began anew.
+    right before one of them, or not between them, or began anew.
     """
     before = counter.between(start_s - MISSED_S, start_s).values
-    after = counter.between(end_s - MISSED_S, end_s).values
+    after = counter.between(max(end_s - MISSED_S, math.nextafter(start_s, math.inf)), end_s).values
     if not before or not after or after[-1] < before[-1]:
         return None
     return after[-1] - before[-1]

@@ -262,6 +262,7 @@ def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Co
         failed=totals.whole.failed,
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
+        silenced=totals.whole.silenced_by_events,
         event_windows=tuple(run.event_windows.values()),
         killed=sum(map(_lost_with_worker, diagnoses)),
         server=run.place.server_name,
@@ -428,6 +429,8 @@ class _Context(msgspec.Struct):
     others: bool = False
     #: Connections that were never answered: the last packet of the handshake may have been lost.
     silent: int = 0
+    #: Clients that fell silent by events of the plan, and were not heard again.
+    silenced: int = 0
     #: When events of the plan ended connections (s on the run's clock).
     event_windows: tuple[Gap, ...] = ()
     #: Connections lost with killed workers of the server; and the server's count before our first
@@ -488,9 +491,16 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
         )
     if not warned.isdisjoint(counts.PARTED):
         return "They agree at the end, and diverged for a while (see the findings)"
-    if counts.reconcile_in_flight.code in codes:
-        return "They agree within what was in flight (see the findings)"
+    for finding in findings:
+        if finding.code == counts.reconcile_in_flight.code:
+            return _agreement_in_flight(finding)
     return "They agree"
+
+
+def _agreement_in_flight(finding: Finding) -> str:
+    if any(apart["silent"] for apart in finding.fields["apart"]):
+        return "They agree but for clients that fell silent by events (see the findings)"
+    return "They agree within what was in flight (see the findings)"
 
 
 def _agreement_findings(
@@ -517,9 +527,19 @@ def _agreement_findings(
         if count.by < 0:
             flight = abs(count.least)
         already = 0
+        silent = 0
         if beyond > 0:
             already = context.already
-        apart.append({"pair": count.pair, "by": count.by, "flight": flight, "before": already})
+            silent = context.silenced
+        apart.append(
+            {
+                "pair": count.pair,
+                "by": count.by,
+                "flight": flight,
+                "before": already,
+                "silent": silent,
+            }
+        )
     if apart:
         findings.append(counts.reconcile_in_flight(apart, ended, restarted))
     return findings

@@ -91,12 +91,14 @@ def is_one_for_each(share: float) -> bool:
 
 def risen_for_each(run: Run, opened: Series, held: Series) -> float | None:
     """By how much a count rose for each connection; None if it was not read before the first
-    connect and in the hold's first seconds.
+    connect and in the hold's first seconds, before any event of the plan.
     """
     before = opened.between(-math.inf, run.first_connect_s).values
     if not before or run.hold is None:
         return None
-    until_s = min(run.hold.end_s, run.hold.start_s + OTHERS_INTO_HOLD_S)
+    # The server may hold those whom an event had fall silent, or may not.
+    events_s = [window.start_s for window in run.event_windows.values()]
+    until_s = min([run.hold.end_s, run.hold.start_s + OTHERS_INTO_HOLD_S, *events_s])
     during = opened.between(run.hold.start_s, until_s)
     if not during:
         return None

@@ -4,7 +4,9 @@ keeps what it cannot send, and in the kernel's, where its sockets keep the same.
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -24,11 +26,19 @@ Status = Literal["measured", "at_most", "at_least", "estimated", "unknown"]
 #: ``nothing_waited``: what it sent fitted into the clients' own buffers; ``not_read``: the memory
 #: was not read; ``noise``; ``grows``; ``ended``: the server ended some; ``host_wide``: by the TCP
 #: memory of the whole host, other sockets' included. ``few_readings``: it was read too seldom to
-#: tell whether it still grew.
+#: tell whether it still grew. Where it was not read at rest before the stall, which began too
+#: ``early`` in the hold or too soon ``after_another`` event; or not in the stall, which was
+#: ``too_short`` or cut by ``another_event``. ``unix_socket``: nothing tells the kernel's memory of
+#: these.
 Why = Literal[
     "nothing_sent",
     "nothing_waited",
     "not_read",
+    "early",
+    "after_another",
+    "too_short",
+    "another_event",
+    "unix_socket",
     "noise",
     "grows",
     "few_readings",
@@ -62,7 +72,8 @@ class SlowReaders(msgspec.Struct, frozen=True):
 
 class _CountedStall(NamedTuple):
     """Since when the hold was at rest, when it began and ended, and when memory had settled after
-    it (s on the run's clock); and what it counted.
+    it (s on the run's clock); what it counted; and why a memory that is read in the run may not
+    have been read in the rest before it, and in it.
     """
 
     rested_since_s: float
@@ -70,6 +81,8 @@ class _CountedStall(NamedTuple):
     end_s: float
     settled_s: float
     counts: EventCounts
+    why_no_rest: Why
+    why_not_during: Why
 
 
 def slow_readers(
@@ -83,10 +96,20 @@ def slow_readers(
     end_s = window.end_s
     if for_s is not None:
         end_s = min(end_s, start_s + for_s)
-    stall = _CountedStall(run.rested_since_s(start_s), start_s, end_s, window.end_s, counts)
+    stall = _CountedStall(
+        rested_since_s=run.rested_since_s(start_s),
+        start_s=start_s,
+        end_s=end_s,
+        settled_s=window.end_s,
+        counts=counts,
+        why_no_rest=_why_no_rest(run, start_s),
+        why_not_during=_why_not_during(run, start_s, end_s),
+    )
     sockets, is_of_host = _sockets_memory(run)
     user = _cost(memory, stall)
     kernel = _cost(sockets, stall)
+    if kernel.why == "not_read" and not run.plan.has_ports:
+        kernel = msgspec.structs.replace(kernel, why="unix_socket")
     if is_of_host and kernel.total is not None:
         kernel = msgspec.structs.replace(kernel, status="estimated", why="host_wide")
     return SlowReaders(user, kernel)
@@ -97,9 +120,29 @@ def _sockets_memory(run: Run) -> tuple[Series, bool]:
     sockets = run.series(metrics.SERVER_SOCKETS_BYTES)
     if any(sockets.values):
         return sockets, False
-    if not run.sides.server:
+    if not run.sides.server or not run.plan.has_ports:
         return Series([], []), True
     return run.series(metrics.KERNEL_TCP_MEM_BYTES), True
+
+
+def _why_no_rest(run: Run, start_s: float) -> Why:
+    """Why there may be no reading at rest before a stall."""
+    hold_s = start_s if run.hold is None else run.hold.start_s
+    for window in run.event_windows.values():
+        if window.start_s < start_s and (window.end_s or math.inf) > start_s - EVENT_SETTLES_S:
+            return "after_another"
+    if hold_s > start_s - EVENT_SETTLES_S:
+        return "early"
+    return "not_read"
+
+
+def _why_not_during(run: Run, start_s: float, end_s: float) -> Why:
+    """Why there may be no reading in a stall."""
+    if any(window.start_s == end_s for window in run.event_windows.values()):
+        return "another_event"
+    if end_s - start_s < 2 * TICK_S:
+        return "too_short"
+    return "not_read"
 
 
 def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
@@ -107,10 +150,9 @@ def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
     before = memory.between(stall.rested_since_s, stall.start_s).values
     # The second in which it ends is one of reading again.
     during = memory.between(stall.start_s, stall.end_s - TICK_S / 2)
-    if not before or not len(during) or not counts.stalled:
-        return SlowReaderCost("unknown", why="not_read")
-    if _fits_clients(counts):
-        return SlowReaderCost("unknown", why=_why_it_fits(counts))
+    why = _why_unknown(memory, stall, before, during)
+    if why is not None:
+        return SlowReaderCost("unknown", why=why)
     # What asyncli gave up as it read again was not ended before.
     ended = counts.closed - counts.closes.get("heartbeat_timeout", 0)
     level = statistics.median(before)
@@ -140,6 +182,21 @@ def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
     if growth:
         return msgspec.structs.replace(cost, status="at_least", why="grows")
     return cost
+
+
+def _why_unknown(
+    memory: Series, stall: _CountedStall, before: Sequence[float], during: Series
+) -> Why | None:
+    """Why a memory tells nothing of a stall; None if it does."""
+    if not stall.counts.stalled or not memory:
+        return "not_read"
+    if _fits_clients(stall.counts):
+        return _why_it_fits(stall.counts)
+    if not before:
+        return stall.why_no_rest
+    if not during:
+        return stall.why_not_during
+    return None
 
 
 def _hidden(cost: SlowReaderCost, bound: float, stalled: int) -> SlowReaderCost:

@@ -62,6 +62,8 @@ class Recorder:
         self._progress = progress
         self._early: list[Finding] = []
         self._refused_sample = False
+        # Those that were shown, and are still to be read back.
+        self._own_events: list[RunEvent] = []
         self._quotation = Quotation(secret_texts(plan_document(progress.plan)))
 
     def create(self, environment: dict[str, Any]) -> None:
@@ -141,7 +143,10 @@ class Recorder:
         for finding in writer.news():
             self.show_finding(finding)
         for event in writer.new_events():
-            self._show_event(event)
+            if event in self._own_events:
+                self._own_events.remove(event)
+            else:
+                self._show_event(event)
         if writer.lost:
             self._progress.stopped.set()
 
@@ -159,13 +164,17 @@ class Recorder:
         self.show(lambda observer: observer.finding(finding))
 
     def event(self, event: RunEvent) -> None:
-        """Record an event of the plan; it is shown once it is written, as those of others are."""
+        """Record an event of the plan, and show it at once: once it is read back from the file, as
+        those of others are, more has happened.
+        """
         if "output" in event.fields:
             # A command may print what was sent, such as a page's login.
             fields = {**event.fields, "output": self._quotation(str(event.fields["output"]))}
             event = msgspec.structs.replace(event, fields=fields)
         if self.writer is not None:
             self.writer.event(event)
+            self._own_events.append(event)
+            self._show_event(event)
 
     def event_begun(self, event: RunEvent) -> None:
         """Show that a command of the plan begins; it is recorded when it ends."""

@@ -41,7 +41,10 @@ def command(run: str, words: Sequence[str]) -> int:
 
 
 def _note(words: Sequence[str]) -> str:
-    text = oneline(" ".join(words))
+    lines = " ".join(words).strip().splitlines()
+    if len(lines) > 1:
+        raise PlanError(f"TEXT: has {len(lines):,} lines, and a mark one; write one line")
+    text = oneline(" ".join(lines))
     if not text:
         raise PlanError("TEXT: is empty; write what happened, such as 'deployed 1.4.2'")
     if len(text) > _MOST_CHARACTERS:

@@ -60,6 +60,10 @@ class Comebacks:
         event, until = self._command
         return event if now <= until else None
 
+    def ended_by_command(self, event: int, now: float) -> None:
+        """The server ends a connection in the time of a command."""
+        self.counts_of(event).closed_ms.add((now - self._begun_at[event]) * 1e3)
+
     def counts_of(self, event: int) -> EventCounts:
         """What an event has counted since the last tick, to be changed."""
         counts = self._counts.get(event)

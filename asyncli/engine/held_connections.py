@@ -942,6 +942,7 @@ class HeldConnections:
         if not is_of_event and event in BY_SERVER:
             command = self._command_at(row, now)
         if command is not None:
+            self.comebacks.ended_by_command(command, now)
             self._end_by_command(row, command, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):

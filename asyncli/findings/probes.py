@@ -136,11 +136,13 @@ def server_ended(at_s: float, why: str, pid: int | None) -> Words:
 
 
 def while_command_ran(restart: Finding, number: int) -> Finding:
-    """A finding of a restart as a note: a command of the plan ran then, which asked for it."""
+    """A finding of a restart as a note: it is in the time of a command of the plan, which asked for
+    it.
+    """
     return msgspec.structs.replace(
         restart,
         severity="info",
-        evidence=f"{restart.evidence}; the command of event {number} of the plan ran then",
+        evidence=f"{restart.evidence}; that was in the time of event {number}, a planned command",
         remedy="",
     )
 

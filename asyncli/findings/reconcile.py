@@ -45,13 +45,15 @@ class Beyond(TypedDict):
 
 class Apart(TypedDict):
     """``by``: the difference of a pair; ``flight``: the in-flight bound; ``before``: from before
-    our first connect.
+    our first connect; ``silent``: those that fell silent by an event of the plan, which the server
+    may hold still.
     """
 
     pair: str
     by: int
     flight: int
     before: int
+    silent: int
 
 
 # The sentence names this many restarts of counters.
@@ -364,22 +366,37 @@ def reconcile_stale(by: int, killed: int, before: int) -> str:
 
 @finding("reconcile_in_flight", "info")
 def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Words:
-    """Counts differ by no more than was in flight when they were read, so they agree. ``ended``:
-    hold and drain finished; ``anew``: the server was restarted during the run.
+    """Counts differ by no more than was in flight when they were read, or had fallen silent by an
+    event of the plan, so they agree. ``ended``: hold and drain finished; ``anew``: the server was
+    restarted during the run.
     """
+    has_silent = any(difference["silent"] for difference in apart)
     remedy = "after a finished hold and drain nothing is in flight"
     if ended:
         remedy = "none needed: client and server may count aborted connections differently"
+    if has_silent:
+        remedy = "none needed: a server holds clients that fell silent until it notices that"
     if anew:
         remedy = "a server that restarts loses what it counted after its last status page"
     parts = []
     for difference in apart:
         in_flight = f"up to {format_count(difference['flight'])} were in flight"
+        if difference["silent"]:
+            silent = format_count(difference["silent"])
+            in_flight = f"it may still hold the {silent} that fell silent by events of the plan"
+            if difference["flight"] > difference["silent"]:
+                others = format_count(difference["flight"] - difference["silent"])
+                in_flight += f", and up to {others} were in flight"
         if difference["before"]:
             before = format_count(difference["before"])
             in_flight = f"{before} were there before its first connect, {in_flight}"
         parts.append(f"{_differ(difference['pair'], difference['by'])} ({in_flight})")
-    return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
+    evidence = "; ".join(parts)
+    if has_silent:
+        return Words(
+            f"counts differ by no more than was in flight or had fallen silent: {evidence}", remedy
+        )
+    return Words(f"counts differ by no more than was in flight: {evidence}", remedy)
 
 
 @finding(
@@ -421,9 +438,9 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str], server: str) -> W
     status_url = _way_to_a_page(server)
     ways = {
         "status_url": status_url,
-        "status_url_of_agent": f"{status_url} of 'asyncli agent'",
+        "status_url_of_agent": f"{status_url}, as a flag of 'asyncli agent'",
         "metrics_map": metrics_map,
-        "metrics_map_of_agent": f"{metrics_map} of 'asyncli agent'",
+        "metrics_map_of_agent": f"{metrics_map}, as a flag of 'asyncli agent'",
         "baseline": "plan a --baseline",
     }
     missing = ", and ".join(ways[name] for name in lacks)

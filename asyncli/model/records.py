@@ -340,7 +340,8 @@ class EventCounts(msgspec.Struct):
     stalled: Count = 0
     resumed: Count = 0
     #: Why the server ended others of these -> how many (they are in ``closed`` too); how long after
-    #: the event that was seen (ms), and how many ends were behind what waited to be read.
+    #: the event that was seen (ms), of those that it ended in the time of a command too; and how
+    #: many ends were behind what waited to be read.
     closes: dict[str, Count] = msgspec.field(default_factory=dict)
     closed_ms: Histogram = msgspec.field(default_factory=Histogram)
     closed_unseen: Count = 0

@@ -16,6 +16,7 @@ from asyncli.findings.cost import cost_bent, cost_if_fresh
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared, upstream_sockets
+from asyncli.findings.run import command_failed
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
 from asyncli.model.text import first_part, oneline
@@ -29,8 +30,8 @@ _WIDE_INTERVAL = 0.25
 
 
 def worst(summary: Summary) -> Finding | None:
-    """The worst finding beside a pass: an error, a leak, else the first warning; None if there is
-    none.
+    """The worst finding beside a pass: an error, a command of the plan that failed, a leak, else
+    the first warning; None if there is none.
     """
     if summary.verdict != "passed":
         return None
@@ -39,6 +40,10 @@ def worst(summary: Summary) -> Finding | None:
     error = _first_of_severity(beside, "error")
     if error is not None:
         return error
+    # Without its deploy a rehearsal shows nothing of it.
+    failed = summary.finding(command_failed.code)
+    if failed is not None:
+        return failed
     leak = growth(summary) or summary.finding(live_rises.code)
     if leak is not None:
         return leak

@@ -70,7 +70,8 @@ def cost_so_far(run: Run) -> CostSoFar:
         costs = analyses.costs
         summary = summarise(run, analyses)
         outcomes, _ = limits_of(run, summary, analyses)
-        limits = tuple(limit_so_far(outcome) for outcome in outcomes)
+        is_held = run.phase("drain") is None and not run.complete
+        limits = tuple(limit_so_far(outcome, is_held=is_held) for outcome in outcomes)
         if run.complete:
             ending = _ending(run, summary)
     else:

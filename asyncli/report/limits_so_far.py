@@ -20,11 +20,14 @@ from asyncli.model.quantities import (
     is_counted,
     so_far,
 )
-from asyncli.model.records import Finding, Tick
+from asyncli.model.records import Finding, RunEvent, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
 
 _REQUESTED = "connections.requested"
+#: Numbers of an event that fall while the hold lasts, as its clients come back and the server
+#: notices that others fell silent.
+_FALLING = ("not_back", "noticed.left")
 #: A limit whose value moves about its bound is news at most this often.
 _NEWS_EVERY_S = 60.0
 
@@ -53,32 +56,51 @@ class LimitSoFar(msgspec.Struct, frozen=True):
         return f"{self.text}: {self.key} is {self.amount}"
 
 
-def limit_so_far(outcome: Outcome) -> LimitSoFar:
-    """A limit as it was judged."""
+def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
+    """A limit as it was judged. While the hold lasts (``is_held``) one of a number that falls then
+    is undecided.
+    """
     threshold = outcome.threshold
     bound = float(threshold.bound)
     if outcome.whole is not None:
         bound *= outcome.whole
     if isinstance(outcome.worsening, Worsening):
         bound = bound_of(threshold).above(outcome.worsening.before)
+    is_crossed = outcome.crossed
+    if is_held and _falls(threshold.key):
+        is_crossed = None
     return LimitSoFar(
         threshold.text,
         threshold.key,
         bound,
         outcome.value,
         outcome.amount,
-        outcome.crossed,
+        is_crossed,
         stays_crossed(threshold),
         threshold.is_relative,
         _is_from_above(threshold),
     )
 
 
+def _falls(key: str) -> bool:
+    return key.startswith("events.") and key.endswith(_FALLING)
+
+
+def _is_of_a_status(key: str) -> bool:
+    """Whether a key is of the exit status of a command of the plan."""
+    return key.startswith("events.") and key.endswith(".status")
+
+
 def stays_crossed(threshold: Threshold) -> bool:
     """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a
     share of another growing one.
     """
-    if not grows(threshold.key) or not _is_from_above(threshold):
+    if not _is_from_above(threshold):
+        return False
+    if _is_of_a_status(threshold.key):
+        # It is known once the command has ended.
+        return True
+    if not grows(threshold.key):
         return False
     return threshold.whole in (None, _REQUESTED)
 
@@ -108,6 +130,7 @@ class LimitsSoFar:
             except ValueError:
                 continue
         self._counted = list(filter(_is_counted, self._thresholds))
+        self._statuses: dict[str, LimitSoFar] = {}
         self._total = Tick()
         self._computed: dict[str, LimitSoFar] = {}
         self._state: tuple[LimitSoFar, ...] | None = None
@@ -117,6 +140,17 @@ class LimitsSoFar:
         if self._counted:
             self._total.merge_counts(tick)
             self._state = None
+
+    def event(self, event: RunEvent) -> None:
+        """Take the exit status of a command of the plan, if it has ended."""
+        of_it = [limit for limit in self._thresholds if _is_of_a_status(limit.key)]
+        if not of_it or event.fields.get("status") is None:
+            return
+        document = {"events": [event.fields]}
+        for outcome in judge(of_it, document):
+            if outcome.value is not None:
+                self._statuses[outcome.threshold.text] = limit_so_far(outcome)
+        self._state = None
 
     def computed(self, limits: tuple[LimitSoFar, ...], at_s: float | None) -> None:
         """Take the limits of a report of the records up to ``at_s``; None: of the whole run."""
@@ -144,7 +178,7 @@ class LimitsSoFar:
         document["heartbeats"][BEYOND_LATENESS] = beyond_lateness(
             self._total.latency_us, self._total.lateness_us
         )
-        counted = {}
+        counted = dict(self._statuses)
         for outcome in judge(self._counted, document):
             counted[outcome.threshold.text] = limit_so_far(outcome)
         limits = []

@@ -326,7 +326,7 @@ class LiveFold:
         """``t_s``: its time; None: now."""
         state = self._state
         at_s = state.elapsed_s if t_s is None else t_s
-        finding = asked_so_far(finding, list(self._commands.values()), at_s)
+        finding = asked_so_far(finding, list(self._commands.values()), self._plan, at_s)
         self._findings.append(Notice(at_s, state.phase, finding))
         state.findings_seen += 1
         source, _, event = finding.code.rpartition("_")
@@ -337,8 +337,10 @@ class LiveFold:
         """A command is an event twice: when it begins, then without a status, and when it ends."""
         if event.kind == "run":
             self._commands[event.fields.get("number")] = event
+            self._limits.event(event)
         self._events.append(event)
         self._state.events_seen += 1
+        self._tell_limits()
 
     def end(self) -> None:
         """The writer has ended."""
@@ -511,13 +513,13 @@ class LiveObserver:
         self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        self._stop_if_crossed(tick)
+        self._stop_if_crossed(lambda limits: limits.tick(tick))
         self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 
-    def _stop_if_crossed(self, tick: Tick) -> None:
+    def _stop_if_crossed(self, fold: Callable[[LimitsSoFar], None]) -> None:
         if self._limits is None:
             return
-        self._limits.tick(tick)
+        fold(self._limits)
         crossed = self._limits.crossed()
         if crossed is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
@@ -529,6 +531,7 @@ class LiveObserver:
         self._fold_and_show(lambda: self.fold.finding(finding, t_s), at_once=True)
 
     def event(self, event: RunEvent) -> None:
+        self._stop_if_crossed(lambda limits: limits.event(event))
         self._fold_and_show(lambda: self.fold.event(event), at_once=True)
 
     def cost(self, so_far: CostSoFar) -> None:

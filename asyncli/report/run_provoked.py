@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Closed, ServerPrice, SpentDescriptors
+from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -41,7 +41,9 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
             blocks.append(doc.Paragraph(_slow_readers(event.slow_readers)))
         blocks.append(doc.Paragraph(_back(event)))
         blocks.append(doc.Paragraph(_price(event)))
-        blocks.append(doc.Paragraph(_others(event), view=doc.FULL))
+        others = _others(event)
+        if others:
+            blocks.append(doc.Paragraph(others, view=doc.FULL))
     return blocks
 
 
@@ -54,11 +56,11 @@ def _command(event: EventPart) -> str:
     text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
-    if event.ended is msgspec.UNSET and not event.took_s:
-        return text
     if event.ended is msgspec.UNSET:
+        return text
+    if not event.ended:
         return f"{text}; the server ended no connection"
-    ended = format_many(event.ended, "connection")
+    ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
@@ -144,7 +146,12 @@ _REASONS = {
         "the server sent nothing meanwhile, and a stall shows something only where it sends"
     ),
     "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
-    "not_read": "it was not read",
+    "not_read": "nothing read it",
+    "early": "no reading was at rest before it, as the stall began too early in the hold",
+    "after_another": "no reading was at rest before it, as another event had not settled",
+    "too_short": "no reading was in the stall, which was too short",
+    "another_event": "no reading was in the stall, which another event cut short",
+    "unix_socket": "nothing tells that of a Unix socket",
     "noise": "its other changes hide it",
     "grows": "it grew by {grows} a second for each at the end",
     "few_readings": "it was read too seldom to tell whether it still grew",
@@ -157,17 +164,15 @@ def _slow_readers(costs: SlowReaders) -> str:
     """What slow readers cost the server while they stalled."""
     user = _cost(costs.user, "the server's memory")
     kernel = _cost(costs.kernel, "its kernel's memory for sockets")
-    for why in ("nothing_sent", "nothing_waited"):
-        if costs.user.why == costs.kernel.why == why:
-            return f"what a slow reader costs is not known: {_REASONS[why]}"
+    if costs.user.status == costs.kernel.status == "unknown" and costs.user.why == costs.kernel.why:
+        return f"what a slow reader costs is not known: {_why_of(costs.user)}"
     return f"a slow reader cost {user}; {kernel}"
 
 
 def _cost(cost: SlowReaderCost, whose: str) -> str:
     reason = ""
     if cost.why is not msgspec.UNSET:
-        grows = format_bytes(cost.grows_per_s or 0.0)
-        reason = f": {_REASONS[cost.why].format(grows=grows)}"
+        reason = f": {_why_of(cost)}"
     if cost.per_connection is None or cost.total is None:
         return f"an unknown amount of {whose}{reason}"
     of_each = format_bytes(cost.per_connection)
@@ -178,6 +183,13 @@ def _cost(cost: SlowReaderCost, whose: str) -> str:
     return f"{text}{reason}"
 
 
+def _why_of(cost: SlowReaderCost) -> str:
+    """Why a cost is no exact one; "" where it is."""
+    if cost.why is msgspec.UNSET:
+        return ""
+    return _REASONS[cost.why].format(grows=format_bytes(cost.grows_per_s or 0.0))
+
+
 def _closed(event: EventPart) -> str:
     """How many the server ended meanwhile; of those that stalled, how and when too."""
     if event.stalled is msgspec.UNSET:
@@ -185,14 +197,24 @@ def _closed(event: EventPart) -> str:
     causes = ", ".join(f"{format_count(count)} {cause}" for cause, count in _closes(event))
     text = f"the server ended {format_count(known(event.closed))} of them ({causes})"
     closed = event.closed_after
-    if not isinstance(closed, Closed) or closed.first_s is None or closed.last_s is None:
+    after = _ended_after(closed)
+    if not after:
         return f"{text}, which was seen when they read again"
-    text += f" after {format_duration(closed.first_s)}"
-    if closed.last_s - closed.first_s >= 1:
-        text += f" to {format_duration(closed.last_s)}"
-    if closed.unseen:
+    text += after
+    if isinstance(closed, Closed) and closed.unseen:
         text += f", {format_count(closed.unseen)} seen only when they read again"
     return text
+
+
+def _ended_after(closed: Closed | msgspec.UnsetType) -> str:
+    """How long after the event the server ended the first and the last of them; "" where that is
+    not known.
+    """
+    if not isinstance(closed, Closed) or closed.first_s is None or closed.last_s is None:
+        return ""
+    if closed.last_s - closed.first_s < 1:
+        return f" after {format_duration(closed.first_s)}"
+    return f" after {format_duration(closed.first_s)} to {format_duration(closed.last_s)}"
 
 
 def _closes(event: EventPart) -> list[tuple[str, int]]:
@@ -274,17 +296,19 @@ def _noticed(event: EventPart) -> str:
         )
     left = noticed.left or 0
     still = format_count(left)
+    # Another event may have come then: it is not the end of the run.
+    then = format_duration(noticed.left_after_s or 0.0)
     if not times:
         silenced = known(event.ended)
         if left >= silenced:
-            return f"the server noticed none: it still held {still} ({within})"
+            return f"the server noticed none in {then}: it still held {still} ({within})"
         return (
-            f"the server noticed fewer than half: it still held {still} of "
+            f"the server noticed fewer than half in {then}: it still held {still} of "
             f"{format_count(silenced)} ({within})"
         )
     text = f"the server noticed after {', '.join(times)}, {within}"
     if noticed.all_s is None:
-        text += f", and still held {still} in the end"
+        text += f", and still held {still} after {then}"
     return text
 
 
@@ -329,9 +353,16 @@ def _comeback(event: EventPart) -> str:
         waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")
     if event.not_back:
-        parts.append(f"{format_count(known(event.not_back))} were not back")
+        parts.append(_not_back(event.not_back, back))
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _not_back(count: int, back: Back) -> str:
+    """How many were not back, and in what time, which may have been short."""
+    if back.waited_s is None:
+        return f"{format_count(count)} were not back"
+    return f"{format_count(count)} were not back in {format_duration(back.waited_s)}"
 
 
 def _descriptors_spent(event: EventPart) -> list[str]:
@@ -406,6 +437,8 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
     if server.why is not msgspec.UNSET:
         return _UNKNOWN_KEPT[server.why].format(moves=moves)
     kept = server.kept or 0.0
+    if server.other_processes:
+        return _of_others(kept)
     if not kept:
         return "all given back"
     if kept < 0:
@@ -415,6 +448,15 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
         # They had their connections all the while.
         return text
     return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
+
+
+def _of_others(difference: float) -> str:
+    """By how much (bytes) the processes after a restart have more than those before it."""
+    if not difference:
+        return "as much in the processes after it"
+    if difference < 0:
+        return f"{format_bytes(-difference)} less in the processes after it"
+    return f"{format_bytes(difference)} more in the processes after it"
 
 
 def _others(event: EventPart) -> str:
@@ -430,10 +472,11 @@ def _others(event: EventPart) -> str:
     if latency.answer_p50 is not None:
         answers = f"{milliseconds(latency.answer_p50)} (p50), {milliseconds(latency.answer_p99)}"
         parts.append(f"first answers took {answers} (p99)")
-    parts.append(
-        f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
-        f"{milliseconds(latency.outside_p99)}"
-    )
+    if latency.others_p99 is not None:
+        parts.append(
+            f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
+            f"{milliseconds(latency.outside_p99)}"
+        )
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")

@@ -10,7 +10,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.provoked import Back
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
-from asyncli.analysis.storm_pace import Pace, SlowComeback
+from asyncli.analysis.storm_pace import Pace, SlowComeback, UnexplainedStorm
 from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
 from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
@@ -207,12 +207,7 @@ def doubts(answer: Answer, run: Run) -> list[str]:
     if pace.is_least and pace.tester_per_s is None:
         sentences.append(_how_to_find_the_pace(run, pace.slow_comebacks))
     for storm in pace.unexplained:
-        at = format_duration(storm.at_s)
-        sentences.append(
-            f"Event {storm.event} of the run, at {at}, does not follow the laws of one listen "
-            "queue and one pace: all were back after "
-            f"{format_duration(storm.all_s)}. What decided that is not in this answer."
-        )
+        sentences.append(_unexplained(storm, is_basis=storm.event == pace.by_event))
     if pace.tester_busy:
         sentences.append(
             "asyncli itself was the bound in that part of the run: other clients may connect "
@@ -239,6 +234,22 @@ def doubts(answer: Answer, run: Run) -> list[str]:
             "limits may come first."
         )
     return sentences
+
+
+def _unexplained(storm: UnexplainedStorm, *, is_basis: bool) -> str:
+    """``is_basis``: its mean pace is the least one, on which the answer rests."""
+    at = format_duration(storm.at_s)
+    lasted = format_duration(storm.all_s)
+    if is_basis:
+        return (
+            f"Event {storm.event} of the run, at {at}, does not follow the laws of one listen "
+            f"queue and one pace: all were back after {lasted}, and why not sooner is not known. "
+            "Its mean pace is taken as the least one."
+        )
+    return (
+        f"Event {storm.event} of the run, at {at}, does not follow the laws of one listen queue "
+        f"and one pace: all were back after {lasted}. What decided that is not in this answer."
+    )
 
 
 def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> str:

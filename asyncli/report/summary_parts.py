@@ -318,8 +318,8 @@ class EventPart(msgspec.Struct):
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
-    #: when, the bytes that waited for them, and the largest segments of TCP with which the server
-    #: sent (null: no TCP). ``slow_readers``: what they cost it meanwhile.
+    #: when (of a command too), the bytes that waited for them, and the largest segments of TCP with
+    #: which the server sent (null: no TCP). ``slow_readers``: what they cost it meanwhile.
     stalled: int | msgspec.UnsetType = msgspec.UNSET
     resumed: int | msgspec.UnsetType = msgspec.UNSET
     closes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -348,9 +348,7 @@ class EventPart(msgspec.Struct):
         if planned.do == "churn":
             part.how = planned.how
         elif planned.do == "run":
-            part.status = event.fields.get("status")
-            part.took_s = event.fields.get("took_s", 0.0)
-            part.output = event.fields.get("output", "")
+            part._add_command(event.fields)
         elif planned.do == "vanish":
             part.share = planned.share
             part.for_s = planned.for_s
@@ -383,16 +381,30 @@ class EventPart(msgspec.Struct):
         part.least_held = done.least_held
         part.server = done.server
         part.descriptors_spent = done.descriptors_spent
+        if done.closed is not None:
+            part.closed_after = done.closed
         if planned.do == "vanish":
-            part.noticed = done.noticed
-            part.gone = done.counts.gone
-            part.returned = done.counts.returned
-            part.closed = done.counts.closed
+            part._add_silence(done)
         if planned.do == "stall":
             part._add_stall(done)
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_command(self, fields: dict[str, Any]) -> None:
+        """How a command ended. Without a second of it the server ended none in its time."""
+        self.status = fields.get("status")
+        self.took_s = fields.get("took_s", 0.0)
+        self.output = fields.get("output", "")
+        if self.took_s:
+            self.ended = 0
+
+    def _add_silence(self, done: Provoked) -> None:
+        """What is known only of those that fall silent."""
+        self.noticed = done.noticed
+        self.gone = done.counts.gone
+        self.returned = done.counts.returned
+        self.closed = done.counts.closed
 
     def _add_stall(self, done: Provoked) -> None:
         """What is known only of those that stall."""
@@ -406,8 +418,6 @@ class EventPart(msgspec.Struct):
         self.segment_bytes = (
             max(counts.segments, key=counts.segments.__getitem__, default=0) or None
         )
-        if done.closed is not None:
-            self.closed_after = done.closed
         if done.slow_readers is not None:
             self.slow_readers = done.slow_readers
 

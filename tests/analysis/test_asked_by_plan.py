@@ -9,6 +9,7 @@ from synthetic_run import a_run
 
 from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
 from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
+from asyncli.findings.server import server_processes_changed
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S
 from asyncli.report.summary import summarise
@@ -55,6 +56,24 @@ def test_of_two_restarts_one_may_be_a_fault() -> None:
     }
 
 
+@pytest.mark.parametrize(("at_s", "severity"), [(COMMAND_S, "info"), (COMMAND_S + 40.0, "info"), (COMMAND_S + 41.0, "warning")])
+def test_processes_that_end_after_a_graceful_restart_are_the_command_s(at_s: float, severity: str) -> None:
+    """Until each connection has been heard once more: half a keepalive of a minute, and the timeout."""
+    run = a_run(1_000, hold_s=90.0, events=("10s run restart",))
+    run.events.append(RunEvent("run", COMMAND_S, ENDED_S, "restart", {"number": 1}))
+    told = asked_by_plan(run, [server_processes_changed(1, 1, at_s, at_s, brief=False), server_restarted(77)])
+    assert [finding.severity for finding in told] == [severity, severity]
+
+
+def test_of_two_commands_the_last_one_restarted_it() -> None:
+    run = a_run(1_000, hold_s=60.0, events=("10s run restart", "15s run restart"))
+    for number, begun_s in ((1, COMMAND_S), (2, COMMAND_S + 5.0)):
+        run.events.append(RunEvent("run", begun_s, begun_s + 1.0, "restart", {"number": number}))
+    run.findings.append(server_ended(COMMAND_S + 7.0, "the server's processes ended", None))
+    [told] = [finding for finding in summarise(run).findings if finding.code == "server_ended"]
+    assert "event 2" in told.evidence
+
+
 def test_a_command_that_never_ended_may_have_restarted_it_at_any_time() -> None:
     assert {finding.severity for finding in findings_of(60.0, end_s=None)} == {"info"}
 
@@ -95,7 +114,9 @@ def test_a_command_that_succeeded_is_no_finding() -> None:
 
 @pytest.mark.parametrize(("status", "fails"), [(0, False), (1, True)])
 def test_a_limit_on_the_status_of_a_command(status: int, fails: bool) -> None:
-    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",), fail_if=("events.1.status > 0",))
+    limits = ("events.1.status > 0", "events.1.back.all_s > 5s")
+    run = a_run(1_000, hold_s=60.0, events=("10s run deploy",), fail_if=limits)
     run.events.append(RunEvent("run", COMMAND_S, 31.0, "deploy", {"number": 1, "status": status, "took_s": 1.0, "output": ""}))
     summary = summarise(run)
-    assert [limit.kept for limit in summary.limits] == [not fails]
+    # It ended no connection, so nobody had to be back.
+    assert [limit.kept for limit in summary.limits] == [not fails, True]

@@ -160,6 +160,25 @@ def test_connections_from_before_the_first_connect_were_not_in_flight() -> None:
     assert [one["before"] for one in apart if one["pair"] == "held"] == [182]
 
 
+@pytest.mark.parametrize("noticed", [0, 300])
+def test_clients_that_fell_silent_by_an_event_were_not_in_flight(noticed: int) -> None:
+    """500 came back on new connections, and the server holds the old ones beside these."""
+    run = a_run(20_000)
+    t_s, tick = run.ticks[45]
+    tick.events[1] = EventCounts(chosen=500, ended=500, silenced=500, attempts=500, opened=500)
+    tick.opened += 500
+    shift(run, "status.active", 500.0 - noticed, since_s=t_s)
+    for metric in ("status.accepts", "status.handled"):
+        shift(run, metric, 500.0, since_s=t_s)
+    result, findings = look(run)
+    assert result.agrees
+    [in_flight] = [finding for finding in findings if finding.code == "reconcile_in_flight"]
+    assert [(apart["by"], apart["silent"]) for apart in in_flight.fields["apart"] if apart["pair"] == "held"] == [(500 - noticed, 500)]
+    silent = agreement(result.agrees, findings)
+    in_flight.fields["apart"] = [{**apart, "silent": 0} for apart in in_flight.fields["apart"]]
+    assert agreement(result.agrees, findings) != silent
+
+
 def test_other_clients_only_if_the_server_accepted_more() -> None:
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from asyncli.analysis.provoked import provoked
@@ -102,6 +103,61 @@ def test_a_server_that_sent_nothing_is_told_as_that() -> None:
     idle = EventCounts(chosen=10, stalled=10, resumed=10, waited_bytes=0)
     for cost in costs_of(a_run(filled, filled, counts=idle)):
         assert (cost.status, cost.why, cost.total) == ("unknown", "nothing_sent", None)
+
+
+def unknown_why(run: Run) -> object:
+    user, kernel = costs_of(run)
+    assert (user.status, user.total, kernel.why) == ("unknown", None, user.why)
+    return user.why
+
+
+def with_another(run: Run, at_s: float) -> Run:
+    """Another event of the run, which ends one connection."""
+    run.events.append(RunEvent("drop", at_s, None, "drop 1%", {"number": 2}))
+    tick = next(tick for t_s, tick in run.ticks if t_s > at_s)
+    tick.events[2] = EventCounts(chosen=1, ended=1)
+    return run
+
+
+def read_later(run: Run, by_s: float = 0.4) -> Run:
+    """The same, with no reading at the instant of the stall."""
+    for sample in run.samples:
+        sample.t_s += by_s
+    return run
+
+
+def test_a_memory_that_was_read_says_why_it_tells_nothing() -> None:
+    """It is read in each second, but not at rest before the stall, or not in it."""
+    assert unknown_why(with_another(read_later(a_run(filled, filled)), 17.5)) == "after_another"
+    early = read_later(a_run(filled, filled))
+    early.phases = [Phase("ramp", 4, 19.5), Phase("hold", 19.5, 65), Phase("drain", 65, 66)]
+    assert unknown_why(early) == "early"
+    short = read_later(a_run(filled, filled, words="stall 10% for 1s"), 0.8)
+    assert unknown_why(short) == "too_short"
+    seldom = a_run(filled, filled)
+    for sample in seldom.samples:
+        if 20 <= sample.t_s < 45:
+            sample.values.clear()
+    assert unknown_why(seldom) == "not_read"
+
+
+def test_another_event_may_cut_a_stall_before_it_is_read() -> None:
+    run = with_another(read_later(a_run(filled, filled)), 20.3)
+    cut = slow_readers(run, Gap(20.0, 20.3), run.ticks[16][1].events[1], run.series(metrics.SERVER_PSS_BYTES), 20.0)
+    assert (cut.user.status, cut.user.why) == ("unknown", "another_event")
+
+
+def test_who_sends_nothing_is_told_first() -> None:
+    """No other time would show more."""
+    idle = EventCounts(chosen=10, stalled=10, resumed=10, waited_bytes=0)
+    assert unknown_why(with_another(read_later(a_run(filled, filled, counts=idle)), 17.5)) == "nothing_sent"
+
+
+def test_of_a_unix_socket_nothing_tells_the_kernel_s_memory() -> None:
+    run = a_run(filled, host=12 * MB)
+    run.plan = msgspec.structs.replace(run.plan, connect_to="unix:/run/app.sock")
+    user, kernel = costs_of(run)
+    assert (user.status, kernel.status, kernel.why) == ("measured", "unknown", "unix_socket")
 
 
 def test_whom_the_server_ended_cost_at_least_the_most_that_was_read() -> None:

@@ -175,6 +175,28 @@ def test_without_a_reading_in_that_time_it_is_not_known() -> None:
     assert noticed_in(run) == Noticed(why="not_read")
 
 
+def test_descriptors_tell_of_an_event_in_the_first_seconds_of_the_hold() -> None:
+    """Which of them are connections is seen before it: the silent ones are held no more, and still open."""
+    run = vanished(lambda after_s: SILENT if after_s < 12.0 else 0.0, sockets_unread=True, back_s=30.0)
+    run.phases = [Phase("baseline", 0, 4), Phase("ramp", 4, AT_S - 6), Phase("hold", AT_S - 6, 39), Phase("drain", 39, 40)]
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.left, found.all_s) == (0, pytest.approx(12.8))
+
+
+def test_how_long_it_held_them_is_until_another_event() -> None:
+    """Which is not the end of the run."""
+    found = noticed_in(vanished(lambda _: SILENT))
+    assert found is not None
+    assert found.left_after_s == pytest.approx(38 - AT_S)
+    run = vanished(lambda _: SILENT)
+    run.events.append(RunEvent("drop", AT_S + 6.5, None, "drop 1%", {"number": 2}))
+    at(run, 6.9).events[2] = EventCounts(chosen=1, ended=1)
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.left, found.left_after_s) == (SILENT, pytest.approx(25 - AT_S))
+
+
 def why_not_known(run: Run) -> object:
     found = noticed_in(run)
     assert found is not None
@@ -251,6 +273,14 @@ def test_an_event_right_after_it_leaves_no_reading() -> None:
     run.events.append(RunEvent("drop", AT_S + 0.5, None, "drop 1%", {"number": 2}))
     at(run, 0.9).events[2] = EventCounts(chosen=1, ended=1)
     assert why_not_known(run) == "another_event"
+    # Nor is there one right before it.
+    run = vanished(lambda _: SILENT)
+    run.events.append(RunEvent("drop", AT_S - 0.8, None, "drop 1%", {"number": 2}))
+    at(run, -0.9).events[2] = EventCounts(chosen=1, ended=1)
+    assert why_not_known(run) == "another_event"
+    for sample in run.samples:
+        sample.values.clear()
+    assert why_not_known(run) == "not_read"
 
 
 @pytest.mark.parametrize("count", [-30.0, 100.0])
@@ -270,6 +300,33 @@ def dropped(memory: Callable[[float], float], *, into_hold_s: float = INTO_HOLD_
             break
     samples = [Sample(float(second), {metrics.SERVER_PSS_BYTES: memory(second - AT_S)}) for second in range(40)]
     return held_run(ticks, samples, "drop 25%", "drop", into_hold_s=into_hold_s)
+
+
+@pytest.mark.parametrize("another_s", [None, 0.5])
+def test_cpu_time_is_not_known_where_no_reading_is_in_the_event(another_s: float | None) -> None:
+    run = dropped(lambda _: 50 * MB)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_CPU_S] = sample.t_s
+    if another_s is None:
+        assert told(run).server.cpu_s == 6.0
+        return
+    run.events.append(RunEvent("drop", AT_S + another_s, None, "drop 1%", {"number": 2}))
+    run.ticks[15][1].events[2] = EventCounts(chosen=1, ended=1)
+    assert told(run).server.cpu_s is None
+
+
+@pytest.mark.parametrize("words", ["run deploy", "drop 25%"])
+def test_after_a_restart_by_a_command_the_memory_is_that_of_others(words: str) -> None:
+    """A server that ends processes as its clients go and come does so by itself."""
+    run = dropped(step)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    for sample in run.samples:
+        sample.values[metrics.SERVER_ENDED] = float(sample.t_s > AT_S + 2)
+    price = told(run).server
+    assert (price.kept, price.other_processes) == (MB, words == "run deploy")
+    for sample in run.samples:
+        sample.values[metrics.SERVER_ENDED] = 0.0
+    assert not told(run).server.other_processes
 
 
 @pytest.mark.parametrize(("last_s", "cpu_s"), [(39, 6.0), (22, None)])

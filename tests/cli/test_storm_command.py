@@ -12,8 +12,11 @@ from programs import complaint, here
 from recording import write_run
 from synthetic_run import a_run, bare_run
 
+from asyncli.analysis.storm_forecast import Jitter
+from asyncli.analysis.storm_pace import Pace, UnexplainedStorm
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, Phase, RunEvent, Tick
+from asyncli.report.storm_report import Answer, doubts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -98,6 +101,16 @@ def test_no_remedy_is_what_the_run_did(tmp_path: Path) -> None:
     assert "-c 1600 " in told
     [told, *_] = json.loads(here(tmp_path, "storm", "ramped.db", "--backlog", "128", "--json").out)["doubts"]
     assert "-c 500 " in told
+
+
+def test_a_storm_on_which_the_answer_rests_is_not_missing_in_it() -> None:
+    pace = Pace((), 4_000.0, 1, "now", True, None, False, False, 0.0, 0.1, 128, 400, unexplained=(UnexplainedStorm(1, 6.0, 0.1),))
+    answer = Answer(400, pace, (), Jitter(0.1, is_at_most=True))
+    run = a_run(500)
+    of_it = doubts(answer, run)
+    of_another = doubts(msgspec.structs.replace(answer, pace=msgspec.structs.replace(pace, by_event=2)), run)
+    assert [told for told in of_it if "Event 1 " in told] != [told for told in of_another if "Event 1 " in told]
+    assert [" ".join(told).count("answer") for told in (of_it, of_another)] == [0, 1]
 
 
 def test_an_unknown_backlog_is_asked_for(tmp_path: Path) -> None:

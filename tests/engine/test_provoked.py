@@ -184,6 +184,14 @@ def test_a_policy_is_also_that_of_the_server_s_own_closes() -> None:
     assert (whole.lost, whole.reopened, whole.events) == (2_003, 2_003, {})
 
 
+def test_what_a_server_ends_in_a_command_s_time_has_the_time_since_it_began() -> None:
+    whole = whole_of(shard(events=[("10s", "run ./deploy")], reconnect="now"), SimServer(resets_all_at_s=20.0))
+    event = whole.events[1]
+    assert (whole.lost, event.ended, event.closed_ms.count) == (0, 2_003, 2_003)
+    # The hold begins after two seconds.
+    assert 7_000 < event.closed_ms.least <= event.closed_ms.greatest < 9_000
+
+
 def test_those_who_are_not_connected_are_absent() -> None:
     server = SimServer()
     orders = shard(events=[("10s", "storm"), ("11s", "storm")], reconnect="jitter:4s")

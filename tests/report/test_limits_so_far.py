@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from made_runs import KINDS
 from programs import until
 from prometheus_client.parser import text_string_to_metric_families
 from recording import new_run, write_run
@@ -17,13 +18,15 @@ from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.following import fold_news
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.model.records import Deaths, Phase, RunEvent, Tick
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.cost_so_far import cost_so_far
-from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar
+from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar, limit_so_far
+from asyncli.report.live_thresholds import unwatched
 from asyncli.report.livestate import LiveFold, LiveObserver
-from asyncli.report.summary import limits_of, summarise
+from asyncli.report.summary import Summary, limits_of, summarise
+from asyncli.report.thresholds import Outcome, parse
 from asyncli.store.follow import Follower
 
 LIMITS = (
@@ -120,6 +123,24 @@ def test_a_quantile_is_as_old_as_the_last_second_and_a_cost_says_how_old_it_is(t
     assert ages == [0.0, pytest.approx(11.0)]
 
 
+def test_who_is_not_back_yet_crosses_no_limit_while_the_hold_lasts() -> None:
+    limits = ("events.1.not_back > 10", "events.1.back.all_s > 3s")
+    run = msgspec.structs.replace(KINDS["provoked"](), complete=True)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
+    storm = next(tick.events[1] for _, tick in run.ticks if 1 in tick.events)
+    storm.ended += 100
+    at_the_end = {limit.text: limit.is_crossed for limit in cost_so_far(run).limits}
+    assert at_the_end == {limits[0]: True, limits[1]: True}
+    run.phases = [phase for phase in run.phases if phase.name in ("baseline", "ramp", "hold")]
+    run.complete = False
+    in_the_hold = {limit.text: limit.is_crossed for limit in cost_so_far(run).limits}
+    # That some were not back after so long stays so.
+    assert in_the_hold == {limits[0]: None, limits[1]: True}
+    # So is it of those whom the server has not noticed yet.
+    silent = Outcome(parse("events.1.noticed.left > 10", Summary), 20.0, crossed=True)
+    assert (limit_so_far(silent).is_crossed, limit_so_far(silent, is_held=True).is_crossed) == (True, None)
+
+
 def test_a_limit_is_news_when_it_is_crossed_and_when_it_is_kept_again_once_a_minute() -> None:
     def at(value: float) -> tuple[LimitSoFar, ...]:
         return (LimitSoFar("p99 > 50", "p99", 50.0, value, f"{value:g} ms", value > 50, is_from_above=True),)
@@ -193,6 +214,24 @@ def test_a_soak_ends_in_the_second_in_which_its_views_show_a_limit_as_crossed(te
             assert limit.words in reasons[0]
             return
     pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, False), (3, True), (None, False)])
+def test_a_command_that_failed_ends_the_run_at_once(status: int | None, ends: bool) -> None:
+    """Where a limit on its status is to; a limit on the other command is kept."""
+    limits = ("events.1.status > 0", "events.2.status > 0", "events.1.back.all_s > 5s")
+    plan = Plan(urls=("http://a/",), connections=100, events=("5s run ./deploy", "9s run ./check"), fail_if=limits, abort=True)
+    assert unwatched(plan) == [limits[2]]
+    observer = LiveObserver(plan)
+    reasons: list[str] = []
+    observer.stop = reasons.append
+    observer.event(RunEvent("run", 5.0, None, "./deploy", {"number": 1}))
+    assert reasons == []
+    observer.event(RunEvent("run", 5.0, 6.0, "./deploy", {"number": 1, "status": status, "took_s": 1.0, "output": ""}))
+    assert len(reasons) == ends
+    state = observer.fold.state()
+    assert [limit.is_crossed for limit in state.limits] == [None if status is None else ends, None, None]
+    assert ["limit_crossed" in {notice.finding.code for notice in state.findings}, bool(reasons)] == [ends, ends]
 
 
 def test_what_an_earlier_session_lost_is_shown_and_does_not_end_this_one() -> None:

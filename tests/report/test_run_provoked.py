@@ -9,8 +9,8 @@ import pytest
 from made_runs import KINDS
 
 from asyncli.analysis.noticed import Noticed, WhyNotKnown
-from asyncli.analysis.provoked import Back, EventLatency, ServerPrice
-from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
+from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
+from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
     _comeback,
@@ -138,6 +138,9 @@ def test_what_was_kept_is_told_for_each_of_those_whose_connections_are_new() -> 
     lower = ServerPrice(1e6, 2e6, 7e5, None, kept=-3e5, moves=0.0)
     assert _kept(part, lower).startswith("300 kB")
     assert _kept(part, ServerPrice(1e6, 2e6, 1e6, None, kept=0.0, moves=0.0)).startswith("all")
+    replaced = msgspec.structs.replace(price, other_processes=True)
+    assert "given" not in _kept(part, replaced)
+    assert "each" not in _kept(part, replaced)
     hidden = ServerPrice(1e6, 2e6, 9e5, None, moves=2e5, why="moves")
     assert "200 kB" in _kept(part, hidden)
 
@@ -168,6 +171,30 @@ def test_a_server_that_sent_nothing_shows_nothing() -> None:
         unknown = SlowReaderCost("unknown", why=why)
         said = _slow_readers(SlowReaders(unknown, unknown))
         assert said.endswith(says)
+
+
+@pytest.mark.parametrize("why", get_args(Why))
+def test_why_a_slow_reader_s_cost_is_unknown_has_words(why: Any) -> None:
+    unknown = SlowReaderCost("unknown", why=why)
+    measured = SlowReaderCost("measured", total=126_000.0, per_connection=12_600.0, grows_per_s=0.0)
+    assert "unknown amount" in _slow_readers(SlowReaders(unknown, measured))
+    assert "not known" in _slow_readers(SlowReaders(unknown, unknown))
+
+
+def test_windows_without_a_reading_have_no_empty_words() -> None:
+    storm, vanish = summarise(KINDS["provoked"]()).events or []
+    for event in (storm, vanish):
+        event.latency_ms = EventLatency(None, None, None, None, None, 1.0)
+        assert "p99" not in _others(event)
+
+
+def test_a_command_says_when_the_server_ended_connections() -> None:
+    part = msgspec.structs.replace(storm(not_back=0), status=0, took_s=0.5, output="", policy="now")
+    assert "9 s" not in _command(part)
+    part.closed_after = Closed(9.0, 9.1, 9.3, 0)
+    assert "9 s," in _command(part)
+    part.closed_after = Closed(9.0, 9.5, 12.0, 0)
+    assert ("9 s," in _command(part), "9 s" in _command(part), "12 s," in _command(part)) == (False, True, True)
 
 
 def test_a_command_that_hung_was_ended_by_asyncli() -> None:

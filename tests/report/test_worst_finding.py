@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from synthetic_run import a_run, raised
 
+from asyncli.findings.run import command_failed
 from asyncli.model.exit_status import exit_status
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
@@ -15,6 +16,7 @@ from asyncli.report.summary import summarise
 
 ERROR = Finding("records_missing", "error", "3 records are missing; more words", "")
 WARNING = Finding("probe_refused", "warning", "a warning; more words", "")
+DEPLOY = command_failed(1, "./deploy", 3, 2.0, "")
 
 
 def leaking(*findings: Finding) -> Run:
@@ -27,6 +29,8 @@ def leaking(*findings: Finding) -> Run:
     [
         (a_run(20_000, hold_s=30.0), None, "", "passed"),
         (leaking(WARNING), "drift_grows", "with 3 warnings (worst: drift_grows)", "passed, warning drift_grows"),
+        (leaking(WARNING, DEPLOY), "command_failed", "with 4 warnings (worst: command_failed)", "passed, warning command_failed"),
+        (leaking(WARNING, DEPLOY, ERROR), "records_missing", "with 1 error and 4 warnings (worst: records_missing)", "passed, error records_missing"),
         (leaking(WARNING, ERROR), "records_missing", "with 1 error and 3 warnings (worst: records_missing)", "passed, error records_missing"),
     ],
 )

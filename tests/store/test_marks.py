@@ -78,7 +78,9 @@ def test_a_mark_has_the_instant_of_its_command_and_the_writer_sees_it(tmp_path: 
     with writing(path) as writer:
         zero_s = read_run(path).environment["clock"]["monotonic_s"]
         before_s = time.monotonic()
-        status, out, err = marked(path, "deployed \t1.4.2\x1b[31m\n", "again")
+        refused, out, err = marked(path, "two\nlines")
+        assert (refused, out, len(err.splitlines())) == (2, "", 1)
+        status, out, err = marked(path, "deployed \t1.4.2\x1b[31m", "again\n")
         after_s = time.monotonic()
         assert (status, err) == (0, "")
         (event,) = read_run(path).events
