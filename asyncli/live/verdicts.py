@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from asyncli.model.errors import AsyncliError
+from asyncli.model.garbage import uncollected
 from asyncli.model.own_process import command_of, environment_of
 from asyncli.report.listing import READ_WHOLE, listed, state
 from asyncli.store.follow import size_bytes
@@ -85,6 +86,7 @@ async def _started() -> asyncio.subprocess.Process:
     )
 
 
+@uncollected()
 def judged(path: Path) -> Judged:
     """The verdict of the run in ``path``. Raises :class:`~asyncli.model.errors.StoreError`."""
     run = read_index_entry(path, READ_WHOLE)
