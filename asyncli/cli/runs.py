@@ -87,5 +87,5 @@ def _listed(path: Path, name: str, now_s: float) -> Listed:
     changed_s = 0.0 if is_locked(path) else now_s - last_written_s(path)
     run = read_index_entry(path, READ_WHOLE)
     age_s = now_s - datetime.fromisoformat(run.started).timestamp()
-    whole = partial(read_run, path)
+    whole = partial(read_run, path, for_report=True)
     return listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole)

@@ -91,7 +91,7 @@ def judged(path: Path) -> Judged:
     """The verdict of the run in ``path``. Raises :class:`~asyncli.model.errors.StoreError`."""
     run = read_index_entry(path, READ_WHOLE)
     began_s = datetime.fromisoformat(run.started).timestamp()
-    whole = partial(read_run, path)
+    whole = partial(read_run, path, for_report=True)
     entry = listed(run, path.name, size_bytes(path), changed_s=began_s, age_s=0.0, whole=whole)
     return Judged(state(entry), entry.severity)
 
