@@ -61,9 +61,9 @@ def asked_over_time(run: Run) -> Series:
     """Connections due by the plan at each tick; 0 from the drain on."""
     import numpy as np
 
-    client = Client(run)
-    t_s = client.t_s[1:]
-    return Series(t_s.tolist(), np.where(t_s < run.stop_s, client.asked(t_s), 0.0).tolist())
+    t_s = np.array(run.held.t_s[1:])
+    asked = _asked(run.plan, run.first_connect_s, t_s)
+    return Series(t_s.tolist(), np.where(t_s < run.stop_s, asked, 0.0).tolist())
 
 
 class Client:
@@ -152,14 +152,7 @@ class Client:
 
     def asked(self, t_s: Any) -> Any:
         """Connections due by the schedule at each of ``t_s``."""
-        import numpy as np
-
-        if not math.isfinite(self._start):
-            return np.zeros(len(t_s))
-        return np.minimum(
-            _batches_due(self._plan, t_s - self._start) * float(self._plan.batch),
-            self._plan.connections,
-        )
+        return _asked(self._plan, self._start, t_s)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than were due a second before."""
@@ -177,6 +170,18 @@ class Client:
             self.asked(t_s - _APART_S) - asked,
             np.full(len(t_s), math.inf),
         )
+
+
+def _asked(plan: Plan, start_s: float, t_s: Any) -> Any:
+    """Connections due by the schedule at each of ``t_s`` (s, an array), if the first connect was
+    due at ``start_s``; none if that is infinite.
+    """
+    import numpy as np
+
+    if not math.isfinite(start_s):
+        return np.zeros(len(t_s))
+    due = _batches_due(plan, t_s - start_s) * float(plan.batch)
+    return np.minimum(due, plan.connections)
 
 
 def _batches_due(plan: Plan, after_s: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -207,6 +208,11 @@ class _DriftAnalysis:
         self._end = end_s
         #: Sockets of other programs, if they opened or closed many in the run.
         self._others = Series() if others is None else others
+
+    @cached_property
+    def _answered(self) -> Series:
+        """The answers since the first second."""
+        return counted(self._run, lambda tick: tick.answered)
 
     def drift(self, name: MetricName, source: str) -> Drift:
         """The drift of ``name``, by the metric ``source``.
@@ -415,8 +421,7 @@ class _DriftAnalysis:
         least_rate = max(MEANINGLESS_SHARE * share_of_level, page)
         is_flat = result.within_bytes_per_hour <= result.bound_bytes_per_hour
         result.verdict = _verdict(rate, least_rate, certain=certain, is_flat=is_flat)
-        answered = counted(self._run, lambda tick: tick.answered)
-        requests = (answered.at(end) or 0.0) - (answered.at(start) or 0.0)
+        requests = (self._answered.at(end) or 0.0) - (self._answered.at(start) or 0.0)
         if requests > 0:
             result.bytes_per_request = rate * hours / requests
 

@@ -267,6 +267,8 @@ def _by_each_connection(
 
 def _given_up(tick: Tick) -> int:
     count = tick.failed_by(_GIVEN_UP)
+    if not tick.deaths:
+        return count
     for cause in _GIVEN_UP:
         if cause in tick.deaths:
             count += tick.deaths[cause].count

@@ -21,6 +21,7 @@ import msgspec
 
 from asyncli.app.report_memory import import_report
 from asyncli.model.errors import AsyncliError
+from asyncli.model.garbage import uncollected
 from asyncli.model.own_process import LinesFrom, command_of, environment_of
 from asyncli.model.plan import Plan
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
@@ -186,10 +187,11 @@ def serve(path: str) -> None:
             _write(_encode(_Answer()) + b"\n")
 
 
+@uncollected()
 def _answer(path: str) -> int:
     """Write one answer; the exit status."""
     try:
-        so_far = cost_so_far(read_run(path))
+        so_far = cost_so_far(read_run(path, for_report=True))
     except (AsyncliError, MemoryError):
         return 1
     _write(_encode(_Answer(so_far, time.process_time())) + b"\n")

@@ -77,11 +77,13 @@ class Results:
         return render(self.records, self.summary, self.analyses, self.pictures)
 
 
-def read_results(path: str | os.PathLike[str]) -> Results:
-    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a
+def read_results(path: str | os.PathLike[str], *, for_report: bool = False) -> Results:
+    """The run in ``path``; ``for_report``: without the metrics that no report uses.
+
+    Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a
     run.
     """
-    return Results(Path(path), read_run(path))
+    return Results(Path(path), read_run(path, for_report=for_report))
 
 
 def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 from asyncli.cli.command import Command
 from asyncli.cli.document_output import json_option
 from asyncli.cli.options import summary_option
+from asyncli.model.garbage import uncollected
 
 if TYPE_CHECKING:
     from asyncli.app.results import Results
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."
 )
+@uncollected(at_last=True)
 def command(
     run: str,
     json_file: str | None,
@@ -60,16 +61,7 @@ def command(
 
     With a flag that names a file or a folder, write there instead and print the names of the files.
     """
-    from asyncli.app.results import read_results
-    from asyncli.cli.outputs import (
-        deliver,
-        printing,
-        require_files,
-        require_folder,
-        write_folder,
-        written_reports,
-    )
-    from asyncli.store.lock import is_locked
+    from asyncli.cli.outputs import require_files, require_folder
 
     path = Path(run)
     files = {"--json": json_file, "--junit": junit_file, "--html": html_file}
@@ -77,19 +69,36 @@ def command(
     for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
         if folder is not None:
             require_folder(flag, folder)
+    # Tables have every metric.
+    results = _read(path, for_report=csv_folder is None)
+    if any((*files.values(), plots_folder, csv_folder)):
+        _write(results, files, plots_folder, csv_folder)
+    else:
+        _print(results, verbose, summary)
+    return 0
+
+
+def _read(path: Path, *, for_report: bool) -> Results:
+    from asyncli.app.results import read_results
+    from asyncli.store.lock import is_locked
+
     # Before it is read: a run that ends meanwhile is complete.
     is_written = is_locked(path)
-    # A night's run is half a million long-lived objects: exempt them from garbage collection,
-    # before the first one, which would take 0.2 s.
-    gc.disable()
-    results = read_results(path)
-    gc.freeze()
-    gc.enable()
+    results = read_results(path, for_report=for_report)
     if not results.records.complete:
         results.records.written = is_written
-    if not any((*files.values(), plots_folder, csv_folder)):
-        _print(results, verbose, summary)
-        return 0
+    return results
+
+
+def _write(
+    results: Results,
+    files: Mapping[str, str | None],
+    plots_folder: str | None,
+    csv_folder: str | None,
+) -> None:
+    """Write what was asked for, and print the names of the files."""
+    from asyncli.cli.outputs import deliver, printing, write_folder, written_reports
+
     written = [Path(file) for file in files.values() if file not in (None, "-")]
 
     def write_tables() -> None:
@@ -122,7 +131,6 @@ def command(
     with printing():
         for file in written:
             print(file, file=sys.stderr if "-" in files.values() else sys.stdout)
-    return 0
 
 
 def _print(results: Results, verbose: bool, summary: str = "text") -> None:

@@ -7,6 +7,7 @@ import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,10 @@ from asyncli.cli.command import Command
 from asyncli.cli.document_output import json_option
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.model.errors import PlanError, StoreError
+from asyncli.model.garbage import uncollected
+
+if TYPE_CHECKING:
+    from asyncli.report.listing import Listed
 
 
 @click.command(name="runs", cls=Command)
@@ -34,21 +39,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     files = {"--json": json_file}
     require_files(files, root)
 
-    from asyncli.report.listing import (
-        READ_WHOLE,
-        Listed,
-        Listing,
-        Unread,
-        listed,
-        newest_first,
-        print_listing,
-        to_json,
-    )
-    from asyncli.store.follow import last_written_s, size_bytes
-    from asyncli.store.lock import is_locked
-    from asyncli.store.reader import read_run
+    from asyncli.report.listing import Listing, Unread, newest_first, print_listing, to_json
     from asyncli.store.run_folder import run_files
-    from asyncli.store.run_index import read_index_entry
 
     runs: list[Listed] = []
     unread: list[Unread] = []
@@ -58,13 +50,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
-            size = size_bytes(path)
-            # A locked file is live, even if its process hangs or its disk is full.
-            changed_s = 0.0 if is_locked(path) else now - last_written_s(path)
-            run = read_index_entry(path, READ_WHOLE)
-            age_s = now - datetime.fromisoformat(run.started).timestamp()
-            whole = partial(read_run, path)
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole))
+            runs.append(_listed(path, name, now))
         except StoreError as broken:
             why = str(broken)
             # Some errors lack the path.
@@ -82,3 +68,24 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         with printing():
             print_listing(listing, Console(highlight=False))
     return 0
+
+
+@uncollected()
+def _listed(path: Path, name: str, now_s: float) -> Listed:
+    """The run in ``path`` as in the list, ``now_s`` seconds since 1970.
+
+    Raises :class:`StoreError` as ``read_run`` does, and OSError.
+    """
+    from asyncli.report.listing import READ_WHOLE, listed
+    from asyncli.store.follow import last_written_s, size_bytes
+    from asyncli.store.lock import is_locked
+    from asyncli.store.reader import read_run
+    from asyncli.store.run_index import read_index_entry
+
+    size = size_bytes(path)
+    # A locked file is live, even if its process hangs or its disk is full.
+    changed_s = 0.0 if is_locked(path) else now_s - last_written_s(path)
+    run = read_index_entry(path, READ_WHOLE)
+    age_s = now_s - datetime.fromisoformat(run.started).timestamp()
+    whole = partial(read_run, path, for_report=True)
+    return listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole)

@@ -11,6 +11,7 @@ from asyncli.cli.document_output import deliver_document, document_files, docume
 from asyncli.cli.options import parsed
 from asyncli.cli.outputs import require_files
 from asyncli.model.errors import PlanError
+from asyncli.model.garbage import uncollected
 from asyncli.model.units import parse_count, parse_memory
 
 
@@ -25,6 +26,7 @@ from asyncli.model.units import parse_count, parse_memory
     help="Memory of each host, such as 64G or 512MiB. [default: of the run's server host]",
 )
 @document_options
+@uncollected(at_last=True)
 def command(
     run: str, connections: str, memory: str | None, json_file: str | None, html_file: str | None
 ) -> int:
@@ -44,7 +46,7 @@ def command(
     path = Path(run)
     files = document_files(json_file, html_file)
     require_files(files, path)
-    results = read_results(path)
+    results = read_results(path, for_report=True)
     if not any(results.records.held.values):
         raise PlanError(
             f"RUN: {run} held no connections, so nothing was measured; name a run that held some"

@@ -10,6 +10,7 @@ from asyncli.cli.command import Command
 from asyncli.cli.document_output import deliver_document, document_files, document_options
 from asyncli.cli.options import parsed
 from asyncli.cli.outputs import require_files
+from asyncli.model.garbage import uncollected
 from asyncli.model.planned_events import reconnect_of
 from asyncli.model.units import parse_count
 
@@ -35,6 +36,7 @@ _POLICIES = ("now", "jitter:10s", "backoff:1s..60s")
     help="Backlog of the server's listening socket.  [default: as the run has it]",
 )
 @document_options
+@uncollected(at_last=True)
 def command(
     run: str,
     policies: tuple[str, ...],
@@ -62,7 +64,7 @@ def command(
     path = Path(run)
     files = document_files(json_file, html_file)
     require_files(files, path)
-    records = read_run(path)
+    records = read_run(path, for_report=True)
     answer = predict_storm(records, run, wanted, count, room)
     deliver_document(
         files,

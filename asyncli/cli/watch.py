@@ -139,7 +139,7 @@ def _show_once(path: Path, log_json: bool) -> int:
     if why_ended:
         fold.end()
     if fold.state().phase in ("ramp", "hold"):
-        fold.cost(cost_so_far(read_run(path)))
+        fold.cost(cost_so_far(read_run(path, for_report=True)))
     state = fold.state()
     if log_json:
         fields = {**status(state), "trouble": why_ended or None}
@@ -259,6 +259,6 @@ def _end(path: Path, news: News) -> tuple[str, str]:
     from asyncli.report.summary import summarise
     from asyncli.store.reader import read_run
 
-    summary = summarise(read_run(path))
+    summary = summarise(read_run(path, for_report=True))
     ended_s = news.began_s + summary.run.duration_s
     return one_line(summary, warnings=True), end_line(summary, path, ended_s)

@@ -123,6 +123,8 @@ class RunFeed:
         self.whole = History(lasts_s=last_s)
         needed = [*metrics_of_panels(), *_OF_ROOM]
         self.follower.past(needed, self._past_tick, self._sample)
+        # Here, and not while the first page waits.
+        self.recent.settle()
         self.sums.latency_us = self.whole.times("latency_p50")
         self.sums.lateness_us = self.whole.times("lateness_p99")
         if with_cost:

@@ -88,9 +88,13 @@ class _Stretch(msgspec.Struct):
     levels: dict[str, _Level] = msgspec.field(default_factory=dict)
     sums: dict[str, float] = msgspec.field(default_factory=dict)
     rises: dict[str, _CounterRise] = msgspec.field(default_factory=dict)
-    #: By the key of the first line that uses them; packed, except those of the open stretch.
+    #: By the key of the first line that uses them: those of its only tick, which stay as they are;
+    #: and sums of several, packed, except those of the open stretch.
+    only_times: dict[str, Histogram] = msgspec.field(default_factory=dict)
     times: dict[str, Histogram | bytes] = msgspec.field(default_factory=dict)
+    #: Those that were computed, once nothing is added any more.
     quantiles: dict[str, float | None] = msgspec.field(default_factory=dict)
+    is_sealed: bool = False
     causes: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
@@ -127,18 +131,16 @@ class History:
             covered_s = 1.0
         self._last_tick_s = t_s
         stretch.seconds += covered_s
-        for line in _LINES:
-            source = line.source
-            if isinstance(source, LevelOfTick):
-                _add_level(stretch, line.key, source.of(tick))
-            elif isinstance(source, RateOfTick):
-                count = source.of(tick)
-                if count is not None:
-                    stretch.sums[line.key] = stretch.sums.get(line.key, 0.0) + count
+        for key, level in _LEVELS_OF_TICK.items():
+            _add_level(stretch, key, level.of(tick))
+        for key, rate in _RATES_OF_TICK.items():
+            count = rate.of(tick)
+            if count is not None:
+                stretch.sums[key] = stretch.sums.get(key, 0.0) + count
         for key, of in _TIMES.items():
             times = of.of(tick)
             if times:
-                _open_times(stretch, key).merge(times)
+                _add_times(stretch, key, times)
         for counted in COUNTED:
             _add_counts(stretch.causes, counted.key, counted.of(tick))
 
@@ -146,10 +148,10 @@ class History:
         stretch = self._stretch_of(sample.t_s)
         for key, value in levels_of(sample).items():
             _add_level(stretch, key, value)
-        for line in _LINES:
-            source = line.source
-            if isinstance(source, RateOfSample) and source.metric in sample.values:
-                self._add_rise(stretch, line.key, sample.t_s, sample.values[source.metric])
+        for key, rate in _RATES_OF_SAMPLE.items():
+            counted = sample.values.get(rate.metric)
+            if counted is not None:
+                self._add_rise(stretch, key, sample.t_s, counted)
 
     def _add_rise(self, stretch: _Stretch, key: str, t_s: float, value: float) -> None:
         before = self._counters.get(key)
@@ -194,12 +196,17 @@ class History:
         """All times (us) of a line of PANELS."""
         whole = Histogram()
         for stretch in self._stretches:
-            times = stretch.times.get(_SHARES[key])
+            times = stretch.only_times.get(_SHARES[key]) or stretch.times.get(_SHARES[key])
             if isinstance(times, bytes):
                 times = _unpack(times)
             if times is not None:
                 whole.merge(times)
         return whole
+
+    def settle(self) -> None:
+        """Compute the quantiles of all stretches, which :meth:`rows` does at its first call."""
+        for _ in self.rows():
+            pass
 
     def rows(self, since_s: float = -math.inf) -> Iterator[Row]:
         """Two rows for each stretch that ends after ``since_s``, in which a level has its extremes
@@ -226,11 +233,24 @@ class History:
                 yield stretch
 
 
+# The lines by what they are of: each record is asked for its own.
+_LEVELS_OF_TICK: dict[str, LevelOfTick] = {}
+_RATES_OF_TICK: dict[str, RateOfTick] = {}
+_LEVELS_OF_SAMPLE: dict[str, LevelOfSample] = {}
+_RATES_OF_SAMPLE: dict[str, RateOfSample] = {}
 #: The lines of times, of which those with the same histogram share one.
 _TIMES: dict[str, TimesOfTick] = {}
 _SHARES: dict[str, str] = {}
 for _line in _LINES:
-    if isinstance(_line.source, TimesOfTick):
+    if isinstance(_line.source, LevelOfTick):
+        _LEVELS_OF_TICK[_line.key] = _line.source
+    elif isinstance(_line.source, RateOfTick):
+        _RATES_OF_TICK[_line.key] = _line.source
+    elif isinstance(_line.source, LevelOfSample):
+        _LEVELS_OF_SAMPLE[_line.key] = _line.source
+    elif isinstance(_line.source, RateOfSample):
+        _RATES_OF_SAMPLE[_line.key] = _line.source
+    else:
         _same = [key for key, times in _TIMES.items() if times.of is _line.source.of]
         if not _same:
             _TIMES[_line.key] = _line.source
@@ -240,12 +260,10 @@ for _line in _LINES:
 def levels_of(sample: Sample) -> dict[str, float]:
     """The value of each line that a sample has."""
     levels = {}
-    for line in _LINES:
-        source = line.source
-        if isinstance(source, LevelOfSample):
-            value = first_read(source.metrics, sample.values)
-            if value is not None:
-                levels[line.key] = max(0.0, value - source.less)
+    for key, source in _LEVELS_OF_SAMPLE.items():
+        value = first_read(source.metrics, sample.values)
+        if value is not None:
+            levels[key] = max(0.0, value - source.less)
     return levels
 
 
@@ -278,10 +296,21 @@ def _add_counts(causes: dict[str, dict[str, int]], kind: str, counts: Mapping[st
             of_kind[cause] = of_kind.get(cause, 0) + count
 
 
+def _add_times(stretch: _Stretch, key: str, times: Histogram) -> None:
+    if key in stretch.only_times or key in stretch.times:
+        _open_times(stretch, key).merge(times)
+    else:
+        # Of a night's 43,200 seconds most are forgotten before anybody asks for a quantile.
+        stretch.only_times[key] = times
+
+
 def _open_times(stretch: _Stretch, key: str) -> Histogram:
     times = stretch.times.get(key)
     if times is None:
         times = Histogram()
+        only = stretch.only_times.pop(key, None)
+        if only is not None:
+            times.merge(only)
     elif isinstance(times, bytes):
         times = _unpack(times)
     stretch.times[key] = times
@@ -289,9 +318,11 @@ def _open_times(stretch: _Stretch, key: str) -> Histogram:
 
 
 def _seal(stretch: _Stretch) -> None:
-    """Pack the histograms of a stretch that has ended, whose quantiles are asked for again."""
+    """Pack the sums of a stretch that has ended, whose quantiles are asked for again."""
+    stretch.is_sealed = True
+    stretch.quantiles.clear()
     for line in _LINES:
-        if isinstance(line.source, TimesOfTick):
+        if isinstance(line.source, TimesOfTick) and _SHARES[line.key] in stretch.times:
             stretch.quantiles[line.key] = _quantile(stretch, line.key, line.source)
     for key, times in stretch.times.items():
         if isinstance(times, Histogram):
@@ -299,11 +330,22 @@ def _seal(stretch: _Stretch) -> None:
 
 
 def _quantile(stretch: _Stretch, key: str, source: TimesOfTick) -> float | None:
+    only = stretch.only_times.get(_SHARES[key])
+    if only is not None and stretch.is_sealed:
+        if key not in stretch.quantiles:
+            stretch.quantiles[key] = _quantile_ms(only, source)
+        return stretch.quantiles[key]
+    if only is not None:
+        return _quantile_ms(only, source)
     times = stretch.times.get(_SHARES[key])
     if times is None:
         return None
     if isinstance(times, bytes):
         return stretch.quantiles.get(key)
+    return _quantile_ms(times, source)
+
+
+def _quantile_ms(times: Histogram, source: TimesOfTick) -> float | None:
     value_us = times.quantile(source.share)
     return None if value_us is None else value_us / 1000
 
@@ -322,7 +364,7 @@ def _join(earlier: _Stretch, later: _Stretch) -> None:
         rises = earlier.rises.setdefault(key, _CounterRise())
         rises.rise += later_rises.rise
         rises.seconds += later_rises.seconds
-    for key in later.times:
+    for key in {**later.only_times, **later.times}:
         _open_times(earlier, key).merge(_open_times(later, key))
     for kind, counts in later.causes.items():
         _add_counts(earlier.causes, kind, counts)

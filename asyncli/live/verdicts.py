@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from asyncli.model.errors import AsyncliError
+from asyncli.model.garbage import uncollected
 from asyncli.model.own_process import command_of, environment_of
 from asyncli.report.listing import READ_WHOLE, listed, state
 from asyncli.store.follow import size_bytes
@@ -85,11 +86,12 @@ async def _started() -> asyncio.subprocess.Process:
     )
 
 
+@uncollected()
 def judged(path: Path) -> Judged:
     """The verdict of the run in ``path``. Raises :class:`~asyncli.model.errors.StoreError`."""
     run = read_index_entry(path, READ_WHOLE)
     began_s = datetime.fromisoformat(run.started).timestamp()
-    whole = partial(read_run, path)
+    whole = partial(read_run, path, for_report=True)
     entry = listed(run, path.name, size_bytes(path), changed_s=began_s, age_s=0.0, whole=whole)
     return Judged(state(entry), entry.severity)
 

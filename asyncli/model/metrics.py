@@ -515,3 +515,16 @@ SINCE_AGENT_START = (
 )  # fmt: skip
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))
+# Metrics and families that tables, live views and Prometheus show, and no report uses.
+_IN_NO_REPORT = (
+    GENERATOR_PSS_BYTES, HOST_FREE_BYTES, HOST_PAGETABLE_BYTES, HOST_SLAB_BYTES, KERNEL_SLAB,
+    KERNEL_SOCKET_SLAB_BYTES, KERNEL_TCP_ORPHAN, PROBE, STATUS_READING, STATUS_WAITING,
+    STATUS_WRITING,
+)  # fmt: skip
+# Of the probes those whose pages are compared with our counts.
+_COMPARED = (f"{PROBE}metrics", f"{PROBE}status")
+
+
+def is_in_reports(name: str) -> bool:
+    """Whether a report may use the metric ``name``."""
+    return name in _COMPARED or (family_of(name) or name) not in _IN_NO_REPORT

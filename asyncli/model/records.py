@@ -500,6 +500,9 @@ class Tick(msgspec.Struct):
         """Connects that failed in this second by one of these causes, those of clients who come
         back from events of the plan included.
         """
+        if not self.failures and not self.events:
+            # Of nearly every second.
+            return 0
         failures = [self.failures, *(event.failures for event in self.events.values())]
         return sum(by_cause.get(cause, 0) for by_cause in failures for cause in causes)
 

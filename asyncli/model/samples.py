@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import overload
 
 import msgspec
@@ -20,13 +20,14 @@ class Samples(Sequence[Sample]):
     are created on access.
 
     ``t_s``: the instants (s). ``columns``: metric -> (ascending indexes into ``t_s``, the value at
-    each).
+    each). ``left_out``: metrics that were not read from the file, and have no column.
     """
 
     def __init__(self, t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> None:
         self._t_s = t_s
         self._columns = columns
         self._rows: list[Sample] | None = None
+        self.left_out: Set[str] = frozenset()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -34,7 +35,12 @@ class Samples(Sequence[Sample]):
         return tuple(self._columns)
 
     def column(self, name: str) -> tuple[list[float], list[float]]:
-        """The instants (s) at which ``name`` was read, and its values; empty if it never was."""
+        """The instants (s) at which ``name`` was read, and its values; empty if it never was.
+
+        Raises :class:`LookupError` for a metric that is left out.
+        """
+        if name in self.left_out:
+            raise LookupError(f"{name} is left out: read the whole run")
         places, values = self._columns.get(name, ([], []))
         if len(places) == len(self._t_s):
             return list(self._t_s), list(values)
@@ -67,7 +73,9 @@ class Samples(Sequence[Sample]):
                 places_within, values_within = columns[name]
                 places_within.extend(place - left_out for place in places[low:high])
                 values_within.extend(values[low:high])
-        return Samples(t_s, {name: column for name, column in columns.items() if column[0]})
+        part = Samples(t_s, {name: column for name, column in columns.items() if column[0]})
+        part.left_out = self.left_out
+        return part
 
     def __len__(self) -> int:
         return len(self._t_s)

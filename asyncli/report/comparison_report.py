@@ -22,6 +22,7 @@ from asyncli.analysis.compare import (
 from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.findings.compare import in_words, named
 from asyncli.model.errors import PlanError, StoreError
+from asyncli.model.garbage import uncollected
 from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
@@ -75,11 +76,12 @@ def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]
     return measured
 
 
+@uncollected()
 def _measure_file(
     name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]
 ) -> MeasuredRun:
     # A night's run is some hundred megabytes: free it before the next is read.
-    run = read_run(path) if run is None else run
+    run = read_run(path, for_report=True) if run is None else run
     for other in others:
         if other.id == run.id:
             raise StoreError(

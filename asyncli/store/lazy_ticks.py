@@ -101,8 +101,14 @@ def decode_tick(payload: bytes) -> Tick:
         packed = bytes(values[place])
         values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
     tick = Tick(*values)
-    times = (tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, tick.longest_wait_s)
-    if not all(0 <= time_s <= MOST for time_s in times):
+    # Also of what is no number, which is neither.
+    are_times = (
+        0 <= tick.cpu_user_s <= MOST
+        and 0 <= tick.cpu_system_s <= MOST
+        and 0 <= tick.longest_turn_s <= MOST
+        and 0 <= tick.longest_wait_s <= MOST
+    )
+    if not are_times:
         raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
     # The file may be another's: causes are printed.
     if tick.failures:

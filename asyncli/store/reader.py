@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import itertools
 import os
 import shutil
@@ -20,7 +19,8 @@ import msgspec
 
 from asyncli.findings.runfile import samples_skipped
 from asyncli.model.errors import NotBegunError, PlanError, StoreError
-from asyncli.model.metrics import greatest
+from asyncli.model.garbage import uncollected
+from asyncli.model.metrics import greatest, is_in_reports
 from asyncli.model.plan import load_plan
 from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.model.run import Run
@@ -55,12 +55,15 @@ _DAMAGE = (
 )
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run in ``path``; never writes to it.
+def read_run(path: str | os.PathLike[str], *, for_report: bool = False) -> Run:
+    """The run in ``path``; never writes to it. ``for_report``: without the metrics that no report
+    uses, which are a third of the samples.
 
     Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of
     another program, of a newer asyncli, or damaged.
     """
+    if for_report:
+        return read_with(path, _load_for_report)
     return read_with(path, _load)
 
 
@@ -74,24 +77,10 @@ def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection],
             _identify(path, connection)
             # One transaction: a live file grows, and its tables must be of the same instant.
             connection.execute("BEGIN")
-            with _no_garbage_collection():
+            with uncollected():
                 return load(connection)
         except _DAMAGE as error:
             raise _read_error(path, error) from None
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector: with a night's half a million objects it takes a fifth of the
-    time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _require_run_file(path: Path) -> None:
@@ -328,17 +317,47 @@ def read_findings(connection: sqlite3.Connection) -> list[Finding]:
     ]
 
 
-def _load(connection: sqlite3.Connection) -> Run:
+def _load_for_report(connection: sqlite3.Connection) -> Run:
+    return _load(connection, for_report=True)
+
+
+def _load(connection: sqlite3.Connection, *, for_report: bool = False) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, decode_tick)
     names = {
         number: text_of(name)
         for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")
     }
-    run.samples, skipped = read_samples(connection, names)
+    left_out: dict[int, str] = {}
+    if for_report:
+        left_out = {number: name for number, name in names.items() if not is_in_reports(name)}
+    samples, skipped = read_samples(connection, names, _without(left_out))
+    samples.left_out = frozenset(left_out.values())
+    run.samples = samples
     run.findings = [*read_findings(connection), *skipped]
     run.checks = read_checks(connection)
     return run
+
+
+def _without(left_out: Mapping[int, str]) -> str:
+    """The condition that leaves out the rows of these metrics, except those with an impossible
+    number, which are counted.
+    """
+    if not left_out:
+        return ""
+    by_greatest: dict[float, list[str]] = {}
+    for number, name in left_out.items():
+        by_greatest.setdefault(min(MOST, greatest(name)), []).append(str(number))
+    are_possible = []
+    for greatest_possible, numbers in by_greatest.items():
+        of_these = f"metric IN ({', '.join(numbers)})"
+        are_possible.append(f"{of_these} AND value BETWEEN {-MOST} AND {greatest_possible}")
+    is_usual = (
+        f"({' OR '.join(are_possible)}) AND typeof(value) = 'real' "
+        f"AND typeof(t_s) = 'real' AND t_s BETWEEN {-MOST} AND {MOST}"
+    )
+    # Any of it may be NULL in a damaged file.
+    return f"WHERE ({is_usual}) IS NOT TRUE"
 
 
 def read_checks(connection: sqlite3.Connection) -> list[Check]:

@@ -206,9 +206,9 @@ def test_run_being_written_is_running(tmp_path: Path) -> None:
 def test_each_run_is_freed_before_the_next_is_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Any]] = []
 
-    def read(path: Path) -> Run:
+    def read(path: Path, *, for_report: bool) -> Run:
         assert not [one for one in alive if one() is not None], "two runs in memory"
-        run = read_run(path)
+        run = read_run(path, for_report=for_report)
         alive.append(weakref.ref(run.samples))
         return run
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import cast
 
+import msgspec
 import pytest
 
 from asyncli.core.histogram import Histogram, summed
@@ -12,6 +14,7 @@ from asyncli.live.history import History
 from asyncli.live.panels import PANELS, metrics_of_panels
 from asyncli.model import metrics
 from asyncli.model.records import Deaths, Sample, Tick
+from asyncli.store.lazy_ticks import StoredHistogram
 
 KEYS = [line.key for panel in PANELS for line in panel.lines]
 
@@ -91,6 +94,44 @@ def test_the_last_minutes_forget_what_is_older_and_keep_each_second() -> None:
     rows = list(history.rows())
     assert [row[0] for row in rows] == [float(second + 1) for second in range(241, 301)]
     assert [value_of(row, "held") for row in rows] == [tick.held for tick in ticks(300)[240:]]
+
+
+def test_what_is_forgotten_is_never_unpacked() -> None:
+    """Half of the time until the page of a night listened went into seconds that it did not keep."""
+    history = History(most=60, forgets=True)
+    for tick in ticks(300):
+        packed = msgspec.msgpack.encode(tick.latency_us) if tick.second > 240 else b"damaged"
+        tick.latency_us = cast(Histogram, StoredHistogram(packed))
+        history.tick(float(tick.second), tick)
+    history.settle()
+    found = [value_of(row, "latency_p99") for row in history.rows()]
+    expected = []
+    for tick in ticks(300)[240:]:
+        p99_us = tick.latency_us.quantile(0.99)
+        assert p99_us is not None
+        expected.append(p99_us / 1000)
+    assert found == expected
+
+
+def test_two_ticks_of_one_second_are_added_up_and_stay_as_they_are() -> None:
+    for forgets in (False, True):
+        history = History(most=60, forgets=forgets)
+        first, second, third = ticks(3)
+        for t_s, tick in ((1.1, first), (1.9, second)):
+            history.tick(t_s, tick)
+            assert value_of(next(history.rows()), "latency_p99") is not None
+        history.tick(2.5, third)
+        both = summed([first.latency_us, second.latency_us])
+        p99_us = both.quantile(0.99)
+        assert p99_us is not None
+        (of_both, of_third) = list(history.rows())
+        assert value_of(of_both, "latency_p99") == p99_us / 1000
+        third_us = third.latency_us.quantile(0.99)
+        assert third_us is not None
+        assert value_of(of_third, "latency_p99") == third_us / 1000
+        assert [tick.latency_us for tick in (first, second, third)] == [tick.latency_us for tick in ticks(3)]
+        both.merge(third.latency_us)
+        assert history.times("latency_p50") == both
 
 
 def test_a_counter_that_restarts_and_a_metric_that_is_missing_are_no_rate() -> None:

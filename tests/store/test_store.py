@@ -151,6 +151,34 @@ def test_an_invalid_sample_is_skipped_and_counted(tmp_path: Path, sql: str) -> N
     assert sum(len(sample.values) for sample in Follower(path).news().samples) == 9
 
 
+_ODD = ["value = 1e300", "value = 9e12", "value = -1e31", "value = 'many'", "t_s = x'00'", "t_s = 1e31", "metric = 99"]
+
+
+@pytest.mark.parametrize("row", [4, 5, 6])
+@pytest.mark.parametrize("sql", _ODD)
+def test_a_report_leaves_out_what_it_does_not_use_and_counts_what_is_odd_as_before(tmp_path: Path, sql: str, row: int) -> None:
+    path = tmp_path / "run.db"
+    writer = create(path)
+    for second in range(5):
+        values = {"server.pss_bytes": 5.0, "kernel.tcp_orphan": 3.0, "host.free_bytes": 9e9, "probe.status": 0.1, "probe.slab": 0.2}
+        writer.sample(Sample(float(second), values))
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as odd:
+        odd.execute(f"UPDATE samples SET {sql} WHERE rowid = {row}")
+    whole, reported = read_run(path), read_run(path, for_report=True)
+    assert isinstance(whole.samples, Samples)
+    assert isinstance(reported.samples, Samples)
+    assert reported.findings == whole.findings
+    assert reported.samples.metrics == ("server.pss_bytes", "probe.status")
+    for name in reported.samples.metrics:
+        assert reported.samples.column(name) == whole.samples.column(name)
+    for part in (reported.samples, reported.samples.within((0.0, 2.0))):
+        for name in ("kernel.tcp_orphan", "host.free_bytes", "probe.slab"):
+            with pytest.raises(LookupError, match=name):
+                part.column(name)
+    assert whole.samples.column("probe.slab")[1]
+
+
 def test_waiting_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncli.store.writer.MOST_WAITING", 5)
     writer = create(tmp_path / "run.db")

@@ -77,6 +77,8 @@ def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> 
     deciding = counter if own_drops is None else own_drops
     instants = _rises(deciding)
     dropped = _rise(counter)
+    if not instants:
+        return DroppedConnects(dropped=dropped)
     upto = min(dropped, _rise(deciding))
     # A connect is seen to be sent again when it succeeds or is given up.
     longest_s = max(run.plan.connect_timeout_s, run.plan.timeout_s) + MISSED_S

@@ -234,9 +234,9 @@ def packets_lost(run: Run) -> list[Finding]:
     start_s = run.first_connect_s
     if not math.isfinite(start_s):
         return []
-    findings = []
-    for here in (True, False):
-        findings += _sent_again_by(run, start_s, here)
+    findings = _sent_again_by(run, start_s, here=True)
+    if run.sides.far is not None:
+        findings += _sent_again_by(run, start_s, here=False)
     return findings
 
 
@@ -287,8 +287,6 @@ def _sent_again_there(run: Run, ticks: Ticks, low: float, high: float) -> tuple[
     4022), less the duplicates that the peer reports (TCPDSACKRecv, RFC 2883): probes of a busy end,
     and no loss.
     """
-    if run.sides.far is None:
-        return 0, 0
 
     def rise(name: str) -> float:
         counter = run.series(f"{TCP}{name}")

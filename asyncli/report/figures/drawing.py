@@ -98,6 +98,8 @@ _RC_PARAMS: Any = {
     "axes.titlelocation": "left",
     "axes.titlesize": 11.5,
     "axes.titleweight": "bold",
+    # None would lay out all tick labels once more, to keep titles off those above the axes.
+    "axes.titley": 1.0,
     "axes.labelcolor": COLOURS["soft"],
     "axes.labelsize": 11,
     "axes.xmargin": 0,
