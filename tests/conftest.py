@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,16 +109,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return not has_some.get(config.option.markexpr, True) or None
 
 
-#: Modules whose single tests take the longest.
-_LONG = ("test_notebooks", "test_far_values", "test_packages", "test_documented_runs", "test_resumed_and_replaced")
+#: The modules that take longest, each in one process or by its single tests; the longest first.
+_LONG = (
+    "test_packages", "test_collections_of_node", "test_hosts_in_namespaces", "test_early_decision", "test_notebooks", "test_thread_limits",
+    "test_page_in_chromium", "test_cluster_on_loopback", "test_baseline_run", "test_documented_runs", "test_report_files", "test_far_values",
+    "test_client_lost", "test_cost_so_far", "test_faults", "test_holders", "test_heap_of_the_browser", "test_speed", "test_earlier_memory",
+)  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark live tests. The longest begin first, so that all processes end at about the same time."""
-    items.sort(key=lambda item: item.path.stem not in _LONG)
+def _place(item: pytest.Item) -> tuple[int, int]:
+    """Where a test stands when several processes share the work: the longest first, so that all end at about the same time, and then
+    those that wait among those that compute, so that the CPUs are in use all the time."""
+    stem = item.path.stem
+    rank = _LONG.index(stem) if stem in _LONG else len(_LONG)
+    return rank, zlib.crc32(_unit(item.nodeid).encode())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark live tests, and order all for several processes."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_place)
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
             item.add_marker("live")
+
+
+def _unit(nodeid: str) -> str:
+    """The tests that one process runs one after another: those of a module that share a fixture or take turns, or a single
+    one.
+    """
+    path = nodeid.partition("::")[0]
+    return path if _stays_together(path) else nodeid
 
 
 @functools.cache
@@ -135,9 +157,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class BySharing(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return path if _stays_together(path) else nodeid
+            return _unit(nodeid)
 
+        def _reschedule(self, node: Any) -> None:
+            # One test waits behind the one that runs, not two: it may run for a minute, while other processes have nothing to do.
+            if self.workqueue and self._pending_of(self.assigned_work[node]) >= 2:
+                return
+            super()._reschedule(node)
+
+    # In the order of pytest_collection_modifyitems, not by the number of tests.
+    config.option.loadscopereorder = False
     return BySharing(config, log)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fault_table
 import pytest
-from programs import report, run, until
+from programs import here, report, run, until
 
 from asyncli.collect.listening import no_listener
 from asyncli.collect.status_reader import StatusReader
@@ -96,7 +96,7 @@ def test_the_global_maxconn_is_below_that_of_the_frontend(tmp_path: Path) -> Non
     with a_haproxy(tmp_path) as (url, page):
         for connections, verdict in ((_IN_ALL - 1, "ok"), (_IN_ALL, "warn")):
             asked = ["check", url, "-c", str(connections), "--status-url", page]
-            checks = run(tmp_path, *asked, name=f"check-{connections}").out
+            checks = here(tmp_path, *asked).out
             in_all = re.search(r"\(global maxconn\) +(\w+) +(\d+) ", checks)
             of_frontend = re.search(r"\(slim, maxconn\) +(\w+) +(\d+) ", checks)
             assert in_all is not None

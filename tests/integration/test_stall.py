@@ -12,7 +12,7 @@ from typing import Any
 import fault_table
 import pytest
 from contract import document
-from programs import recorded, run, serving_by, speaking
+from programs import here, recorded, run, serving_by, speaking
 from provoked import an_nginx
 
 from asyncli.lab import choose
@@ -72,11 +72,11 @@ asyncio.run(main())
 """
 
 
-def stalled(folder: Path, url: str, *asked: str) -> tuple[dict[str, Any], str]:
-    """The summary of a soak in which some stall, and its report as text."""
+def stalled(folder: Path, url: str, *asked: str) -> dict[str, Any]:
+    """The summary of a soak in which some stall."""
     done = run(folder, "soak", url, *SLOW, *asked, "--out", "run.db")
     assert done.status == 0, done
-    return document(recorded(folder / "run.db")), " ".join(run(folder, "report", "run.db", "-v").out.split())
+    return document(recorded(folder / "run.db"))
 
 
 def require_late_answers(summary: dict[str, Any], *, counts_beats: bool = True) -> dict[str, Any]:
@@ -104,7 +104,7 @@ async def test_on_nginx_all_is_answered_late(tmp_path: Path, options: dict[str, 
     async with choose("nginx", connections=20, **options) as server:
         trusted = () if server.authority is None else ("--ca", str(server.authority))
         words = (*FOR_3_S, *asked, *trusted, "--status-url", str(server.status_url))
-        summary, _ = await asyncio.to_thread(stalled, tmp_path, server.url, *words)
+        summary = await asyncio.to_thread(stalled, tmp_path, server.url, *words)
     event = require_late_answers(summary)
     assert summary["reconciliation"]["agrees"]
     # An answer in three seconds fits into the clients' own buffers.
@@ -118,7 +118,7 @@ async def test_on_nginx_all_is_answered_late(tmp_path: Path, options: dict[str, 
 async def test_on_nchan_pings_are_answered_and_streams_are_held(tmp_path: Path, scheme: str, asked: tuple[str, ...], tls: bool) -> None:
     async with choose("nchan", connections=20, tls=tls, scheme=scheme) as server:
         trusted = () if server.authority is None else ("--ca", str(server.authority))
-        summary, _ = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S, *asked, *trusted)
+        summary = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S, *asked, *trusted)
     require_late_answers(summary, counts_beats=scheme == "ws")
 
 
@@ -126,7 +126,7 @@ async def test_on_nchan_pings_are_answered_and_streams_are_held(tmp_path: Path, 
 async def test_a_broker_hears_from_those_who_stall(tmp_path: Path) -> None:
     """It ends clients that it has not heard for 1.5 times their keepalive of 1 s."""
     async with choose("mosquitto", connections=20) as server:
-        summary, _ = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S)
+        summary = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S)
     require_late_answers(summary)
 
 
@@ -138,14 +138,14 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.parametrize("expect", ["any", "PING\\n", "/PING/"])
 def test_raw_bytes_are_answered_late(tmp_path: Path, expect: str) -> None:
     with speaking(_echo) as at:
-        summary, _ = stalled(tmp_path, f"tcp://{at}", "--send", "PING\\n", "--expect", expect, *FOR_3_S)
+        summary = stalled(tmp_path, f"tcp://{at}", "--send", "PING\\n", "--expect", expect, *FOR_3_S)
     require_late_answers(summary)
 
 
 @pytest.mark.nginx
 def test_who_stalls_to_the_end_is_held_to_the_end(tmp_path: Path) -> None:
     with an_nginx() as server:
-        summary, _ = stalled(tmp_path, server.url, "--hold", "5s", "--at", "2s", "stall 30%", "-c", "20")
+        summary = stalled(tmp_path, server.url, "--hold", "5s", "--at", "2s", "stall 30%", "-c", "20")
     event = require_late_answers(summary, counts_beats=False)
     assert event["for_s"] is None
     assert event["server"]["after"] is None
@@ -163,7 +163,7 @@ def pushing(folder: Path) -> Iterator[str]:
 def test_what_a_slow_reader_costs_a_server_that_keeps_all_for_it(tmp_path: Path) -> None:
     """1.6 MB a second of each: first its kernel has it, and then the server, without an end."""
     with pushing(tmp_path) as url:
-        summary, _ = stalled(tmp_path, url, "-c", "20", "--hold", "22s", "--at", "6s", "stall 20% for 8s", "--fail-if", "events.1.slow_readers.kernel.per_connection > 9MB")
+        summary = stalled(tmp_path, url, "-c", "20", "--hold", "22s", "--at", "6s", "stall 20% for 8s", "--fail-if", "events.1.slow_readers.kernel.per_connection > 9MB")
     connections = summary["connections"]
     [event] = summary["events"]
     assert (connections["held"], connections["lost"], event["stalled"], event["resumed"]) == (20, 0, 4, 4)
@@ -175,9 +175,9 @@ def test_what_a_slow_reader_costs_a_server_that_keeps_all_for_it(tmp_path: Path)
     assert 0.4 * waited < user["per_connection"] + kernel["per_connection"] < 1.6 * waited
     assert 300_000 < kernel["per_connection"] < 6_000_000
     assert abs(kernel["kept"]) < 0.2 * kernel["total"]
-    assert run(tmp_path, "report", "run.db", "--csv", "tables").status == 0
+    assert here(tmp_path, "report", "run.db", "--csv", "tables").status == 0
     assert ",stall," in (tmp_path / "tables" / "events.csv").read_text()
-    assert json.loads(run(tmp_path, "report", "run.db", "--json", "-").out)["events"][0]["slow_readers"]["user"]["why"] == "grows"
+    assert json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)["events"][0]["slow_readers"]["user"]["why"] == "grows"
 
 
 @pytest.mark.nginx
@@ -191,7 +191,8 @@ def test_a_server_that_ends_slow_readers(tmp_path: Path) -> None:
     }
     with an_nginx(replace=replace) as server:
         asked = ("--method", "GET", "-c", "10", "--hold", "14s", "--at", "3s", "stall 50% for 7s", "--reconnect", "fixed:1s", "--status-url", server.status_url)
-        summary, said = stalled(tmp_path, server.url, *asked)
+        summary = stalled(tmp_path, server.url, *asked)
+    said = " ".join(run(tmp_path, "report", "run.db", "-v").out.split())
     connections = summary["connections"]
     [event] = summary["events"]
     assert (connections["held"], connections["lost"], connections["failed"]) == (10, 0, 0)
@@ -211,7 +212,7 @@ def test_a_server_that_ends_slow_readers_behind_what_waits(tmp_path: Path, words
     script.write_text(IMPATIENT, encoding="utf-8")
     with serving_by(script) as url:
         asked = ("--protocol", "sse", "-c", "10", "--hold", "16s", "--at", "6s", words, "--reconnect", "fixed:1s")
-        summary, _ = stalled(tmp_path, url, *asked)
+        summary = stalled(tmp_path, url, *asked)
     connections = summary["connections"]
     [event] = summary["events"]
     assert (connections["held"], connections["lost"], connections["deaths"], connections["failed"]) == (held, 0, {}, 0)

@@ -16,8 +16,8 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hosts import clustered
@@ -27,6 +27,9 @@ from provoked import an_nginx
 import asyncli
 
 ROOT = Path(asyncli.__file__).parents[1]
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+#: The environments that are to be small.
+SMALL = ("agent", "runner", "host")
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 pytestmark = pytest.mark.skipif(UV is None or not (ROOT / "packaging").exists(), reason="takes uv, and a checkout")
 
@@ -43,44 +46,92 @@ def call(*words: str | Path, folder: Path = ROOT) -> str:
     return done.stdout
 
 
-class Built(NamedTuple):
-    wheel: Path
-    sdist: Path
-    agent: Path
-    light: Path
+class Built:
+    """The packages, each built at its first use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def wheel(self) -> Path:
+        """Built from :attr:`sdist`."""
+        self._build(".")
+        return self._only("asyncli-*.whl")
+
+    @cached_property
+    def sdist(self) -> Path:
+        assert self.wheel
+        return self._only("asyncli-*.tar.gz")
+
+    @cached_property
+    def agent(self) -> Path:
+        self._build("--wheel", "packaging/agent")
+        return self._only("asyncli_agent-*.whl")
+
+    @cached_property
+    def light(self) -> Path:
+        self._build("--wheel", "packaging/light")
+        return self._only("asyncli_light-*.whl")
+
+    def _build(self, *words: str) -> None:
+        assert UV is not None
+        call(UV, "build", "-q", "-o", self._folder, *words)
+
+    def _only(self, name: str) -> Path:
+        (path,) = self._folder.glob(name)
+        return path
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A folder with the sdist, and the wheel built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    assert UV is not None
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda words: call(UV, "build", "-q", "-o", folder, *words), [(".",), ("--wheel", "packaging/agent"), ("--wheel", "packaging/light")]))
-    return Built(next(folder.glob("asyncli-*.whl")), next(folder.glob("asyncli-*.tar.gz")), next(folder.glob("asyncli_agent-*.whl")), next(folder.glob("asyncli_light-*.whl")))
+    return Built(tmp_path_factory.mktemp("dist"))
+
+
+class Environments:
+    """Folders of programs, each installed at its first use: for each Python one with all of asyncli, "agent", and the two of
+    asyncli-light: "runner" and "host"."""
+
+    def __init__(self, folder: Path, built: Built) -> None:
+        self._folder, self._built = folder, built
+        self._made: dict[str, Path] = {}
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self._made:
+            self._install(name)
+            self._made[name] = self._folder / name / "bin"
+        return self._made[name]
+
+    def _install(self, name: str) -> None:
+        interpreter: str | None = sys.executable
+        if name == "agent":
+            packages = [str(self._built.agent)]
+        elif name == "runner":
+            packages = [f"{self._built.light}[runner]"]
+        elif name == "host":
+            # Both ends of a cluster need the same.
+            same = [f"{one}=={importlib.metadata.version(one)}" for one in ("dask", "distributed") if importlib.util.find_spec(one)]
+            packages = [f"{self._built.light}[host]", *same]
+        else:
+            interpreter = python(name)
+            packages = [str(self._built.wheel)]
+        assert UV is not None
+        assert interpreter is not None
+        call(UV, "venv", "-q", "--python", interpreter, self._folder / name)
+        # How much the small ones take on a disk is measured. Of the others each start compiles only what it imports.
+        compiled = ["--compile-bytecode"] if name in SMALL else []
+        call(UV, "pip", "install", "-q", *compiled, "--python", self._folder / name, *packages)
 
 
 @pytest.fixture(scope="module")
-def environments(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Folders of programs: for each Python one with all of asyncli, "agent", and the two of asyncli-light: "runner" and "host"."""
+def environments(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environments]:
     folder = tmp_path_factory.mktemp("environments")
-    wanted = {version: (found, built.wheel) for version in ("3.11", "3.12", "3.13", "3.14") if (found := python(version))}
-    wanted["agent"] = (sys.executable, built.agent)
-    wanted["runner"] = (sys.executable, f"{built.light}[runner]")
-    wanted["host"] = (sys.executable, f"{built.light}[host]")
-    # Both ends of a cluster need the same.
-    same = [f"{name}=={importlib.metadata.version(name)}" for name in ("dask", "distributed") if importlib.util.find_spec(name)]
-    assert UV is not None
-    for name, (interpreter, wheel) in wanted.items():
-        call(UV, "venv", "-q", "--python", interpreter, folder / name)
-        call(UV, "pip", "install", "-q", "--compile-bytecode", "--python", folder / name, wheel, *(same if name == "host" else ()))
-    yield {name: folder / name / "bin" for name in wanted}
+    yield Environments(folder, built)
     shutil.rmtree(folder)
 
 
 def test_what_is_built_can_be_uploaded(built: Built) -> None:
     programs = Path(sys.executable).parent
-    call(programs / "twine", "check", "--strict", *built)
+    call(programs / "twine", "check", "--strict", built.wheel, built.sdist, built.agent, built.light)
     call(programs / "check-wheel-contents", built.wheel, built.agent, built.light)
     with zipfile.ZipFile(built.wheel) as wheel, tarfile.open(built.sdist) as sdist:
         names = wheel.namelist()
@@ -121,7 +172,10 @@ def members(wheel: zipfile.ZipFile) -> set[str]:
     return {re.sub(r"^(\w+)-[^/]*/", r"\1/", name) for name in wheel.namelist()}
 
 
-def test_the_wheel_holds_connections_on_every_python(environments: dict[str, Path], tmp_path: Path) -> None:
+def test_the_wheel_holds_connections_on_every_python(built: Built, environments: Environments, tmp_path: Path) -> None:
+    # Before the threads below ask for it.
+    assert built.wheel.exists()
+
     def hold(name: str) -> None:
         said = call(environments[name] / "asyncli", "--version")
         assert said == f"asyncli {asyncli.__version__}\n"
@@ -134,7 +188,7 @@ def test_the_wheel_holds_connections_on_every_python(environments: dict[str, Pat
         assert run["environment"]["asyncli"] == asyncli.__version__
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(hold, [name for name in environments if name.startswith("3.")]))
+        list(pool.map(hold, [version for version in VERSIONS if python(version)]))
 
 
 def bytes_of(programs: Path) -> int:
@@ -154,7 +208,7 @@ def least_cpu_s(*words: str | Path) -> float:
 
 
 @pytest.mark.measures
-def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: dict[str, Path]) -> None:
+def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: Environments) -> None:
     programs = environments[f"{sys.version_info[0]}.{sys.version_info[1]}"]
     assert least_cpu_s(programs / "asyncli", "--help") < 0.1
     assert least_cpu_s(programs / "asyncli", "soak", "--help") < 0.1
@@ -162,14 +216,14 @@ def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: dict[s
 
 
 @pytest.mark.parametrize("name", ["runner", "host"])
-def test_a_light_installation_takes_at_most_60_mb(environments: dict[str, Path], name: str) -> None:
+def test_a_light_installation_takes_at_most_60_mb(environments: Environments, name: str) -> None:
     programs = environments[name]
     assert bytes_of(programs) <= 60 << 20
     code = "import importlib.util as u\nassert not any(map(u.find_spec, ('numpy', 'scipy', 'matplotlib', 'pandas')))"
     call(programs / "python", "-c", code)
 
 
-def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environments: dict[str, Path], tmp_path: Path) -> None:
+def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environments: Environments, tmp_path: Path) -> None:
     asyncli = environments["runner"] / "asyncli"
     demo = ("demo", "--server", "builtin", "--tls", "-c", "50", "--ramp", "50/s", "--hold", "1s", *SHORT, "--first-beat", "now")
     said = call(asyncli, *demo, "--out", "run.db", "--json", "run.json", "--junit", "run.xml", "--fail-if", "lost > 0", folder=tmp_path)
@@ -198,7 +252,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
     ],
     ids=lambda words: " ".join(words[:3]),
 )
-def test_a_light_runner_says_what_to_install(environments: dict[str, Path], tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_light_runner_says_what_to_install(environments: Environments, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "run.db").touch()
     done = subprocess.run([environments["runner"] / "asyncli", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -223,7 +277,7 @@ def worker_of(programs: Path, scheduler: str, folder: Path) -> Iterator[None]:
         process.wait()
 
 
-def test_a_light_host_opens_the_connections_of_a_fleet(environments: dict[str, Path], tmp_path: Path) -> None:
+def test_a_light_host_opens_the_connections_of_a_fleet(environments: Environments, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     refused = subprocess.run([environments["host"] / "asyncli", "soak", "http://127.0.0.1:1/"], capture_output=True, text=True, check=False)
     line = "asyncli: soak: aiohttp, rich not installed; pip install 'asyncli-light[runner]'\n"
@@ -240,7 +294,7 @@ def test_a_light_host_opens_the_connections_of_a_fleet(environments: dict[str, P
 
 
 @pytest.mark.nginx
-def test_the_agent_alone_is_small_and_serves_a_soak(environments: dict[str, Path], tmp_path: Path) -> None:
+def test_the_agent_alone_is_small_and_serves_a_soak(environments: Environments, tmp_path: Path) -> None:
     programs = environments["agent"]
     assert bytes_of(programs) < 40_000_000
     refused = subprocess.run([programs / "asyncli", "soak", "http://127.0.0.1:1/"], capture_output=True, text=True, check=False)
