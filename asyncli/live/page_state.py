@@ -44,7 +44,14 @@ def layout() -> dict[str, Any]:
     for panel in PANELS:
         lines = []
         for line in panel.lines:
-            lines.append({"key": line.key, "label": line.label, "role": line.role})
+            lines.append(
+                {
+                    "key": line.key,
+                    "label": line.label,
+                    "role": line.role,
+                    "is_level": line.is_level,
+                }
+            )
         panels.append(
             {
                 "key": panel.key,
@@ -106,7 +113,10 @@ def news(feed: RunFeed, sent: Sent) -> dict[str, Any]:
 
 def _news_of(history: History, since_s: float) -> dict[str, Any]:
     rows = list(history.rows(since_s))
-    return _history(history, rows, list(history.bars(since_s)))
+    document = _history(history, rows, list(history.bars(since_s)))
+    # What a client has of these stretches is void.
+    document["from_s"] = history.first_since(since_s)
+    return document
 
 
 def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, Any]:

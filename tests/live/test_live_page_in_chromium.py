@@ -17,8 +17,10 @@ from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
 from asyncli.analysis.slope import Cost
+from asyncli.core.histogram import Histogram
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.model.records import Deaths, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.report.format import with_error
 from asyncli.store.reader import read_run
@@ -124,10 +126,15 @@ def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_ch
                 assert name.endswith(quantile)
                 assert of_when.endswith("10 s")
             async with client.get("/history") as answer:
-                last_s = (await answer.json())["recent"]["rows"][-1][0]
-            charts = await tab.evaluate("[...document.querySelectorAll('figure:not([hidden]) figcaption small')].map((when) => when.innerText)")
-            assert len(charts) >= 4
-            assert set(charts) == {f"at 0:00:{int(last_s):02}"}
+                history = await answer.json()
+            first = 1
+            for panel in history["layout"]["panels"]:
+                # The last second that has a value of the chart.
+                of_chart = slice(first, first + len(panel["lines"]))
+                read_s = [row[0] for row in history["recent"]["rows"] if any(value is not None for value in row[of_chart])]
+                first = of_chart.stop
+                when = await tab.evaluate(f"document.querySelector('#chart-{panel['key']} figcaption small').innerText")
+                assert when == f"at 0:00:{int(read_s[-1]):02}"
             require_clean(tab, server.port)
 
     go(look())
@@ -298,6 +305,114 @@ def test_a_page_that_was_refused_takes_a_new_token(go: Go, browser: Browser, end
             await until(tab, "!document.getElementById('ask-token').hidden")
             await tab.evaluate("location.hash = 'token=the-third-token-of-the-tests'; true")
             await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+
+    go(look())
+
+
+def without_the_server(run: Run, from_s: float, until_s: float) -> Run:
+    """The run with a server that is dead meanwhile: asyncli goes on."""
+    for sample in run.samples:
+        if from_s < sample.t_s < until_s:
+            for name in [name for name in sample.values if name.startswith(("server.", "status."))]:
+                del sample.values[name]
+    for t_s, tick in run.ticks:
+        if from_s < t_s < until_s:
+            tick.latency_us = Histogram()
+            tick.lateness_us = Histogram()
+    return run
+
+
+def cells_of(chart: str, label: str) -> str:
+    """JavaScript: what the table of a chart says of a line, as [clock, text]."""
+    return f"""(() => {{
+      const chart = document.getElementById('chart-{chart}');
+      const labels = [...chart.querySelectorAll('thead th')].map((head) => head.textContent);
+      return [...chart.querySelectorAll('tbody tr')].map((row) => [row.cells[0].textContent, row.cells[labels.indexOf('{label}')].textContent]);
+    }})()"""
+
+
+def seconds_of(clock: str) -> int:
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def test_what_was_not_read_has_no_line_and_no_number(go: Go, browser: Browser, tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=120.0)
+    begun_s = run.phases[2].start_s
+    died_s, came_s = begun_s + 20, begun_s + 80
+    path = write_run(without_the_server(run, died_s, came_s), tmp_path / "run.db")
+    lines = [("connections", "by the server's count"), ("memory", "of the server"), ("latency", "half"), ("cpu", "server")]
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            await tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+            for chart, label in lines:
+                quoted = label.replace("'", "\\'")
+                cells = await until(tab, cells_of(chart, quoted))
+                dead = [text for clock, text in cells if died_s + 1 < seconds_of(clock) < came_s - 1]
+                alive = [text for clock, text in cells if begun_s + 1 < seconds_of(clock) < died_s - 1]
+                assert len(dead) > 5
+                assert set(dead) == {"–"}
+                assert "–" not in alive
+            held = await tab.evaluate(cells_of("connections", "held"))
+            assert "–" not in [text for clock, text in held if died_s < seconds_of(clock) < came_s]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_the_numbers_of_a_chart_are_of_its_instant(go: Go, browser: Browser, tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=120.0)
+    begun_s = run.phases[2].start_s
+    path = write_run(cut(without_the_server(run, begun_s + 20, begun_s + 80), begun_s + 40), tmp_path / "run.db")
+    legend = "[...document.querySelectorAll('#chart-%s .key li')].map((line) => line.innerText.split('\\n'))"
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            _, _, of_server = await tab.evaluate(legend % "connections")
+            assert of_server[-1] == "–"
+            of_server, *_ = await tab.evaluate(legend % "memory")
+            assert of_server[-1] == "–"
+            # All of its lines are as old, and it says so.
+            when = await tab.evaluate("document.querySelector('#chart-latency figcaption small').innerText")
+            assert seconds_of(when.removeprefix("at ")) <= begun_s + 20
+            assert "–" not in dict(await tab.evaluate(legend % "latency")).values()
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+@pytest.mark.parametrize(
+    ("values", "width_s", "known"),
+    [
+        # Read every third second, then every eighth, which is no gap.
+        ([1, None, None, 2, None, None, 3], 1, [1, "on", "on", 2, "on", "on", 3]),
+        ([1, 2, *[None] * 7, 3, *[None] * 7, 4], 1, [1, 2, *["on"] * 7, 3, *["on"] * 7, 4]),
+        # Missing; and so is what was to come next.
+        ([1, 2, 3, None, None, None, 4, 5], 1, [1, 2, 3, None, None, None, 4, 5]),
+        ([1, 2, None, None, None, None], 1, [1, 2, "on", "on", None, None]),
+        # A row of nothing.
+        ([1, 2, "none", 3, 4], 1, [1, 2, None, 3, 4]),
+        # Two rows of a stretch are no pace.
+        ([1, 1, None, None, None, None, 2, 2, None, None, None, None, 3, 3], 2, [1, 1, *["on"] * 4, 2, 2, *["on"] * 4, 3, 3]),
+        ([None, None, 7, None, None, None], 1, [None, None, 7, "on", "on", None]),
+    ],
+)
+def test_a_reading_holds_until_the_next_one_is_missing(
+    go: Go, browser: Browser, ended: Path, values: list[Any], width_s: int, known: list[Any]
+) -> None:
+    script = f"""(async () => {{
+      const {{ withBreaks }} = await import('/assets/charts.js');
+      const values = {msgspec.json.encode(values).decode()}.map((value) => ({{ none: null }}[value] === null ? null : value ?? undefined));
+      return withBreaks(values.map((_, place) => place), values, {width_s}).map((value) => (value === undefined ? 'on' : value));
+    }})()"""
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port)
+            assert await tab.evaluate(script) == known
 
     go(look())
 

@@ -120,7 +120,7 @@ async def test_the_history_is_that_of_the_file(ended: Path) -> None:
     rows = {int(row[0]): dict(zip(keys, row[1:], strict=True)) for row in document["recent"]["rows"]}
     assert document["recent"]["width_s"] == 1
     for t_s, tick in run.ticks:
-        row = rows[int(t_s) + 1]
+        row = rows[int(t_s)]
         assert (row["held"], row["sent"]) == (tick.held, tick.sent)
         (p99_us,) = tick.latency_us.quantiles([0.99])
         assert row["latency_p99"] == (None if p99_us is None else pytest.approx(p99_us / 1000, rel=1e-5))
