@@ -331,6 +331,14 @@ class LiveFold:
         source, _, event = finding.code.rpartition("_")
         if event in ("lost", "ended") and source in _FORGET:
             _FORGET[source](state)
+            self._forget_readings()
+
+    def _forget_readings(self) -> None:
+        """Of a share that is unknown from now on: it is not told of the readings before."""
+        if self._state.server_cpu_share is None:
+            self._server_cpu = CpuShare()
+        if self._state.generator_cpu_share is None:
+            self._generator_cpu = CpuShare()
 
     def event(self, event: RunEvent) -> None:
         """A command is an event twice: when it begins, then without a status, and when it ends."""
@@ -440,11 +448,14 @@ class CpuShare:
         self.readings: deque[tuple[float, float]] = deque()
 
     def read(self, t_s: float, cpu_s: float | None) -> float | None:
-        """The share with a further reading, if there is one; None: unknown."""
+        """The share at ``t_s``, with a further reading if there is one; None: unknown."""
         if cpu_s is not None:
+            if self.readings and cpu_s < self.readings[-1][1]:
+                # Another program counts from 0.
+                self.readings.clear()
             self.readings.append((t_s, cpu_s))
-            while self.readings[0][0] < t_s - _RECENT_S:
-                self.readings.popleft()
+        while self.readings and self.readings[0][0] < t_s - _RECENT_S:
+            self.readings.popleft()
         if len(self.readings) < 2:
             return None
         first_s, first = self.readings[0]

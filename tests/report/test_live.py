@@ -156,6 +156,33 @@ def test_number_of_a_lost_source_is_unknown() -> None:
     assert (fold.state().active, fold.state().accepts) == (1000, 1000)
 
 
+def cpu_shares(*readings: tuple[float, float | None], ends_s: float | None = None) -> list[float | None]:
+    """The server's share after each reading of its seconds of CPU; ``ends_s``: when its end is found."""
+    fold = LiveFold(Plan(urls=("http://h/",)))
+    shares = []
+    for t_s, cpu_s in readings:
+        if t_s == ends_s:
+            fold.finding(Finding("server_ended", "error", "the server's processes ended"))
+        fold.sample(Sample(t_s, {"generator.cpu_s": 0.1 * t_s} | ({} if cpu_s is None else {"server.cpu_s": cpu_s})))
+        shares.append(fold.state().server_cpu_share)
+        assert t_s == 1.0 or fold.state().generator_cpu_share == pytest.approx(0.1)
+    return shares
+
+
+def test_a_server_that_is_dead_uses_no_cpu_and_one_that_is_new_counts_from_its_start() -> None:
+    alive: list[tuple[float, float | None]] = [(1.0, 5.0), (2.0, 5.5), (3.0, 6.0)]
+    dead: list[tuple[float, float | None]] = [(float(second), None) for second in range(4, 20)]
+    known = [None, pytest.approx(0.5), pytest.approx(0.5)]
+    assert cpu_shares(*alive, *dead, ends_s=4.0) == [*known, *[None] * 16]
+    # Without a finding it is as old as what it is of: ten seconds.
+    shares = cpu_shares(*alive, *dead)
+    assert shares[:9] == [*known, *[pytest.approx(0.5)] * 6]
+    assert shares[-4:] == [None] * 4
+    again: list[tuple[float, float | None]] = [(20.0, 0.1), (21.0, 0.3)]
+    assert cpu_shares(*alive, *dead, *again, ends_s=4.0)[-2:] == [None, pytest.approx(0.2)]
+    assert cpu_shares(*alive, (4.0, 0.0), (5.0, 0.3))[-2:] == [None, pytest.approx(0.3)]
+
+
 def test_endless_hold_has_no_eta() -> None:
     fold = LiveFold(Plan(urls=("http://a/",), hold_s=None))
     fold.phase(Phase("hold", 10.0))
