@@ -70,5 +70,6 @@ def fold_news(
     for event in news.events:
         records.append((event.at_s, 3, partial(fold_event, event)))
     fold.planned(news.plan)
+    fold.turns_to_come(news.turns_to_come)
     for _, _, fold_record in sorted(records, key=lambda record: record[:2]):
         fold_record()
