@@ -157,7 +157,8 @@ class RunFeed:
         if self.whole.width_s != width_s:
             self.edition += 1
         self.why_ended = why_ended_of(self.follower, news)
-        if self.why_ended and (news.complete or not self.follower.is_open):
+        is_written = self.follower.is_there and self.follower.is_open
+        if self.why_ended and (news.complete or not is_written):
             self._fold.end()
         else:
             self._fold.go_on()

@@ -144,8 +144,9 @@ class Follower:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file exists."""
-        return self.path.exists()
+        """Whether the file exists and has something in it."""
+        stamp = _stamp(self.path)
+        return stamp is not None and stamp[1] > 0
 
     @property
     def is_open(self) -> bool:
