@@ -162,6 +162,12 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["why_ended"] = feed.why_ended
     fields["ending"] = _ending(feed.ending)
     fields["total"] = _cost(known_total(state))
+    fields["in_server"] = None
+    fields["in_heap"] = None
+    if state.cost is not None:
+        fields["in_server"] = _cost(state.cost.server_user)
+        if isinstance(state.cost.live, Cost):
+            fields["in_heap"] = _cost(state.cost.live)
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]
@@ -222,6 +228,11 @@ def _ending(ending: Ending | None) -> dict[str, Any] | None:
         "why": ending.why,
         "held": ending.held,
         "beside": ending.beside,
+        "active": ending.active,
+        "server_bytes": ending.server_bytes,
+        "latency_p50_ms": ending.latency_p50_ms,
+        "latency_p99_ms": ending.latency_p99_ms,
+        "lateness_p99_ms": ending.lateness_p99_ms,
     }
 
 

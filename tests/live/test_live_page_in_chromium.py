@@ -16,6 +16,7 @@ from recording import new_run, write_run
 from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
@@ -23,6 +24,7 @@ from asyncli.model.records import Deaths, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.report.format import with_error
+from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -124,7 +126,8 @@ def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_ch
             assert len(timed) == 2
             for name, _, of_when in timed:
                 assert name.endswith(quantile)
-                assert of_when.endswith("10 s")
+                # No line ends before the unit.
+                assert of_when.split(" ")[-1].split() == ["last", "10", "s"]
             async with client.get("/history") as answer:
                 history = await answer.json()
             first = 1
@@ -140,30 +143,34 @@ def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_ch
     go(look())
 
 
-def test_limits_break_no_word_on_a_phone(go: Go, browser: Browser, tmp_path: Path) -> None:
-    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
-    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
-    # A word that begins on one line and ends on another has several boxes.
-    broken = """[...document.querySelectorAll('#limits tbody td')].flatMap((cell) => {
+def broken_words(cells: str) -> str:
+    """JavaScript: the words of these cells that begin on one line and end on another, which have several boxes."""
+    return f"""[...document.querySelectorAll('{cells}')].flatMap((cell) => {{
       const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
       const words = [];
-      while (text.nextNode()) {
-        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {
+      while (text.nextNode()) {{
+        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {{
           const range = document.createRange();
           range.setStart(text.currentNode, match.index);
           range.setEnd(text.currentNode, match.index + match[0].length);
           if (range.getClientRects().length > 1) words.push(match[0]);
-        }
-      }
+        }}
+      }}
       return words;
-    })"""
+    }})"""
 
+
+@pytest.mark.parametrize("width", [358, 700, 1000])
+def test_limits_break_no_word(go: Go, browser: Browser, tmp_path: Path, width: int) -> None:
+    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
+    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
     async def look() -> None:
         async with a_page(path) as (server, _):
-            tab = await opened(browser, server.port, width=358)
+            tab = await opened(browser, server.port, width=width)
             await until(tab, "document.querySelector('#limits tr.error') !== null")
-            assert await tab.evaluate(broken) == []
-            assert await tab.evaluate("document.documentElement.scrollWidth") <= 358
+            broken = await tab.evaluate(broken_words("#limits tbody td"))
+            assert broken == []
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width
             require_clean(tab, server.port)
 
     go(look())
@@ -243,6 +250,63 @@ def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_b
             assert "27.8" not in numbers
             shown = await tab.evaluate("[...document.querySelectorAll('#chart-cost .key b')].map((b) => b.textContent)")
             assert shown == last
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+async def tiles_of(tab: Tab) -> dict[str, list[str]]:
+    """Name of a tile -> its number, and what stands below it."""
+    tiles = await tab.evaluate("[...document.querySelectorAll('#numbers div')].map((tile) => tile.innerText.split('\\n').filter((line) => line))")
+    return {name: said for name, *said in tiles}
+
+
+@pytest.mark.parametrize("is_of_a_heap", [False, True])
+def test_where_other_programs_are_in_the_hosts_cost_the_servers_is_said(
+    go: Go, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_a_heap: bool
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+    run = a_run(2000, hold_s=40.0)
+    path = write_run(cut(run, run.phases[2].start_s + 20.0), tmp_path / "run.db")
+    hidden = Cost(-655.0, (-1705.0, 393.0), 0.0, "a line", 9)
+    of_server = Cost(524.0, (512.0, 536.0), 0.0, "a line", 8)
+    of_heap = HeapCost(1847.0, (1800.0, 1900.0), 0.0, "a line", 7, collections=9, forced=True)
+    costs = msgspec.structs.replace(cost_so_far(run).cost, host_total=hidden, server_user=of_server)
+    if is_of_a_heap:
+        costs = msgspec.structs.replace(costs, live=of_heap)
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            assert server.feed._fold is not None
+            server.feed._fold.cost(CostSoFar(20.0, costs))
+            tab = await opened(browser, server.port)
+            said = [number for name, (number, *_) in (await tiles_of(tab)).items() if name.startswith("a connection")]
+            assert said == [with_error(of_heap if is_of_a_heap else of_server)]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_after_the_end_all_numbers_are_of_the_holds_end_or_of_the_whole_run(go: Go, browser: Browser, ended: Path) -> None:
+    run = read_run(ended)
+    summary = summarise(run)
+    assert summary.reconciliation.server_active is not None
+    assert summary.heartbeats.latency_ms.p99 is not None
+    assert summary.server.pss_bytes.hold_end is not None
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            # Whatever the last second says, in which nothing is held.
+            server.feed._fold.sample(Sample(run.end_s, {"status.active": 1.0, "server.pss_bytes": 7e6, "server.cpu_s": 9e3}))  # type: ignore[union-attr]
+            tab = await opened(browser, server.port)
+            await until(tab, "document.getElementById('phase').className === 'failed'")
+            numbers = {number for number, *_ in (await tiles_of(tab)).values()}
+            active, p99_ms, server_bytes = await tab.evaluate(
+                f"""import('/assets/format.js').then(({{ bytes, count, milliseconds }}) => [count({summary.reconciliation.server_active}),
+                milliseconds({summary.heartbeats.latency_ms.p99}), bytes({summary.server.pss_bytes.hold_end})])"""
+            )
+            assert {active, p99_ms, server_bytes} <= numbers
+            assert not any(number.endswith("cores") for number in numbers)
             require_clean(tab, server.port)
 
     go(look())

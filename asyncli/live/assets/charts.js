@@ -9,6 +9,8 @@ const RECENT_S = 600;
 const LONGEST_PAUSE_S = 15;
 // What is read at a steady pace is missing after so many of its pauses.
 const MISSED_PAUSES = 2.5;
+// Between the labels of the axis of time.
+const CLOCK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
 const MOST_COST_POINTS = 1200;
 const ROWS_OF_NUMBERS = 24;
 const SYNC = uPlot.sync('run');
@@ -270,7 +272,7 @@ class Chart {
         series,
         bands: drawing.bands || [],
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30 },
+          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30, incrs: CLOCK_STEPS_S, space: 70 },
           { ...axis, size: 76, values: value, filter: drawing.logarithmic ? powersOfTen : undefined },
         ],
         hooks: {
