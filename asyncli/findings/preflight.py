@@ -29,11 +29,14 @@ def preflight(
         amounts.append(f"{_amount(have, unit)} available")
     if need is not None:
         amounts.append(f"{_amount(need, unit)} needed")
-    evidence = what
+    says = []
     if amounts:
-        evidence = f"{what}: {', '.join(amounts)}"
+        says.append(", ".join(amounts))
     if detail:
-        evidence = f"{evidence}; {detail}"
+        says.append(detail)
+    evidence = what
+    if says:
+        evidence = f"{what}: {'; '.join(says)}"
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
 
