@@ -26,8 +26,8 @@ const ROLES = {
   high: ['violet', 1.3, [7, 3]],
   most: ['soft', 1.1, [2, 2]],
 };
-const REFERENCE_DASH = [5, 4];
-const REFERENCE_WIDTH = 1.6;
+// A line of the run that is laid under has the dash of its own, and is wide and pale.
+const REFERENCE_WIDTH = 5;
 const BARS = ['kernel', 'violet', 'server', 'rest', 'ours', 'ink'];
 const COST_LINES = {
   server_user: ['in the server', 'server'],
@@ -46,15 +46,14 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-// A line of the run that is laid under: its colour at half its strength.
+// Of a line of the run that is laid under: its colour, weaker.
 function paler(name) {
-  return `${colour(name)}80`;
+  return `${colour(name)}59`;
 }
 
 function sample(role, isReference) {
-  const [name, ownWidth, ownDash] = ROLES[role];
+  const [name, ownWidth, dash] = ROLES[role];
   const width = isReference ? REFERENCE_WIDTH : ownWidth;
-  const dash = isReference ? REFERENCE_DASH : ownDash;
   const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
   svg.setAttribute('width', '26');
   svg.setAttribute('height', '10');
@@ -441,7 +440,7 @@ export class Charts {
       for (const line of pale) {
         line.label = `${line.label} · ${this.reference.file}`;
         line.isReference = true;
-        line.options = { ...line.options, stroke: paler(ROLES[line.role][0]), width: REFERENCE_WIDTH, dash: REFERENCE_DASH };
+        line.options = { ...line.options, stroke: paler(ROLES[line.role][0]), width: REFERENCE_WIDTH };
       }
       const times = under.map((row) => row[0]);
       const both = [...new Set([...x, ...times])].sort((a, b) => a - b);

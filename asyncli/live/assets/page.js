@@ -252,7 +252,7 @@ function showReference({ reference, why_no_reference: why }) {
     return;
   }
   const began = new Date(reference.began_s * 1000).toLocaleString();
-  at('reference').textContent = `Dashed and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
+  at('reference').textContent = `Wide and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
 }
 
 async function load() {
