@@ -137,6 +137,13 @@ class RunFeed:
         return None if self.so_far is None else self.so_far.ending
 
     @property
+    def record_age_s(self) -> float | None:
+        """How long nothing was written into the file of a run that goes on; None: it does not."""
+        if self.state.over:
+            return None
+        return max(0.0, time.time() - self.follower.quiet_since_s)
+
+    @property
     def state(self) -> LiveState:
         assert self._fold is not None
         return self._fold.state()

@@ -344,12 +344,16 @@ async def test_a_run_file_that_is_taken_away_is_told_at_once(tmp_path: Path, tak
             while server.feed.state.held != 10:
                 await asyncio.sleep(0.1)
         assert server.feed.why_ended == ""
+        age_s = server.feed.record_age_s
+        assert age_s is not None
+        assert age_s < 10
         take(path)
         # Long before a writer without news is taken for one that hangs.
         async with asyncio.timeout(following.QUIET_S / 2):
             while not server.feed.why_ended:
                 await asyncio.sleep(0.1)
         assert server.feed.state.over
+        assert server.feed.record_age_s is None
         # Nothing more is known of the run, and the last values are those of its end.
         async with client.get("/metrics") as answer:
             assert "asyncli_run_over 1.0" in (await answer.text()).splitlines()
