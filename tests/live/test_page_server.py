@@ -194,6 +194,11 @@ async def test_the_verdict_of_an_ended_run_is_that_of_the_report(ended: Path) ->
         "why": summary.why,
         "held": summary.connections.held,
         "beside": None,
+        "active": summary.reconciliation.server_active,
+        "server_bytes": summary.server.pss_bytes.hold_end,
+        "latency_p50_ms": summary.heartbeats.latency_ms.p50,
+        "latency_p99_ms": summary.heartbeats.latency_ms.p99,
+        "lateness_p99_ms": summary.heartbeats.lateness_ms.p99,
     }
     told = {row["evidence"] for row in state["findings"] if row["at_s"] is None}
     deciding = {finding.evidence for finding in summary.findings if finding.severity == "error"} - {summary.why}
