@@ -206,7 +206,7 @@ class Soak:
             await self._close_run_file(writer, sampler, is_complete=is_complete)
         if writer.lost:
             raise StoreError(
-                f"{self.out}: was moved or deleted while the run wrote to it; "
+                f"{self.out}: was moved, deleted or emptied while the run wrote to it; "
                 "leave it where it is until the end"
             )
 

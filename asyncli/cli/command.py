@@ -59,6 +59,7 @@ class Command(click.Command):
                 option.type = _Lines() if option.nargs == 1 else _Pairs()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        self._take_flags()
         if not args and self._has_variables():
             self.no_args_is_help = False
         try:
@@ -72,6 +73,23 @@ class Command(click.Command):
                 value = os.environ.get(str(option.envvar), "")
                 message = f"{value!r} is neither true nor false"
             raise click.BadParameter(message, ctx, option, f"${option.envvar}") from None
+
+    def _take_flags(self) -> None:
+        """Of an option that may stand without its value, "true" stands for that, and "false" for
+        none.
+        """
+        for option in self.params:
+            if not isinstance(option, click.Option) or option.is_flag:
+                continue
+            # Click has no name for "none is set" that all of its versions share.
+            if not isinstance(option.flag_value, str):
+                continue
+            name = str(option.envvar)
+            said = os.environ.get(name, "").lower()
+            if said == "true":
+                os.environ[name] = option.flag_value
+            elif said == "false":
+                del os.environ[name]
 
     def _has_variables(self) -> bool:
         names = [option.envvar for option in self.params if isinstance(option, click.Option)]

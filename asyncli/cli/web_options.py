@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from asyncli.cli.command import is_of_variable
 from asyncli.model.errors import PlanError
 from asyncli.model.installed import missing
 
@@ -108,12 +109,10 @@ def web_place(
     from asyncli.live.serve import ServedAt, new_token
     from asyncli.web.address import is_loopback, parse_address
 
-    host, port = parse_address(
-        flag,
-        address,
-        f"{flag} HOST:PORT, such as {_DEFAULT}",
-        "; a URL of the server, or a run file, stands before it",
-    )
+    hint = "; a URL of the server, or a run file, stands before it"
+    if is_of_variable(flag.removeprefix("--")):
+        hint = ""
+    host, port = parse_address(flag, address, f"{flag} HOST:PORT, such as {_DEFAULT}", hint)
     if values["web_key"] is not None and values["web_cert"] is None:
         raise PlanError("--web-key: there is no certificate; name it with --web-cert")
     if values["reference"] is not None and flag != "--web":

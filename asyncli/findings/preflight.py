@@ -29,12 +29,14 @@ def preflight(
         amounts.append(f"{_amount(have, unit)} available")
     if need is not None:
         amounts.append(f"{_amount(need, unit)} needed")
-    about = [", ".join(amounts)] if amounts else []
+    says = []
+    if amounts:
+        says.append(", ".join(amounts))
     if detail:
-        about.append(detail)
+        says.append(detail)
     evidence = what
-    if about:
-        evidence = f"{what}: {'; '.join(about)}"
+    if says:
+        evidence = f"{what}: {'; '.join(says)}"
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
 

@@ -25,8 +25,8 @@ def run_file_back(path: str, after_s: float, dropped: int) -> str:
 
 @finding("run_file_moved", "warning", "leave the run file where it is until the run's end")
 def run_file_moved(path: str) -> str:
-    """The run file was moved or deleted while it was written, which ended the run."""
-    return f"{path} was moved or deleted while the run wrote to it: the run ends"
+    """The run file was moved, deleted or emptied while it was written, which ended the run."""
+    return f"{path} was moved, deleted or emptied while the run wrote to it: the run ends"
 
 
 @finding("samples_skipped", "warning", "the report covers the rest")

@@ -107,6 +107,7 @@ def _gauges(feed: RunFeed, state: LiveState) -> tuple[_Gauge, ...]:
     return (
         ("connections_asked", "connections that the plan asks for", state.asked),
         ("connections_held", "connections held", state.held),
+        ("connections_away", "ended by events, and not to be back yet by the plan", state.away),
         ("connections_pending", "connects without an answer so far", state.connecting),
         ("connections_unanswered", "connections that wait for an answer", state.unanswered),
         ("server_connections", "open connections by the server's own count", state.active),
@@ -125,6 +126,8 @@ def _gauges(feed: RunFeed, state: LiveState) -> tuple[_Gauge, ...]:
         ("generator_cpu_cores", "cores that asyncli uses", state.generator_cpu_share),
         ("server_processes", "processes of the server", state.server_processes),
         ("workers", "worker processes of asyncli", state.workers),
+        ("hold_left_seconds", "until the hold ends; +Inf: it has no known end", state.hold_left_s),
+        ("record_age_seconds", "since the run file was last written", feed.record_age_s),
         ("began_timestamp_seconds", "when the run began", feed.began_s or None),
     )
 

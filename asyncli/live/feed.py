@@ -139,6 +139,13 @@ class RunFeed:
         return None if self.so_far is None else self.so_far.ending
 
     @property
+    def record_age_s(self) -> float | None:
+        """How long nothing was written into the file of a run that goes on; None: it does not."""
+        if self.state.over:
+            return None
+        return max(0.0, time.time() - self.follower.quiet_since_s)
+
+    @property
     def state(self) -> LiveState:
         assert self._fold is not None
         return self._fold.state()
@@ -159,7 +166,8 @@ class RunFeed:
         if self.whole.width_s != width_s:
             self.edition += 1
         self.why_ended = why_ended_of(self.follower, news)
-        if self.why_ended and (news.complete or not self.follower.is_open):
+        is_written = self.follower.is_there and self.follower.is_open
+        if self.why_ended and (news.complete or not is_written):
             self._fold.end()
         else:
             self._fold.go_on()

@@ -26,14 +26,13 @@ def why_ended_of(follower: Follower, news: News) -> str:
     """Why the run does not continue; "" while it does."""
     if news.complete:
         return "the run has ended"
+    if not follower.is_there:
+        return "the run file was moved, deleted or emptied, which ended the run"
     quiet_s = time.time() - follower.quiet_since_s
-    is_there = follower.is_there
-    is_unlocked = is_there and not follower.is_open
+    is_unlocked = not follower.is_open
     if quiet_s < (UNLOCKED_S if is_unlocked else QUIET_S):
         return ""
     quiet = f"nothing new for {format_duration(round(quiet_s))}"
-    if not is_there:
-        return f"{quiet}, and the file was moved or deleted, which ended the run"
     if is_unlocked:
         return f"{quiet}, and no process writes it: the run ended early"
     return f"{quiet}, and its process hangs"
@@ -70,5 +69,6 @@ def fold_news(
     for event in news.events:
         records.append((event.at_s, 3, partial(fold_event, event)))
     fold.planned(news.plan)
+    fold.turns_to_come(news.turns_to_come)
     for _, _, fold_record in sorted(records, key=lambda record: record[:2]):
         fold_record()

@@ -38,7 +38,8 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Histogram).decode
 
 _LINES: tuple[LineOfPanel, ...] = tuple(line for panel in PANELS for line in panel.lines)
-#: (Instant in s, the value of each line of PANELS; None: not read).
+#: (Instant in s, the value of each line of PANELS; None: not read). A whole second is the one that
+#: begins then, as on a clock.
 Row = tuple[float, list[float | None]]
 #: (Middle of the stretch in s, kind of COUNTED -> cause -> how many).
 Bar = tuple[float, dict[str, dict[str, int]]]
@@ -114,6 +115,7 @@ class History:
         self.width_s = _width_for(lasts_s, most)
         self._stretches: list[_Stretch] = []
         self._last_tick_s = -math.inf
+        self._last_s = -math.inf
         self._counters: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:
@@ -164,6 +166,7 @@ class History:
 
     def _stretch_of(self, t_s: float) -> _Stretch:
         """The stretch of an instant; one that is earlier than the last belongs to the last."""
+        self._last_s = max(self._last_s, t_s)
         start_s = math.floor(t_s / self.width_s) * self.width_s
         if self._stretches and start_s <= self._stretches[-1].start_s:
             return self._stretches[-1]
@@ -210,22 +213,33 @@ class History:
 
     def rows(self, since_s: float = -math.inf) -> Iterator[Row]:
         """Two rows for each stretch that ends after ``since_s``, in which a level has its extremes
-        in their order; one where a stretch is a single second.
+        in their order; one where a stretch is a single second. None is later than the last record.
         """
         for stretch in self._since(since_s):
-            middle_s = stretch.start_s + self.width_s / 2
             if self.width_s <= 1:
-                yield stretch.start_s + 1.0, [_value(stretch, line, 1) for line in _LINES]
+                # Named as a clock names it: by its beginning.
+                yield stretch.start_s, [_value(stretch, line, 1) for line in _LINES]
                 continue
-            quarter_s = self.width_s / 4
-            yield middle_s - quarter_s, [_value(stretch, line, 0) for line in _LINES]
-            yield middle_s + quarter_s, [_value(stretch, line, 1) for line in _LINES]
+            recorded_s = self._recorded_s(stretch)
+            first_s = stretch.start_s + recorded_s / 4
+            second_s = stretch.start_s + recorded_s * 3 / 4
+            yield first_s, [_value(stretch, line, 0) for line in _LINES]
+            yield second_s, [_value(stretch, line, 1) for line in _LINES]
+
+    def _recorded_s(self, stretch: _Stretch) -> float:
+        """How much of a stretch has passed: all but of the last one."""
+        return min(self.width_s, max(0.0, self._last_s - stretch.start_s))
 
     def bars(self, since_s: float = -math.inf) -> Iterator[Bar]:
         """The counts by cause of each stretch that ends after ``since_s`` and has any."""
         for stretch in self._since(since_s):
             if stretch.causes:
-                yield stretch.start_s + self.width_s / 2, stretch.causes
+                yield stretch.start_s + self._recorded_s(stretch) / 2, stretch.causes
+
+    def first_since(self, since_s: float) -> float | None:
+        """When the first stretch began that ends after ``since_s``; None: there is none."""
+        first = next(self._since(since_s), None)
+        return None if first is None else first.start_s
 
     def _since(self, since_s: float) -> Iterator[_Stretch]:
         for stretch in self._stretches:

@@ -44,7 +44,14 @@ def layout() -> dict[str, Any]:
     for panel in PANELS:
         lines = []
         for line in panel.lines:
-            lines.append({"key": line.key, "label": line.label, "role": line.role})
+            lines.append(
+                {
+                    "key": line.key,
+                    "label": line.label,
+                    "role": line.role,
+                    "is_level": line.is_level,
+                }
+            )
         panels.append(
             {
                 "key": panel.key,
@@ -106,7 +113,10 @@ def news(feed: RunFeed, sent: Sent) -> dict[str, Any]:
 
 def _news_of(history: History, since_s: float) -> dict[str, Any]:
     rows = list(history.rows(since_s))
-    return _history(history, rows, list(history.bars(since_s)))
+    document = _history(history, rows, list(history.bars(since_s)))
+    # What a client has of these stretches is void.
+    document["from_s"] = history.first_since(since_s)
+    return document
 
 
 def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, Any]:
@@ -152,6 +162,12 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["why_ended"] = feed.why_ended
     fields["ending"] = _ending(feed.ending)
     fields["total"] = _cost(known_total(state))
+    fields["in_server"] = None
+    fields["in_heap"] = None
+    if state.cost is not None:
+        fields["in_server"] = _cost(state.cost.server_user)
+        if isinstance(state.cost.live, Cost):
+            fields["in_heap"] = _cost(state.cost.live)
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]
@@ -212,6 +228,11 @@ def _ending(ending: Ending | None) -> dict[str, Any] | None:
         "why": ending.why,
         "held": ending.held,
         "beside": ending.beside,
+        "active": ending.active,
+        "server_bytes": ending.server_bytes,
+        "latency_p50_ms": ending.latency_p50_ms,
+        "latency_p99_ms": ending.latency_p99_ms,
+        "lateness_p99_ms": ending.lateness_p99_ms,
     }
 
 

@@ -63,6 +63,13 @@ class LineOfPanel(NamedTuple):
     role: Role
     source: Source
 
+    @property
+    def is_level(self) -> bool:
+        """Whether a reading holds until the next one is due: what was counted or timed is of its
+        own seconds alone.
+        """
+        return not isinstance(self.source, RateOfTick | TimesOfTick)
+
 
 class ChartOfLines(NamedTuple):
     """One chart. A logarithmic one shows no zero; one above the baseline shows what came with the

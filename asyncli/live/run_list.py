@@ -146,7 +146,7 @@ class RunList:
             run.state = "broken"
             run.began_s = stamp.written_s
             # The name stands beside it.
-            run.why = printable(str(error).removeprefix(f"{path}: "))
+            run.why = printable(error.what.removeprefix(f"{path}: "))
             return
         run.began_s = frame.started_wall_s
         run.server = frame.place.server_label

@@ -118,6 +118,9 @@ class RunPage:
     async def metrics(self, request: web.Request) -> web.Response:
         """The run's numbers for Prometheus."""
         self._require_read()
+        if self._problem:
+            # What was read before is not what is so now.
+            raise RefusedError(_NOT_YET, self._problem, is_logged=False)
         body, content_type = exposition(self.feed, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -31,7 +31,13 @@ class PreflightError(HostError):
 
 
 class StoreError(AsyncliError):
-    """The run file cannot be read or written, or is not a run file."""
+    """The run file cannot be read or written, or is not a run file. ``to_name``: what should be
+    named in its place; a list of files says :attr:`what` alone.
+    """
+
+    def __init__(self, what: str, to_name: str = "") -> None:
+        super().__init__(f"{what}; name {to_name}" if to_name else what)
+        self.what = what
 
 
 class NotBegunError(StoreError):

@@ -364,6 +364,13 @@ class EventCounts(msgspec.Struct):
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
 
     @property
+    def turns_to_come(self) -> int:
+        """Those whose turn to connect again has not come, at least: an attempt that failed is
+        followed by others.
+        """
+        return self.ended - self.ended_again - self.lost_with_worker - self.attempts
+
+    @property
     def away(self) -> int:
         """Those who had no answer since, though it was or is to be their turn: without those whom
         another event ended, and those whose process of asyncli has gone.

@@ -18,13 +18,15 @@ from asyncli.report.analyses import analyse
 from asyncli.report.answer import worst
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
 from asyncli.report.summary import Summary, limits_of, summarise
-from asyncli.report.summary_parts import CostPart
+from asyncli.report.summary_parts import BeforeAfter, CostPart, Server
 
 
 class Ending(msgspec.Struct, frozen=True):
     """What the report says of a run that has ended: its verdict with the reason, how many
     connections were held at the hold's end (None: unknown), the severity of the worst finding
-    beside a pass, and the errors and warnings that the run file has not.
+    beside a pass, and the errors and warnings that the run file has not. Further numbers of the
+    report: the server's count of connections and its memory at the hold's end, and times of the
+    whole run; None: unknown.
     """
 
     verdict: Verdict
@@ -32,6 +34,11 @@ class Ending(msgspec.Struct, frozen=True):
     held: int | None
     beside: str | None
     findings: tuple[Finding, ...]
+    active: int | None = None
+    server_bytes: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    lateness_p99_ms: float | None = None
 
 
 class CostSoFar(msgspec.Struct, frozen=True):
@@ -97,7 +104,21 @@ def _ending(run: Run, summary: Summary) -> Ending:
         held=summary.connections.held,
         beside=None if worst_finding is None else worst_finding.severity,
         findings=tuple(_found_at_the_end(run, summary)),
+        active=summary.reconciliation.server_active,
+        server_bytes=_server_bytes(summary.server),
+        latency_p50_ms=summary.heartbeats.latency_ms.p50,
+        latency_p99_ms=summary.heartbeats.latency_ms.p99,
+        lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
     )
+
+
+def _server_bytes(server: Server) -> float | None:
+    """The server's memory at the hold's end, as exactly as it was read."""
+    readings = (server.pss_bytes, server.rss_bytes, server.memory_bytes)
+    for reading in readings:
+        if isinstance(reading, BeforeAfter) and reading.hold_end is not None:
+            return reading.hold_end
+    return None
 
 
 def _found_at_the_end(run: Run, summary: Summary) -> Iterator[Finding]:

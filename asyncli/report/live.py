@@ -252,6 +252,8 @@ _NOT_IN_STATUS = (
     "phase",
     "elapsed_s",
     "counted_s",
+    "away",
+    "hold_left_s",
     "findings",
     "findings_seen",
     "events",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -64,6 +65,10 @@ class LiveState(msgspec.Struct):
     lost: int = 0
     failed: int = 0
     connecting: int = 0
+    #: Connections that events of the plan ended, and that are not to be back yet.
+    away: int = 0
+    #: Until the hold ends; infinite without an end, or before it is known.
+    hold_left_s: float = math.inf
     #: Connections that wait for an answer, and the longest wait; 0 until one has waited for more
     #: than a second.
     unanswered: int = 0
@@ -195,6 +200,8 @@ class LiveFold:
         #: The status page's counts before our connections.
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
+        #: By the number of an event: who is not to be back yet, and for good with some events.
+        self._turns_to_come: Counter[int] = Counter()
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
         self._events: deque[RunEvent] = deque(maxlen=_EVENTS_KEPT)
         #: Commands of the plan so far, by the numbers of their events.
@@ -238,6 +245,10 @@ class LiveFold:
             self._rates()
         self._tell_limits()
 
+    def turns_to_come(self, by_event: Mapping[int, int]) -> None:
+        """Who was not to be back yet, before the ticks that are folded one by one."""
+        self._turns_to_come.update(by_event)
+
     def resumed(self, t_s: float, so_far: Tick) -> None:
         """The run continues at ``t_s``, with these counts so far."""
         self._now(t_s)
@@ -251,6 +262,8 @@ class LiveFold:
         state.reopened += tick.reopened
         state.lost += tick.lost
         state.failed += tick.failed
+        for number, counts in tick.events.items():
+            self._turns_to_come[number] += counts.turns_to_come
         _add(state.deaths, tick.lost_by_cause)
         _add(state.failures, tick.failures)
         _add(state.errors, {str(status): count for status, count in errors(tick).items()})
@@ -332,6 +345,14 @@ class LiveFold:
         source, _, event = finding.code.rpartition("_")
         if event in ("lost", "ended") and source in _FORGET:
             _FORGET[source](state)
+            self._forget_readings()
+
+    def _forget_readings(self) -> None:
+        """Of a share that is unknown from now on: it is not told of the readings before."""
+        if self._state.server_cpu_share is None:
+            self._server_cpu = CpuShare()
+        if self._state.generator_cpu_share is None:
+            self._generator_cpu = CpuShare()
 
     def event(self, event: RunEvent) -> None:
         """A command is an event twice: when it begins, then without a status, and when it ends."""
@@ -361,6 +382,8 @@ class LiveFold:
         state.findings = tuple(self._findings)
         state.events = tuple(self._events)
         state.limits = self._limits.state()
+        state.away = sum(max(0, turns) for turns in self._turns_to_come.values())
+        state.hold_left_s = self._hold_left_s()
         self._progress()
         return msgspec.structs.replace(
             state,
@@ -394,6 +417,21 @@ class LiveFold:
             if state.achieved_per_s:
                 to_open = max(0.0, self._plan.connections - state.held)
                 state.eta_s = to_open / state.achieved_per_s
+
+    def _hold_left_s(self) -> float:
+        """By the plan. Of a run that was killed, as it was then."""
+        state = self._state
+        if state.phase in ("drain", "residue"):
+            return 0.0
+        hold_s = self._plan.hold_s
+        if hold_s is None:
+            return math.inf
+        gone_s = 0.0 if self._phase is None else state.elapsed_s - self._phase.start_s
+        if state.phase == "hold":
+            return max(0.0, hold_s - gone_s)
+        if state.phase == "ramp":
+            return hold_s + max(0.0, self._ramp.end_s - gone_s)
+        return hold_s + self._ramp.end_s + max(0.0, self._plan.baseline_s - gone_s)
 
     def _lasts_s(self, phase: PhaseName) -> float | None:
         """How long the plan has the phase last; None: without an end, or not begun."""
@@ -443,11 +481,14 @@ class CpuShare:
         self.readings: deque[tuple[float, float]] = deque()
 
     def read(self, t_s: float, cpu_s: float | None) -> float | None:
-        """The share with a further reading, if there is one; None: unknown."""
+        """The share at ``t_s``, with a further reading if there is one; None: unknown."""
         if cpu_s is not None:
+            if self.readings and cpu_s < self.readings[-1][1]:
+                # Another program counts from 0.
+                self.readings.clear()
             self.readings.append((t_s, cpu_s))
-            while self.readings[0][0] < t_s - _RECENT_S:
-                self.readings.popleft()
+        while self.readings and self.readings[0][0] < t_s - _RECENT_S:
+            self.readings.popleft()
         if len(self.readings) < 2:
             return None
         first_s, first = self.readings[0]

@@ -12,6 +12,7 @@ import operator
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class News(msgspec.Struct):
     environment: Environment = msgspec.field(default_factory=dict)
     #: All limits that were checked before the run.
     checks: list[Check] = msgspec.field(default_factory=list)
+    #: By the number of an event: who was not to be back yet, of the ticks that the first read sums.
+    turns_to_come: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class Follower:
@@ -84,6 +87,7 @@ class Follower:
         self._seen: object = None
         self._written_s = 0.0
         self._last: News | None = None
+        self._turns_to_come: Counter[int] = Counter()
 
     def news(self) -> News:
         """What changed since the last call; nothing for a missing file. Raises
@@ -93,7 +97,13 @@ class Follower:
         # A file being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(
-                self._last, phases=[], ticks=[], samples=[], findings=[], events=[]
+                self._last,
+                phases=[],
+                ticks=[],
+                samples=[],
+                findings=[],
+                events=[],
+                turns_to_come={},
             )
         self._last = reader.read_with(self.path, self._read)
         # A commit is readable only after fsync: read such a file again.
@@ -134,8 +144,9 @@ class Follower:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file exists."""
-        return self.path.exists()
+        """Whether the file exists and has something in it."""
+        stamp = _stamp(self.path)
+        return stamp is not None and stamp[1] > 0
 
     @property
     def is_open(self) -> bool:
@@ -148,8 +159,10 @@ class Follower:
         self._phases |= {phase.name: phase for phase in phases}
         ticks: list[tuple[float, Tick]] = []
         samples: list[Sample] = []
+        turns_to_come: dict[int, int] = {}
         if self._last is None:
             ticks, samples = self._catch_up(connection, frame)
+            turns_to_come = dict(self._turns_to_come)
         ticks += [
             (t_s, decode_tick(payload))
             for t_s, payload in self._new_rows(connection, "ticks", "t_s, payload")
@@ -170,6 +183,7 @@ class Follower:
             frame.id,
             frame.environment,
             reader.read_checks(connection),
+            turns_to_come,
         )
 
     def _catch_up(
@@ -192,8 +206,12 @@ class Follower:
             "SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
             bounds,
         )
-        history = sum_ticks(connection, self._rows["ticks"], frame.plan)
+        history = sum_ticks(connection, self._rows["ticks"], frame.plan, self._add_turns)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
+
+    def _add_turns(self, tick: Tick) -> None:
+        for number, counts in tick.events.items():
+            self._turns_to_come[number] += counts.turns_to_come
 
     def _new_events(self, connection: sqlite3.Connection) -> list[RunEvent]:
         rows = rows_after(connection, self._rows["events"])
@@ -229,10 +247,13 @@ def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
 
 
 def sum_ticks(
-    connection: sqlite3.Connection, until_row: int, plan: Plan
+    connection: sqlite3.Connection,
+    until_row: int,
+    plan: Plan,
+    on_tick: Callable[[Tick], None] = lambda tick: None,
 ) -> tuple[float, Tick] | None:
     """The sum of the counts of the ticks up to a row, with the last one's gauges; without
-    histograms.
+    histograms and events. Each that is read is given to ``on_tick``.
 
     Seconds in which all were held and nothing changed are skipped, unless the plan has limits: then
     heartbeats count too, and the histograms have their greatest value alone; all values if a limit
@@ -257,6 +278,7 @@ def sum_ticks(
         tick = decode_tick(payload)
         if plan.fail_if:
             _add_heartbeats(whole, tick, with_times=needs_times)
+        on_tick(tick)
         whole.opened += tick.opened
         whole.reopened += tick.reopened
         for cause, count in tick.failures.items():

@@ -92,7 +92,7 @@ def _require_run_file(path: Path) -> None:
         status = path.stat()
     except FileNotFoundError:
         raise NotBegunError(
-            f"{path}: no such file; name a run file that asyncli wrote (see --out)"
+            f"{path}: no such file", to_name="a run file that asyncli wrote (see --out)"
         ) from None
     except OSError as error:
         raise _unreadable(path, error.strerror) from None
@@ -101,7 +101,7 @@ def _require_run_file(path: Path) -> None:
             f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}"
         )
     if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
+        raise StoreError(f"{path}: is not a regular file", to_name=_OF_ASYNCLI)
     if not os.access(path, os.R_OK):
         raise _unreadable(path, os.strerror(errno.EACCES))
     # A writer killed before its first commit leaves an empty file, which SQLite takes for an empty
@@ -186,9 +186,7 @@ def _read_error(path: Path, error: Exception) -> StoreError:
             f"{path}: another program has locked it; end its transaction and try again"
         )
     if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
-        return StoreError(
-            f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote"
-        )
+        return StoreError(f"{path}: is not a run file (not SQLite)", to_name=_OF_ASYNCLI)
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save the rest")
 
@@ -202,10 +200,14 @@ def is_sqlite(path: Path) -> bool:
     return False
 
 
+#: What is named by who named another file.
+_OF_ASYNCLI = "a run file that asyncli wrote"
+
+
 def _empty(path: Path, or_else: str = "") -> StoreError:
     return NotBegunError(
-        f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name "
-        "another run file"
+        f"{path}: is empty: its run has not begun, or ended before it began{or_else}",
+        to_name="another run file",
     )
 
 
@@ -214,9 +216,7 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _empty(path, ", or it was copied without its -wal file: copy both")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise StoreError(
-            f"{path}: is a SQLite file of another program; name a run file that asyncli wrote"
-        )
+        raise StoreError(f"{path}: is a SQLite file of another program", to_name=_OF_ASYNCLI)
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > RESUMED_SCHEMA:
         raise StoreError(

@@ -86,8 +86,8 @@ class RunWriter:
     """The writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
     While the disk refuses writes, records wait in memory and are retried each second; ``trouble``
-    is the error (None: none), and ``dropped`` counts lost records. ``lost``: the file was moved or
-    deleted; a moved one is complete once closed. :meth:`news` has findings about both.
+    is the error (None: none), and ``dropped`` counts lost records. ``lost``: the file was moved,
+    deleted or emptied; a moved one is complete once closed. :meth:`news` has findings about both.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RunWriter:
         self._connection = connection
         self._lock_fd = lock_fd
         self.lost = False
-        self._identity = _identity(path)
+        self._identity, self._size = _identity(path)
         self._troubled_s: float | None = None
         self._new_events: list[RunEvent] = []
         # The row of the last event that was seen.
@@ -426,8 +426,13 @@ class RunWriter:
         return True
 
     def _check_file(self) -> None:
-        """Report once that the file was moved or deleted; writing to it continues."""
-        if not self.lost and _identity(self.path) != self._identity:
+        """Report once that the file was moved, deleted or emptied; writing to it continues."""
+        if self.lost:
+            return
+        was_written = self._size > 0
+        identity, self._size = _identity(self.path)
+        is_emptied = was_written and not self._size
+        if identity != self._identity or is_emptied:
             self.lost = True
             self._report(run_file_moved(str(self.path)))
 
@@ -457,13 +462,15 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of ``path``; None if it does not exist or cannot be read."""
+def _identity(path: Path) -> tuple[tuple[int, int] | None, int]:
+    """Device and inode of ``path``, and its size (bytes); None and 0 if it does not exist or cannot
+    be read.
+    """
     try:
         status = os.stat(path)
     except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return None, 0
+    return (status.st_dev, status.st_ino), status.st_size
 
 
 def _acquire_lock(path: Path) -> int | None:

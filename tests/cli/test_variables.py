@@ -49,6 +49,27 @@ def test_no_variable_has_two_meanings() -> None:
     assert {"ASYNCLI_SOAK_CONNECTIONS", "ASYNCLI_SOAK_JSON", "ASYNCLI_SOAK_REOPEN", "ASYNCLI_CHECK_HEADER", "ASYNCLI_BENCH_RATE"} <= set(names)
 
 
+def test_true_is_an_option_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = cli.get_command(click.Context(cli), "soak")
+    assert command is not None
+    url = "http://127.0.0.1:1/"
+    without_values = command.make_context("soak", [url, "--web", "--otlp"]).params
+    for said, expected in (("true", without_values), ("false", command.make_context("soak", [url]).params)):
+        for name in ("WEB", "OTLP"):
+            monkeypatch.setenv(f"ASYNCLI_SOAK_{name}", said)
+        assert command.make_context("soak", [url]).params == expected
+    assert without_values["web"]
+
+
+def test_an_address_of_a_variable_that_is_none_says_nothing_of_what_stands_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = "stands before"
+    assert hint in complaint(here(tmp_path, "soak", "http://127.0.0.1:1/", "--web", "yes"))
+    monkeypatch.setenv("ASYNCLI_SOAK_WEB", "yes")
+    said = complaint(here(tmp_path, "soak", "http://127.0.0.1:1/"))
+    assert hint not in said
+    assert "ASYNCLI_SOAK_WEB" in said
+
+
 def test_flags_go_over_variables_and_variables_over_the_plan_file(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.toml").write_text('connections = 3\nkeepalive = 3\nhold = "1h"\nseed = 7\n')
     monkeypatch.setenv("ASYNCLI_SOAK_KEEPALIVE", "4")

@@ -82,6 +82,8 @@ async def test_each_file_is_one_line_newest_first(ended: Path, tmp_path: Path) -
         for name in ("no.db", "empty.db", "damaged.db"):
             assert by_name[name]["why"]
             assert "\n" not in by_name[name]["why"]
+            # There is nothing to be named in a list.
+            assert "; name " not in by_name[name]["why"]
             assert await status(client, "GET", f"/run/{name}/history") == 409
         # Verdicts come when they are computed; a run that was cut off has none.
         async with asyncio.timeout(60):

@@ -11,7 +11,7 @@ from devtools import Browser
 from recording import new_run, write_run
 from synthetic_run import a_run
 from test_folder_page import a_folder
-from test_live_page_in_chromium import _DRAWN, Go, require_clean, until
+from test_live_page_in_chromium import _DRAWN, Go, broken_words, require_clean, until
 from test_page_server import TOKEN
 
 from asyncli.model.records import Deaths, Phase, Tick
@@ -41,6 +41,10 @@ def test_the_list_says_what_is_there_and_leads_to_each_run(go: Go, browser: Brow
             await until(tab, "document.querySelectorAll('#runs tbody tr').length === 3")
             names = await tab.evaluate("[...document.querySelectorAll('#runs a')].map((link) => link.textContent)")
             assert names == [LONG_NAME, "before.db"]
+            dates = "[...document.querySelectorAll('#runs td:nth-child(2)')].map((cell) => { const range = document.createRange(); range.selectNodeContents(cell); return new Set([...range.getClientRects()].map((box) => box.top)).size; })"
+            assert set(await tab.evaluate(dates)) == {1}
+            broken = await tab.evaluate(broken_words("#runs td:nth-child(2)"))
+            assert broken == []
             assert await tab.evaluate("document.getElementById('none').hidden")
             await until(tab, "document.querySelector('#runs tr.error b')?.textContent.startsWith('failed')")
             # A new run appears, and the keyboard stays where it is.

@@ -52,7 +52,7 @@ def test_stretches_that_were_joined_are_as_if_they_had_been_one(lasts_s: int) ->
     assert history.width_s == 120
     rows = list(history.rows())
     for first, second in itertools.batched(rows, 2) if hasattr(itertools, "batched") else zip(rows[::2], rows[1::2], strict=True):
-        begin_s = first[0] - history.width_s / 4
+        begin_s = first[0] // history.width_s * history.width_s
         within = [tick for tick in every if begin_s <= tick.second - 0.4 < begin_s + history.width_s]
         helds = [value_of(first, "held"), value_of(second, "held")]
         assert sorted(filter(None, helds)) == [min(tick.held for tick in within), max(tick.held for tick in within)]
@@ -92,7 +92,7 @@ def test_the_last_minutes_forget_what_is_older_and_keep_each_second() -> None:
     for tick in ticks(300):
         history.tick(float(tick.second), tick)
     rows = list(history.rows())
-    assert [row[0] for row in rows] == [float(second + 1) for second in range(241, 301)]
+    assert [row[0] for row in rows] == [float(second) for second in range(241, 301)]
     assert [value_of(row, "held") for row in rows] == [tick.held for tick in ticks(300)[240:]]
 
 
@@ -145,11 +145,26 @@ def test_a_counter_that_restarts_and_a_metric_that_is_missing_are_no_rate() -> N
 def test_news_are_the_stretches_that_end_later() -> None:
     history = folded(ticks(50))
     since_s = history.open_from_s
-    assert [row[0] for row in history.rows(since_s)] == [50.0]
+    assert [row[0] for row in history.rows(since_s)] == [49.0]
     history.tick(50.2, Tick(second=51, held=7))
     (open_row, *others) = list(history.rows(since_s))
-    assert open_row[0] == 50.0
+    assert open_row[0] == 49.0
     assert [value_of(row, "held") for row in others] == [7]
+
+
+@pytest.mark.parametrize("seconds", [50, 130, 1000])
+def test_no_row_is_later_than_the_last_record_and_what_is_sent_again_names_its_stretch(seconds: int) -> None:
+    history = folded(ticks(seconds))
+    last_s = seconds - 0.3
+    rows = list(history.rows())
+    bars = list(history.bars())
+    assert rows[-1][0] <= last_s
+    assert all(bar[0] <= last_s for bar in bars)
+    since_s = history.open_from_s
+    begins_s = history.first_since(since_s)
+    assert begins_s == since_s
+    # It may come again at other instants, which are all within.
+    assert all(begins_s <= row[0] for row in history.rows(since_s))
 
 
 def test_all_times_are_those_of_the_ticks() -> None:

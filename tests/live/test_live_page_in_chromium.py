@@ -16,11 +16,15 @@ from recording import new_run, write_run
 from synthetic_run import a_run, cut
 from test_page_server import TOKEN, a_page
 
+from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
+from asyncli.core.histogram import Histogram
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
 from asyncli.model.records import Deaths, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
 from asyncli.report.format import with_error
+from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -122,41 +126,51 @@ def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_ch
             assert len(timed) == 2
             for name, _, of_when in timed:
                 assert name.endswith(quantile)
-                assert of_when.endswith("10 s")
+                # No line ends before the unit.
+                assert of_when.split(" ")[-1].split() == ["last", "10", "s"]
             async with client.get("/history") as answer:
-                last_s = (await answer.json())["recent"]["rows"][-1][0]
-            charts = await tab.evaluate("[...document.querySelectorAll('figure:not([hidden]) figcaption small')].map((when) => when.innerText)")
-            assert len(charts) >= 4
-            assert set(charts) == {f"at 0:00:{int(last_s):02}"}
+                history = await answer.json()
+            first = 1
+            for panel in history["layout"]["panels"]:
+                # The last second that has a value of the chart.
+                of_chart = slice(first, first + len(panel["lines"]))
+                read_s = [row[0] for row in history["recent"]["rows"] if any(value is not None for value in row[of_chart])]
+                first = of_chart.stop
+                when = await tab.evaluate(f"document.querySelector('#chart-{panel['key']} figcaption small').innerText")
+                assert when == f"at 0:00:{int(read_s[-1]):02}"
             require_clean(tab, server.port)
 
     go(look())
 
 
-def test_limits_break_no_word_on_a_phone(go: Go, browser: Browser, tmp_path: Path) -> None:
-    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
-    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
-    # A word that begins on one line and ends on another has several boxes.
-    broken = """[...document.querySelectorAll('#limits tbody td')].flatMap((cell) => {
+def broken_words(cells: str) -> str:
+    """JavaScript: the words of these cells that begin on one line and end on another, which have several boxes."""
+    return f"""[...document.querySelectorAll('{cells}')].flatMap((cell) => {{
       const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
       const words = [];
-      while (text.nextNode()) {
-        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {
+      while (text.nextNode()) {{
+        for (const match of text.currentNode.data.matchAll(/\\S+/g)) {{
           const range = document.createRange();
           range.setStart(text.currentNode, match.index);
           range.setEnd(text.currentNode, match.index + match[0].length);
           if (range.getClientRects().length > 1) words.push(match[0]);
-        }
-      }
+        }}
+      }}
       return words;
-    })"""
+    }})"""
 
+
+@pytest.mark.parametrize("width", [358, 700, 1000])
+def test_limits_break_no_word(go: Go, browser: Browser, tmp_path: Path, width: int) -> None:
+    limits = ("cost.server_user > 600", "heartbeats.latency_ms.p99 > 100ms", "lost > 0.1%", "drift.server_user > 10MB")
+    path = write_run(a_run(2000, hold_s=30.0, fail_if=limits), tmp_path / "run.db")
     async def look() -> None:
         async with a_page(path) as (server, _):
-            tab = await opened(browser, server.port, width=358)
+            tab = await opened(browser, server.port, width=width)
             await until(tab, "document.querySelector('#limits tr.error') !== null")
-            assert await tab.evaluate(broken) == []
-            assert await tab.evaluate("document.documentElement.scrollWidth") <= 358
+            broken = await tab.evaluate(broken_words("#limits tbody td"))
+            assert broken == []
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width
             require_clean(tab, server.port)
 
     go(look())
@@ -241,6 +255,63 @@ def test_a_wide_cost_is_shown_as_its_interval_and_an_unknown_one_not_as_it_was_b
     go(look())
 
 
+async def tiles_of(tab: Tab) -> dict[str, list[str]]:
+    """Name of a tile -> its number, and what stands below it."""
+    tiles = await tab.evaluate("[...document.querySelectorAll('#numbers div')].map((tile) => tile.innerText.split('\\n').filter((line) => line))")
+    return {name: said for name, *said in tiles}
+
+
+@pytest.mark.parametrize("is_of_a_heap", [False, True])
+def test_where_other_programs_are_in_the_hosts_cost_the_servers_is_said(
+    go: Go, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_a_heap: bool
+) -> None:
+    monkeypatch.setattr(RunFeed, "_take_cost", lambda feed, so_far: None)
+    run = a_run(2000, hold_s=40.0)
+    path = write_run(cut(run, run.phases[2].start_s + 20.0), tmp_path / "run.db")
+    hidden = Cost(-655.0, (-1705.0, 393.0), 0.0, "a line", 9)
+    of_server = Cost(524.0, (512.0, 536.0), 0.0, "a line", 8)
+    of_heap = HeapCost(1847.0, (1800.0, 1900.0), 0.0, "a line", 7, collections=9, forced=True)
+    costs = msgspec.structs.replace(cost_so_far(run).cost, host_total=hidden, server_user=of_server)
+    if is_of_a_heap:
+        costs = msgspec.structs.replace(costs, live=of_heap)
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            assert server.feed._fold is not None
+            server.feed._fold.cost(CostSoFar(20.0, costs))
+            tab = await opened(browser, server.port)
+            said = [number for name, (number, *_) in (await tiles_of(tab)).items() if name.startswith("a connection")]
+            assert said == [with_error(of_heap if is_of_a_heap else of_server)]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_after_the_end_all_numbers_are_of_the_holds_end_or_of_the_whole_run(go: Go, browser: Browser, ended: Path) -> None:
+    run = read_run(ended)
+    summary = summarise(run)
+    assert summary.reconciliation.server_active is not None
+    assert summary.heartbeats.latency_ms.p99 is not None
+    assert summary.server.pss_bytes.hold_end is not None
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            # Whatever the last second says, in which nothing is held.
+            server.feed._fold.sample(Sample(run.end_s, {"status.active": 1.0, "server.pss_bytes": 7e6, "server.cpu_s": 9e3}))  # type: ignore[union-attr]
+            tab = await opened(browser, server.port)
+            await until(tab, "document.getElementById('phase').className === 'failed'")
+            numbers = {number for number, *_ in (await tiles_of(tab)).values()}
+            active, p99_ms, server_bytes = await tab.evaluate(
+                f"""import('/assets/format.js').then(({{ bytes, count, milliseconds }}) => [count({summary.reconciliation.server_active}),
+                milliseconds({summary.heartbeats.latency_ms.p99}), bytes({summary.server.pss_bytes.hold_end})])"""
+            )
+            assert {active, p99_ms, server_bytes} <= numbers
+            assert not any(number.endswith("cores") for number in numbers)
+            require_clean(tab, server.port)
+
+    go(look())
+
+
 def test_who_has_no_token_is_shown_how_to_get_it_and_no_button_that_refuses(go: Go, browser: Browser, tmp_path: Path) -> None:
     writer = new_run(tmp_path / "run.db", started_s=time.time())
     writer.phase(Phase("hold", 0.0))
@@ -298,6 +369,114 @@ def test_a_page_that_was_refused_takes_a_new_token(go: Go, browser: Browser, end
             await until(tab, "!document.getElementById('ask-token').hidden")
             await tab.evaluate("location.hash = 'token=the-third-token-of-the-tests'; true")
             await until(tab, "document.getElementById('ask-token').hidden && document.getElementById('problem').hidden")
+
+    go(look())
+
+
+def without_the_server(run: Run, from_s: float, until_s: float) -> Run:
+    """The run with a server that is dead meanwhile: asyncli goes on."""
+    for sample in run.samples:
+        if from_s < sample.t_s < until_s:
+            for name in [name for name in sample.values if name.startswith(("server.", "status."))]:
+                del sample.values[name]
+    for t_s, tick in run.ticks:
+        if from_s < t_s < until_s:
+            tick.latency_us = Histogram()
+            tick.lateness_us = Histogram()
+    return run
+
+
+def cells_of(chart: str, label: str) -> str:
+    """JavaScript: what the table of a chart says of a line, as [clock, text]."""
+    return f"""(() => {{
+      const chart = document.getElementById('chart-{chart}');
+      const labels = [...chart.querySelectorAll('thead th')].map((head) => head.textContent);
+      return [...chart.querySelectorAll('tbody tr')].map((row) => [row.cells[0].textContent, row.cells[labels.indexOf('{label}')].textContent]);
+    }})()"""
+
+
+def seconds_of(clock: str) -> int:
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def test_what_was_not_read_has_no_line_and_no_number(go: Go, browser: Browser, tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=120.0)
+    begun_s = run.phases[2].start_s
+    died_s, came_s = begun_s + 20, begun_s + 80
+    path = write_run(without_the_server(run, died_s, came_s), tmp_path / "run.db")
+    lines = [("connections", "by the server's count"), ("memory", "of the server"), ("latency", "half"), ("cpu", "server")]
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            await tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+            for chart, label in lines:
+                quoted = label.replace("'", "\\'")
+                cells = await until(tab, cells_of(chart, quoted))
+                dead = [text for clock, text in cells if died_s + 1 < seconds_of(clock) < came_s - 1]
+                alive = [text for clock, text in cells if begun_s + 1 < seconds_of(clock) < died_s - 1]
+                assert len(dead) > 5
+                assert set(dead) == {"–"}
+                assert "–" not in alive
+            held = await tab.evaluate(cells_of("connections", "held"))
+            assert "–" not in [text for clock, text in held if died_s < seconds_of(clock) < came_s]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+def test_the_numbers_of_a_chart_are_of_its_instant(go: Go, browser: Browser, tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=120.0)
+    begun_s = run.phases[2].start_s
+    path = write_run(cut(without_the_server(run, begun_s + 20, begun_s + 80), begun_s + 40), tmp_path / "run.db")
+    legend = "[...document.querySelectorAll('#chart-%s .key li')].map((line) => line.innerText.split('\\n'))"
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            _, _, of_server = await tab.evaluate(legend % "connections")
+            assert of_server[-1] == "–"
+            of_server, *_ = await tab.evaluate(legend % "memory")
+            assert of_server[-1] == "–"
+            # All of its lines are as old, and it says so.
+            when = await tab.evaluate("document.querySelector('#chart-latency figcaption small').innerText")
+            assert seconds_of(when.removeprefix("at ")) <= begun_s + 20
+            assert "–" not in dict(await tab.evaluate(legend % "latency")).values()
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+@pytest.mark.parametrize(
+    ("values", "width_s", "known"),
+    [
+        # Read every third second, then every eighth, which is no gap.
+        ([1, None, None, 2, None, None, 3], 1, [1, "on", "on", 2, "on", "on", 3]),
+        ([1, 2, *[None] * 7, 3, *[None] * 7, 4], 1, [1, 2, *["on"] * 7, 3, *["on"] * 7, 4]),
+        # Missing; and so is what was to come next.
+        ([1, 2, 3, None, None, None, 4, 5], 1, [1, 2, 3, None, None, None, 4, 5]),
+        ([1, 2, None, None, None, None], 1, [1, 2, "on", "on", None, None]),
+        # A row of nothing.
+        ([1, 2, "none", 3, 4], 1, [1, 2, None, 3, 4]),
+        # Two rows of a stretch are no pace.
+        ([1, 1, None, None, None, None, 2, 2, None, None, None, None, 3, 3], 2, [1, 1, *["on"] * 4, 2, 2, *["on"] * 4, 3, 3]),
+        ([None, None, 7, None, None, None], 1, [None, None, 7, "on", "on", None]),
+    ],
+)
+def test_a_reading_holds_until_the_next_one_is_missing(
+    go: Go, browser: Browser, ended: Path, values: list[Any], width_s: int, known: list[Any]
+) -> None:
+    script = f"""(async () => {{
+      const {{ withBreaks }} = await import('/assets/charts.js');
+      const values = {msgspec.json.encode(values).decode()}.map((value) => ({{ none: null }}[value] === null ? null : value ?? undefined));
+      return withBreaks(values.map((_, place) => place), values, {width_s}).map((value) => (value === undefined ? 'on' : value));
+    }})()"""
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port)
+            assert await tab.evaluate(script) == known
 
     go(look())
 

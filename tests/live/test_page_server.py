@@ -12,7 +12,7 @@ import shutil
 import socket
 import time
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from asyncli.live import following, run_page
 from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
-from asyncli.model.errors import AsyncliError
+from asyncli.model.errors import AsyncliError, StoreError
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, SERVER_USS_BYTES
 from asyncli.model.records import Deaths, Phase, Tick
 from asyncli.report.summary import summarise
+from asyncli.store.follow import News
 from asyncli.store.reader import read_run
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -120,7 +121,7 @@ async def test_the_history_is_that_of_the_file(ended: Path) -> None:
     rows = {int(row[0]): dict(zip(keys, row[1:], strict=True)) for row in document["recent"]["rows"]}
     assert document["recent"]["width_s"] == 1
     for t_s, tick in run.ticks:
-        row = rows[int(t_s) + 1]
+        row = rows[int(t_s)]
         assert (row["held"], row["sent"]) == (tick.held, tick.sent)
         (p99_us,) = tick.latency_us.quantiles([0.99])
         assert row["latency_p99"] == (None if p99_us is None else pytest.approx(p99_us / 1000, rel=1e-5))
@@ -193,6 +194,11 @@ async def test_the_verdict_of_an_ended_run_is_that_of_the_report(ended: Path) ->
         "why": summary.why,
         "held": summary.connections.held,
         "beside": None,
+        "active": summary.reconciliation.server_active,
+        "server_bytes": summary.server.pss_bytes.hold_end,
+        "latency_p50_ms": summary.heartbeats.latency_ms.p50,
+        "latency_p99_ms": summary.heartbeats.latency_ms.p99,
+        "lateness_p99_ms": summary.heartbeats.lateness_ms.p99,
     }
     told = {row["evidence"] for row in state["findings"] if row["at_s"] is None}
     deciding = {finding.evidence for finding in summary.findings if finding.severity == "error"} - {summary.why}
@@ -325,9 +331,13 @@ async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended
             pass
 
 
-async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "QUIET_S", 1.0)
-    monkeypatch.setattr(following, "UNLOCKED_S", 1.0)
+def _empty(path: Path) -> None:
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        os.truncate(file, 0)
+
+
+@pytest.mark.parametrize("take", [lambda path: path.rename(path.with_name("moved.db")), Path.unlink, _empty], ids=["moved", "deleted", "emptied"])
+async def test_a_run_file_that_is_taken_away_is_told_at_once(tmp_path: Path, take: Callable[[Path], None]) -> None:
     path = tmp_path / "run.db"
     writer = new_run(path, started_s=time.time())
     writer.phase(Phase("ramp", 0.0))
@@ -338,13 +348,35 @@ async def test_a_run_file_that_vanishes_is_told(tmp_path: Path, monkeypatch: pyt
         async with asyncio.timeout(10):
             while server.feed.state.held != 10:
                 await asyncio.sleep(0.1)
-        path.rename(tmp_path / "moved.db")
-        async with asyncio.timeout(20):
-            # On a busy host a second without news may come before.
-            while "deleted" not in server.feed.why_ended:
+        assert server.feed.why_ended == ""
+        age_s = server.feed.record_age_s
+        assert age_s is not None
+        assert age_s < 10
+        take(path)
+        # Long before a writer without news is taken for one that hangs.
+        async with asyncio.timeout(following.QUIET_S / 2):
+            while not server.feed.why_ended:
                 await asyncio.sleep(0.1)
+        assert server.feed.state.over
+        assert server.feed.record_age_s is None
+        # Nothing more is known of the run, and the last values are those of its end.
+        async with client.get("/metrics") as answer:
+            assert "asyncli_run_over 1.0" in (await answer.text()).splitlines()
         async with client.get("/history") as answer:
             state = (await answer.json())["state"]
         assert state["held"] == 10
         assert state["why_ended"] == server.feed.why_ended
     writer.close(True)
+
+
+async def test_old_values_are_no_new_ones_while_the_file_cannot_be_read(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_page(ended) as (server, client):
+        assert await status(client, "GET", "/metrics") == 200
+
+        def damaged() -> News:
+            raise StoreError("run.db: the file is damaged")
+
+        monkeypatch.setattr(server.feed, "read", damaged)
+        async with asyncio.timeout(10):
+            while await status(client, "GET", "/metrics") != 503:
+                await asyncio.sleep(0.1)

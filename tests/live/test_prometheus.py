@@ -40,7 +40,7 @@ def expressions() -> list[str]:
     asked = [target["expr"].replace("$instance", ".*") for panel in panels for target in panel.get("targets", ())]
     alerts = re.findall(r"^ +expr: (.*)$", (CONFIGS / "alerts.yml").read_text(), re.MULTILINE)
     assert len(asked) > 20
-    assert len(alerts) >= 6
+    assert len(alerts) >= 8
     return asked + alerts
 
 
@@ -101,6 +101,9 @@ def test_a_real_prometheus_gets_what_the_soak_says(tmp_path: Path) -> None:
                 # Each cause has been 0, so that its first losses are a rise.
                 assert causes(port, "asyncli_connections_lost_total") == dict.fromkeys(DEATHS, 0)
                 assert causes(port, "asyncli_connects_failed_total") == dict.fromkeys(FAILURES, 0)
+                # It has no end.
+                assert values(port, "asyncli_hold_left_seconds") == [float("inf")]
+                assert values(port, "asyncli_connections_away") == [0]
                 until(lambda: values(port, "asyncli_limit_bound") == [0.01 * HELD], "it has the limit")
                 for expression in expressions():
                     ask(port, expression)
@@ -109,7 +112,7 @@ def test_a_real_prometheus_gets_what_the_soak_says(tmp_path: Path) -> None:
                 assert beats[0] > 0
                 assert beats[1] > 0
                 os.kill(a_worker_of(server.pid), signal.SIGKILL)
-                (lost,) = [one for one in expressions() if one.startswith("sum by (instance) (increase(asyncli_connections_lost")]
+                (lost,) = [one for one in expressions() if one.startswith("sum by (instance) (last_over_time(asyncli_connections_lost")]
                 until(lambda: values(port, lost), "the first losses are an alert")
                 program.signal()
                 program.wait()

@@ -76,7 +76,7 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
     # Each second that was shown is the file's.
     keys = [line["key"] for panel in document["layout"]["panels"] for line in panel["lines"]]
     shown = {row[0]: dict(zip(keys, row[1:], strict=True)) for row in document["recent"]["rows"]}
-    ticks = {float(int(t_s) + 1): tick for t_s, tick in run.ticks}
+    ticks = {float(int(t_s)): tick for t_s, tick in run.ticks}
     # Of the last second only the sample may have been written.
     seconds = [second for second in shown if second in ticks and shown[second]["held"] is not None]
     assert len(seconds) >= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised, sp
 from asyncli.analysis.slope import Cost
 from asyncli.findings.probes import server_ended, server_restarted, slabinfo_unreadable
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Finding, Phase, RunEvent, Sample, Tick
+from asyncli.model.records import Deaths, EventCounts, Finding, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.cost_so_far import cost_so_far
 from asyncli.report.live import JsonView, PlainView, plain_line
@@ -156,6 +157,33 @@ def test_number_of_a_lost_source_is_unknown() -> None:
     # The source is back: counts continue from the first reading.
     fed(run, 25.0, 20.0, fold)
     assert (fold.state().active, fold.state().accepts) == (1000, 1000)
+
+
+def cpu_shares(*readings: tuple[float, float | None], ends_s: float | None = None) -> list[float | None]:
+    """The server's share after each reading of its seconds of CPU; ``ends_s``: when its end is found."""
+    fold = LiveFold(Plan(urls=("http://h/",)))
+    shares = []
+    for t_s, cpu_s in readings:
+        if t_s == ends_s:
+            fold.finding(Finding("server_ended", "error", "the server's processes ended"))
+        fold.sample(Sample(t_s, {"generator.cpu_s": 0.1 * t_s} | ({} if cpu_s is None else {"server.cpu_s": cpu_s})))
+        shares.append(fold.state().server_cpu_share)
+        assert t_s == 1.0 or fold.state().generator_cpu_share == pytest.approx(0.1)
+    return shares
+
+
+def test_a_server_that_is_dead_uses_no_cpu_and_one_that_is_new_counts_from_its_start() -> None:
+    alive: list[tuple[float, float | None]] = [(1.0, 5.0), (2.0, 5.5), (3.0, 6.0)]
+    dead: list[tuple[float, float | None]] = [(float(second), None) for second in range(4, 20)]
+    known = [None, pytest.approx(0.5), pytest.approx(0.5)]
+    assert cpu_shares(*alive, *dead, ends_s=4.0) == [*known, *[None] * 16]
+    # Without a finding it is as old as what it is of: ten seconds.
+    shares = cpu_shares(*alive, *dead)
+    assert shares[:9] == [*known, *[pytest.approx(0.5)] * 6]
+    assert shares[-4:] == [None] * 4
+    again: list[tuple[float, float | None]] = [(20.0, 0.1), (21.0, 0.3)]
+    assert cpu_shares(*alive, *dead, *again, ends_s=4.0)[-2:] == [None, pytest.approx(0.2)]
+    assert cpu_shares(*alive, (4.0, 0.0), (5.0, 0.3))[-2:] == [None, pytest.approx(0.3)]
 
 
 def test_endless_hold_has_no_eta() -> None:
@@ -443,3 +471,36 @@ def test_asked_rate_of_a_ramp_with_plateaus_is_of_the_same_seconds() -> None:
         assert state.achieved_per_s == pytest.approx(state.asked_per_s, rel=0.02)
     assert state.asked_per_s < 700, "the rests are in it"
     assert state_at(a_run(20_000), 15.2).asked_per_s == pytest.approx(1000, rel=0.01)
+
+
+def test_who_is_not_to_be_back_yet_is_away_and_who_failed_to_come_is_not() -> None:
+    fold = LiveFold(Plan(urls=("http://h/",), connections=100))
+
+    def away_after(number: int, **counts: Any) -> int:
+        fold.tick(fold.state().elapsed_s + 1.0, Tick(events={number: EventCounts(**counts)}))
+        return fold.state().away
+
+    assert away_after(1, ended=100) == 100
+    assert away_after(1, attempts=30, opened=30) == 70
+    # Their turn has come; a further attempt of theirs is nobody's turn.
+    assert away_after(1, attempts=70, failures={"refused": 70}) == 0
+    assert away_after(1, attempts=70, failures={"refused": 70}) == 0
+    assert away_after(2, ended=40) == 40
+    assert away_after(2, ended_again=5, lost_with_worker=5) == 30
+    # Some stay away for good.
+    assert away_after(2, attempts=10, gone=20) == 20
+
+
+@pytest.mark.parametrize(
+    ("phase", "elapsed_s", "left_s"), [("baseline", 2.0, 73.0), ("ramp", 9.0, 66.0), ("hold", 20.0, 55.0), ("drain", 76.0, 0.0)]
+)
+def test_time_to_the_end_of_the_hold(phase: Any, elapsed_s: float, left_s: float) -> None:
+    starts_s = {"baseline": 0.0, "ramp": 5.0, "hold": 15.0, "drain": 75.0}
+    for hold_s, expected_s in ((60.0, left_s), (None, math.inf if left_s else 0.0)):
+        fold = LiveFold(Plan(urls=("http://h/",), connections=1000, batch=10, interval_s=0.1, baseline_s=5.0, hold_s=hold_s))
+        fold.phase(Phase(phase, starts_s[phase]))
+        fold.tick(elapsed_s, Tick(held=1))
+        assert fold.state().hold_left_s == pytest.approx(expected_s, abs=0.11)
+        # Of a run that was killed, as it was.
+        fold.end()
+        assert fold.state().hold_left_s == pytest.approx(expected_s, abs=0.11)

@@ -14,7 +14,7 @@ from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
 from asyncli.live.following import fold_news
-from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.records import Deaths, EventCounts, Finding, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.store import follow
@@ -61,6 +61,20 @@ def test_the_first_read_sums_like_a_full_read_and_decodes_only_seconds_with_chan
     assert len(news.ticks) < 20
     assert len(news.samples) < 40
     assert len(read_run(path).ticks) > 600
+
+
+def test_who_was_away_before_the_first_read_is_away(tmp_path: Path) -> None:
+    run = a_run(2000)
+    # A storm whose turns last longer than what a first read has second by second.
+    hold_s = run.phases[2].start_s
+    for t_s, tick in run.ticks:
+        if hold_s + 5 < t_s < hold_s + 30:
+            tick.held = 1000
+            tick.events[1] = EventCounts(attempts=10)
+    stormy = next(tick for _, tick in run.ticks if tick.events)
+    stormy.events[1].ended = 1000
+    state = looked(Follower(write_run(cut(run, hold_s + 29.5), tmp_path / "run.db")).news())
+    assert state.away == 1000 - 10 * sum(1 for t_s, tick in run.ticks if tick.events and t_s < hold_s + 29.5)
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 20])

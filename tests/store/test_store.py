@@ -203,6 +203,20 @@ def _replace(path: Path) -> None:
     path.write_text("mine")
 
 
+def test_an_emptied_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 0.05)
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    until(lambda: read_run(tmp_path / "run.db").findings, "the writer has come so far")
+    assert not writer.lost
+    for path in tmp_path.glob("run.db*"):
+        if not path.name.endswith("-shm"):
+            os.truncate(path, 0)
+    until(lambda: writer.lost, "the writer has seen it")
+    writer.close(False)
+    assert "run_file_moved" in [finding.code for finding in writer.news()]
+
+
 @pytest.mark.parametrize(
     ("take", "place"),
     [

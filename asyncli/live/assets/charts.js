@@ -5,8 +5,12 @@ import { OF_UNIT, bytes, clock, count } from './format.js';
 
 const HEIGHT = 170;
 const RECENT_S = 600;
-// Costly metrics are read every few seconds, which is no gap.
+// Records come once a second; a tick may be late.
 const LONGEST_PAUSE_S = 15;
+// What is read at a steady pace is missing after so many of its pauses.
+const MISSED_PAUSES = 2.5;
+// Between the labels of the axis of time.
+const CLOCK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
 const MOST_COST_POINTS = 1200;
 const ROWS_OF_NUMBERS = 24;
 const SYNC = uPlot.sync('run');
@@ -22,8 +26,8 @@ const ROLES = {
   high: ['violet', 1.3, [7, 3]],
   most: ['soft', 1.1, [2, 2]],
 };
-const REFERENCE_DASH = [5, 4];
-const REFERENCE_WIDTH = 1.6;
+// A line of the run that is laid under has the dash of its own, and is wide and pale.
+const REFERENCE_WIDTH = 5;
 const BARS = ['kernel', 'violet', 'server', 'rest', 'ours', 'ink'];
 const COST_LINES = {
   server_user: ['in the server', 'server'],
@@ -42,15 +46,14 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-// A line of the run that is laid under: its colour at half its strength.
+// Of a line of the run that is laid under: its colour, weaker.
 function paler(name) {
-  return `${colour(name)}80`;
+  return `${colour(name)}59`;
 }
 
 function sample(role, isReference) {
-  const [name, ownWidth, ownDash] = ROLES[role];
+  const [name, ownWidth, dash] = ROLES[role];
   const width = isReference ? REFERENCE_WIDTH : ownWidth;
-  const dash = isReference ? REFERENCE_DASH : ownDash;
   const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
   svg.setAttribute('width', '26');
   svg.setAttribute('height', '10');
@@ -74,10 +77,9 @@ function square(name) {
   return svg;
 }
 
-// With a row of nothing where nothing was recorded, such as before a run was resumed. What was not
-// read in a row is undefined, over which a line goes on; null breaks it.
+// With a row of nothing where nothing was recorded, such as before a run was resumed.
 export function withGaps(rows, widthS) {
-  const longestS = Math.max(LONGEST_PAUSE_S, 2.5 * widthS);
+  const longestS = Math.max(LONGEST_PAUSE_S, MISSED_PAUSES * widthS);
   const whole = [];
   rows.forEach((row, place) => {
     const before = place ? rows[place - 1][0] : row[0];
@@ -85,6 +87,58 @@ export function withGaps(rows, widthS) {
     whole.push(row);
   });
   return whole;
+}
+
+// The values of a line, which are undefined where nothing was read. They stay so where a reading
+// holds until the next one, so that the line goes on; where the next one is missing they become
+// null, which breaks it. Costly metrics are read every few seconds: the pauses beside a pause tell
+// which pace is usual.
+export function withBreaks(times, values, widthS) {
+  const read = [];
+  values.forEach((value, place) => {
+    if (value !== undefined && value !== null) read.push(place);
+  });
+  const pauses = read.slice(1).map((place, index) => times[place] - times[read[index]]);
+  // A shorter one is within a stretch, which has two rows.
+  const pauseBeside = (index, step) => {
+    let beside = index + step;
+    while (pauses[beside] < widthS) beside += step;
+    return pauses[beside] || 0;
+  };
+  const known = values.map((value) => (value === undefined ? null : value));
+  read.forEach((place, index) => {
+    const isLast = index === read.length - 1;
+    const usualS = Math.max(widthS, pauseBeside(index, -1), isLast ? 0 : pauseBeside(index, 1));
+    const longestS = MISSED_PAUSES * usualS;
+    if (!isLast && pauses[index] > longestS) return;
+    const end = isLast ? values.length : read[index + 1];
+    for (let later = place + 1; later < end; later += 1) {
+      if (values[later] === null || times[later] - times[place] > longestS) break;
+      known[later] = undefined;
+    }
+  });
+  return known;
+}
+
+// A reading between two breaks is no line: it is drawn as a point.
+function alone(plot, index) {
+  const places = [];
+  // Where a line begins, as long as it has no second point.
+  let begin = null;
+  let isLine = false;
+  plot.data[index].forEach((value, place) => {
+    if (value === undefined) return;
+    if (value !== null) {
+      isLine = begin !== null;
+      begin = begin ?? place;
+      return;
+    }
+    if (begin !== null && !isLine) places.push(begin);
+    begin = null;
+    isLine = false;
+  });
+  if (begin !== null && !isLine) places.push(begin);
+  return places;
 }
 
 // Of a logarithmic axis only these have a line.
@@ -103,14 +157,14 @@ class View {
 
   add(news) {
     this.width_s = news.width_s;
-    this.rows = replaced(this.rows, news.rows, this.lastsS);
-    this.bars = replaced(this.bars, news.bars, this.lastsS);
+    this.rows = replaced(this.rows, news.rows, news.from_s, this.lastsS);
+    this.bars = replaced(this.bars, news.bars, news.from_s, this.lastsS);
   }
 }
 
-function replaced(before, news, lastsS) {
+// `from`: when the first of the stretches began that are replaced.
+function replaced(before, news, from, lastsS) {
   if (!news.length) return before;
-  const from = news[0][0];
   let end = before.length;
   while (end > 0 && before[end - 1][0] >= from) end -= 1;
   const all = before.slice(0, end).concat(news);
@@ -120,25 +174,41 @@ function replaced(before, news, lastsS) {
   return start ? all.slice(start) : all;
 }
 
-// The last value that was read: a second may have a sample and no tick.
-function lastOf(values) {
-  const value = values.findLast((candidate) => candidate !== null && candidate !== undefined);
-  return value === undefined ? null : value;
+function isRead(value) {
+  return value !== null && value !== undefined;
 }
 
-// What was read at this place, or last before it; null where nothing was recorded.
+// The last place at which a line of the run itself has a value: a second may have a sample and no
+// tick, and after the drain there are no latencies.
+function lastPlaceOf(x, lines) {
+  const own = lines.filter((line) => !line.isReference);
+  // A cost that is unknown by now has no number of before.
+  if (own.some((line) => line.say)) return x.length - 1;
+  let place = x.length - 1;
+  while (place > 0 && !own.some((line) => isRead(line.values[place]))) place -= 1;
+  return place;
+}
+
+// What was read at this place, or last before it as far as that holds; null: unknown.
 function valueAt(values, place) {
   let before = place;
   while (before > 0 && values[before] === undefined) before -= 1;
   return values[before];
 }
 
+// A level holds until its next reading; what was counted or timed in other seconds does not.
+function valuesThatHold(line) {
+  if (line.is_level) return line.values;
+  return line.values.map((value) => (value === undefined ? null : value));
+}
+
 // The values of `lines`, which are of the instants `from`, at those of `to`.
 function movedTo(to, from, lines) {
   const places = new Map(from.map((t, place) => [t, place]));
+  const moved = (before) => to.map((t) => (places.has(t) ? before[places.get(t)] : undefined));
   for (const line of lines) {
-    const before = line.values;
-    line.values = to.map((t) => (places.has(t) ? before[places.get(t)] : undefined));
+    line.values = moved(line.values);
+    line.drawn = moved(line.drawn);
   }
 }
 
@@ -201,7 +271,7 @@ class Chart {
         series,
         bands: drawing.bands || [],
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30 },
+          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30, incrs: CLOCK_STEPS_S, space: 70 },
           { ...axis, size: 76, values: value, filter: drawing.logarithmic ? powersOfTen : undefined },
         ],
         hooks: {
@@ -225,20 +295,17 @@ class Chart {
     }
   }
 
-  // The values at the line that moves through the charts, else the last ones.
+  // The values at the line that moves through the charts, else the last ones: all of one instant.
   label() {
     if (!this.drawing || !this.values) return;
     const { x, lines } = this.drawing;
-    let place = this.plot.cursor.idx;
-    const isPointedAt = place !== null && place !== undefined && place < x.length;
-    if (!isPointedAt) place = x.length - 1;
+    const pointedAt = this.plot.cursor.idx;
+    const isPointedAt = isRead(pointedAt) && pointedAt < x.length;
+    const place = isPointedAt ? pointedAt : lastPlaceOf(x, lines);
     const said = [];
     this.values.forEach(([number], index) => {
       const line = lines.filter((candidate) => !candidate.isBound)[index];
-      // Another run is compared at the same instant.
-      const isOfPlace = isPointedAt || line.isReference;
-      const value = isOfPlace ? valueAt(line.values, place) : lastOf(line.values);
-      const shown = line.say ? line.say(place) : this.format(value);
+      const shown = line.say ? line.say(place) : this.format(valueAt(line.values, place));
       number.textContent = shown;
       said.push(`${line.label} ${shown}`);
     });
@@ -339,18 +406,24 @@ export class Charts {
   }
 
   // The lines of a panel, of which the first is at `from` in a row.
-  linesOf(panel, from, rows, baselines) {
+  linesOf(panel, from, rows, widthS, baselines) {
     const lines = [];
+    const times = rows.map((row) => row[0]);
     panel.lines.forEach((line, index) => {
       const below = panel.above_baseline ? baselines[line.key] || 0 : 0;
       const values = rows.map((row) => {
         if (row.length === 1) return null;
         return row[from + index] === null ? undefined : row[from + index] - below;
       });
-      if (!values.some((value) => value !== null && value !== undefined)) return;
+      if (!values.some(isRead)) return;
       const [name, width, dash] = ROLES[line.role];
-      const options = { stroke: colour(name), width, dash, points: { show: false }, spanGaps: false };
-      lines.push({ key: line.key, label: line.label, role: line.role, values, options });
+      const points = { show: false, filter: alone, size: 4 };
+      const options = { stroke: colour(name), width, dash, points, spanGaps: false };
+      const known = { ...line, values: withBreaks(times, values, widthS), options };
+      // A logarithmic axis has no zero, and uPlot breaks on one.
+      known.drawn = panel.logarithmic ? known.values.map((value) => (value === 0 ? undefined : value)) : known.values;
+      known.values = valuesThatHold(known);
+      lines.push(known);
     });
     return lines;
   }
@@ -358,16 +431,16 @@ export class Charts {
   drawPanel(panel, from) {
     const view = this.views[this.shown];
     const rows = withGaps(view.rows, view.width_s);
-    const lines = this.linesOf(panel, from, rows, this.baselines);
+    const lines = this.linesOf(panel, from, rows, view.width_s, this.baselines);
     if (!lines.length) return null;
     let x = rows.map((row) => row[0]);
     const under = this.referenceRows(x);
     if (under.length) {
-      const pale = this.linesOf(panel, from, under, this.reference.baselines);
+      const pale = this.linesOf(panel, from, under, this.reference.width_s, this.reference.baselines);
       for (const line of pale) {
         line.label = `${line.label} · ${this.reference.file}`;
         line.isReference = true;
-        line.options = { ...line.options, stroke: paler(ROLES[line.role][0]), width: REFERENCE_WIDTH, dash: REFERENCE_DASH };
+        line.options = { ...line.options, stroke: paler(ROLES[line.role][0]), width: REFERENCE_WIDTH };
       }
       const times = under.map((row) => row[0]);
       const both = [...new Set([...x, ...times])].sort((a, b) => a - b);
@@ -376,12 +449,7 @@ export class Charts {
       x = both;
       lines.push(...pale);
     }
-    const drawing = { x, lines, logarithmic: panel.logarithmic };
-    if (panel.logarithmic) {
-      // A logarithmic axis has no zero, and uPlot breaks on one.
-      for (const line of lines) line.drawn = line.values.map((value) => (value === 0 ? undefined : value));
-    }
-    return drawing;
+    return { x, lines, logarithmic: panel.logarithmic };
   }
 
   // The rows of the run that is laid under, on this run's clock and within its time.

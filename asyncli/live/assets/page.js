@@ -8,6 +8,8 @@ import { Refused, ask, hasToken } from './stream.js';
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at('charts'), (isZoomed) => { at('unzoom').hidden = !isZoomed; });
 
+const AT_THE_END = 'at the end of the hold';
+
 let isPaused = false;
 let edition = -1;
 
@@ -51,25 +53,45 @@ function showNumbers(state) {
     number('lost', count(state.lost), causes(state.deaths), state.lost > 0),
     number('failed to connect', count(state.failed), causes(state.failures), state.failed > 0),
   ];
-  if (state.active !== null) numbers.push(number('by the server\'s count', count(state.active)));
+  const { active } = state.ending || state;
+  if (active !== null) numbers.push(number('by the server\'s count', count(active), state.ending ? AT_THE_END : ''));
   if (state.phase === 'ramp') numbers.push(number('opened a second', count(state.achieved_per_s), `${count(state.asked_per_s)} asked for`));
-  if (state.unanswered) numbers.push(number('wait for an answer', count(state.unanswered), `the longest ${duration(state.longest_wait_s)}`, true));
-  if (state.latency_p50_ms !== null) {
+  if (state.unanswered && !state.ending) numbers.push(number('wait for an answer', count(state.unanswered), `the longest ${duration(state.longest_wait_s)}`, true));
+  const times = state.ending || state;
+  if (times.latency_p50_ms !== null) {
     // The same quantile of the same seconds: the two are compared.
-    numbers.push(number('latency, 99 of 100 below', milliseconds(state.latency_p99_ms), `half below ${milliseconds(state.latency_p50_ms)}; last 10 s`));
-    numbers.push(number('asyncli\'s own lateness, 99 of 100 below', milliseconds(state.lateness_p99_ms), 'last 10 s'));
+    const ofWhen = state.ending ? 'whole run' : 'last\u00a010\u00a0s';
+    numbers.push(number('latency, 99 of 100 below', milliseconds(times.latency_p99_ms), `half below ${milliseconds(times.latency_p50_ms)}; ${ofWhen}`));
+    numbers.push(number('asyncli\'s own lateness, 99 of 100 below', milliseconds(times.lateness_p99_ms), ofWhen));
   }
-  if (state.total !== null) {
-    const isOld = state.cost_at_s !== null && !state.ending;
-    const age = isOld ? `${duration(state.elapsed_s - state.cost_at_s)} ago` : '';
-    numbers.push(number('a connection costs', state.total.words, age));
-  } else if (state.cost_unknown) {
-    numbers.push(number('a connection costs', 'unknown', state.cost_unknown));
-  }
-  if (state.server_bytes !== null) numbers.push(number('memory of the server', bytes(state.server_bytes), drift(state.drifts.server_user)));
+  numbers.push(...costNumbers(state));
+  const memory = (state.ending || state).server_bytes;
+  const about = [state.ending ? AT_THE_END : '', drift(state.drifts.server_user)].filter((part) => part).join('; ');
+  if (memory !== null) numbers.push(number('memory of the server', bytes(memory), about));
+  at('numbers').replaceChildren(...numbers, ...useNumbers(state));
+}
+
+// What a connection costs on the host in all, else what the report names first: what it keeps alive
+// in a collected heap, or what it costs in the server.
+function costNumbers(state) {
+  const isOld = state.cost_at_s !== null && !state.ending;
+  const age = isOld ? `${duration(state.elapsed_s - state.cost_at_s)} ago` : '';
+  const said = (...parts) => parts.filter((part) => part).join('; ');
+  const numbers = [];
+  if (state.in_heap) numbers.push(number('a connection keeps alive in the heap', state.in_heap.words, age));
+  if (state.total) numbers.push(number('a connection costs', state.total.words, age));
+  else if (state.in_server && !state.in_heap) numbers.push(number('a connection costs in the server', state.in_server.words, said(age, `on the host in all: ${state.cost_unknown || 'unknown, other programs may be in it'}`)));
+  else if (state.cost_unknown && !state.in_heap) numbers.push(number('a connection costs', 'unknown', state.cost_unknown));
+  return numbers;
+}
+
+// What is in use now, which says nothing of a run that has ended.
+function useNumbers(state) {
+  const numbers = [];
+  if (state.ending) return numbers;
   if (state.server_cpu_share !== null) numbers.push(number('CPU of the server', cores(state.server_cpu_share)));
   if (state.generator_bytes !== null) numbers.push(number('asyncli itself', bytes(state.generator_bytes), `${cores(state.generator_cpu_share)}, ${count(state.workers)} ${state.workers === 1 ? 'worker' : 'workers'}`));
-  at('numbers').replaceChildren(...numbers);
+  return numbers;
 }
 
 function showPhase(state) {
@@ -141,7 +163,8 @@ function inUnit(value, unit) {
 }
 
 function percent(share) {
-  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+  const digits = share < 0.1 ? 1 : 0;
+  return `${(100 * share).toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits })} %`;
 }
 
 function showGenerator(state) {
@@ -188,7 +211,10 @@ function showNotes(state) {
     when.className = 'n';
     when.textContent = note.at_s === null ? 'at the end' : clock(note.at_s);
     const what = document.createElement('td');
-    what.append(Object.assign(document.createElement('b'), { textContent: `${note.severity}: ` }), note.text);
+    // Such as "drop 30%".
+    const namesItself = note.isEvent && note.text.startsWith(note.severity);
+    if (!namesItself) what.append(Object.assign(document.createElement('b'), { textContent: `${note.severity}: ` }));
+    what.append(note.text);
     if (note.more) what.append(Object.assign(document.createElement('small'), { textContent: note.more }));
     row.append(when, what);
     return row;
@@ -226,7 +252,7 @@ function showReference({ reference, why_no_reference: why }) {
     return;
   }
   const began = new Date(reference.began_s * 1000).toLocaleString();
-  at('reference').textContent = `Dashed and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
+  at('reference').textContent = `Wide and pale: ${reference.file}, from its first connect on · began ${began} · ${count(reference.lost)} lost, ${count(reference.failed)} failed of ${count(reference.asked)}`;
 }
 
 async function load() {
