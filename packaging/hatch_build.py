@@ -42,7 +42,7 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
 
-# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out.
+# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses.
 _NOT_OF_LIGHT = ("experiments", "report/figures")
 _FILES_NOT_OF_LIGHT = (
     "analysis/storm_fit.py",
@@ -53,6 +53,9 @@ _FILES_NOT_OF_LIGHT = (
     "cli/experiment.py",
     "cli/size.py",
     "cli/storm.py",
+    "core/storm.py",
+    "engine/sim.py",
+    "findings/experiment.py",
     "report/comparison_report.py",
     "report/experiment_report.py",
     "report/size_report.py",
