@@ -13,6 +13,7 @@ import pytest
 
 from asyncli.app.event_readings import APART_S, reading_instants_s
 from asyncli.app.hold_events import EarlierPart, HoldEvents
+from asyncli.model.metrics import SERVER_ENDED, SERVER_JOINED, SERVER_PROCESSES
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import planned_event
 from asyncli.model.run import EVENT_SETTLES_S
@@ -70,6 +71,35 @@ async def test_a_hold_reads_for_its_events() -> None:
     [read] = read_s
     assert read >= 0.1
     assert [event.kind for event in recorded] == ["storm"]
+
+
+@pytest.mark.parametrize("phase", ["hold", "drain"])
+async def test_earlier_workers_of_the_server_prolong_a_command(phase: str) -> None:
+    """In the hold, for as long as each connection takes to be heard once more."""
+    begun_s = time.monotonic()
+    recorded: list[Any] = []
+    orders: list[Any] = []
+
+    async def read_all() -> None:
+        pass
+
+    plan = Plan(urls=("http://127.0.0.1:1/",), connections=1, hold_s=10.0, events=("0.1s mark x", "0.2s run true"))
+    progress: Any = SimpleNamespace(plan=plan, zero_s=begun_s, is_in=lambda phase: phase == "hold")
+    recorder: Any = SimpleNamespace(event=recorded.append, event_begun=recorded.append)
+    generator: Any = SimpleNamespace(hold=lambda begun: None, command_lasts=orders.append)
+    events = HoldEvents(progress, recorder, generator, read_all)
+    before = {SERVER_PROCESSES: 3.0, SERVER_JOINED: 0.0, SERVER_ENDED: 0.0}
+    events.sample(before)
+    async with asyncio.timeout(20), events.while_held():
+        while len(recorded) < 3:
+            await asyncio.sleep(0.01)
+        events.sample(before)
+        assert not orders
+        progress.is_in = lambda name: name == phase
+        events.sample({**before, SERVER_JOINED: 2.0})
+    assert [order.event for order in orders] == [2] * (phase == "hold")
+    for order in orders:
+        assert 0 < order.until - begun_s - plan.heard_within_s < 20
 
 
 async def test_a_resumed_hold_repeats_none_that_had_begun() -> None:

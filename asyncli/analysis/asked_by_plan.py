@@ -18,6 +18,7 @@ _INSTANT_OF = {
     "server_ended": "at_s",
     "counters_restarted": "at_s",
     "server_processes_changed": "from_s",
+    "server_reloaded": "at_s",
     "status_lost": "from_s",
 }
 _OF_THE_SAME_RESTART = ("server_restarted", MASTER_ENDED)
@@ -45,6 +46,16 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
             number = same_event
         told.append(finding if number is None else while_command_ran(finding, number))
     return told
+
+
+def command_at(run: Run, at_s: float) -> RunEvent | None:
+    """The last command of the plan in whose time an instant is."""
+    commands = [event for event in run.events if event.kind == "run"]
+    number = _event_at([at_s], commands, run.plan.heard_within_s)
+    for event in commands:
+        if number is not None and event.fields.get("number") == number:
+            return event
+    return None
 
 
 def asked_so_far(

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import msgspec
 
+from asyncli.analysis.asked_by_plan import command_at
 from asyncli.analysis.constants import FEWEST, HALF, MISSED_S
 from asyncli.findings.server import server_processes_changed, server_reloaded
 from asyncli.model.metrics import (
@@ -90,6 +91,36 @@ def has_processes_for_connections(run: Run) -> bool:
         return False
     risen = max(processes.between(run.first_connect_s, run.stop_s).values, default=before) - before
     return risen >= HALF * max(run.held.values)
+
+
+class LateEnd(msgspec.Struct, frozen=True):
+    """Of the ``workers`` that a server had when a command of the plan had others started beside
+    them, at most ``ended`` have ended so far. ``number``: of the command's event, which began
+    ``at_s``.
+    """
+
+    number: int
+    at_s: float
+    workers: int
+    ended: int
+
+
+def late_end(run: Run, to_s: float) -> LateEnd | None:
+    """The last command of the plan whose earlier workers may be those that ended by ``to_s``; None
+    without one, and where more have ended than there were.
+    """
+    begun = [new for new in generations(run) if new.at_s <= to_s]
+    if not begun:
+        return None
+    generation = begun[-1]
+    command = command_at(run, generation.at_s)
+    if command is None:
+        return None
+    ended = round(_rise(run.series(SERVER_ENDED), generation.after_s, to_s + MISSED_S))
+    if ended > generation.workers:
+        return None
+    number = command.fields["number"]
+    return LateEnd(number, command.at_s, generation.workers, ended)
 
 
 def generation_ends_s(run: Run) -> float:

@@ -75,11 +75,12 @@ WhyUnknown = Literal[
 
 
 class ServerPrice(msgspec.Struct, frozen=True):
-    """The server's memory (bytes): in the hold at rest before the event, the most while it lasted,
-    and when it had settled; and its CPU time (s). None where not read. ``kept``: what it did not
-    give back (bytes; None: unknown, see ``why``); ``moves``: by how much its memory changes by
-    itself in such a time, as it did in the hold outside of events. ``other_processes``: some of the
-    server's ended in the time of a command, so that what came after it is of others.
+    """The server's memory (bytes), of pages of files as many as before the first connect: in the
+    hold at rest before the event, the most while it lasted, and when it had settled; and its CPU
+    time (s). None where not read. ``kept``: what it did not give back (bytes; None: unknown, see
+    ``why``); ``moves``: by how much its memory changes by itself in such a time, as it did in the
+    hold outside of events. ``other_processes``: some of the server's ended in the time of a
+    command, so that what came after it is of others.
     """
 
     memory_before: float | None
@@ -139,8 +140,8 @@ class Provoked(msgspec.Struct, frozen=True):
 
 
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
-    """What each event of the plan did, by its number. ``memory``: the server's (bytes);
-    ``collected``: it is mostly a heap that a runtime collects.
+    """What each event of the plan did, by its number. ``memory``: the server's (bytes), without
+    changes of pages of files; ``collected``: it is mostly a heap that a runtime collects.
     """
     windows = dict(run.event_windows)
     if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):

@@ -8,18 +8,19 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from asyncli.app.command_event import CommandResult, run_command
+from asyncli.app.earlier_processes import EarlierProcesses
 from asyncli.app.event_readings import APART_S, reading_instants_s
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import Recorder
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import HoldBegun
+from asyncli.engine.shard import CommandLasts, HoldBegun
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, RunEvent
 
@@ -62,6 +63,18 @@ class HoldEvents:
         self._recorder = recorder
         self._generator = generator
         self._read_all = read_all
+        self._earlier_processes = EarlierProcesses()
+
+    def sample(self, values: Mapping[str, float]) -> None:
+        """Readings of the server: while it has processes from before a command, what it ends of
+        that time belongs to it.
+        """
+        self._earlier_processes.read(values)
+        number = self._earlier_processes.left_by
+        if number is None or not self._progress.is_in("hold"):
+            return
+        until = time.monotonic() + self._progress.plan.heard_within_s
+        self._generator.command_lasts(CommandLasts(number, until))
 
     @contextlib.asynccontextmanager
     async def while_held(self, earlier: EarlierPart | None = None) -> AsyncIterator[None]:
@@ -155,5 +168,6 @@ class HoldEvents:
             # Its file may be a stranger's.
             ended(CommandResult(None, 0.0, "not run: a resumed run runs no commands"))
             return
+        self._earlier_processes.command_begins(number)
         self._recorder.event_begun(RunEvent("run", at_s, None, event.note, fields))
         await run_command(event.note, ended)

@@ -125,6 +125,7 @@ class Soak:
             self._resumption = Resumption(resume)
             self._resumption.set_clock(self._progress)
         self._generator: Any = None
+        self._events: HoldEvents | None = None
         self._data: Data | None = None
         self._baseline = BaselineRuns()
         self._meter = CostMeter(out)
@@ -234,6 +235,12 @@ class Soak:
             on_sample=self._record_own_sample,
             on_finding=self._recorder.finding,
         )
+        self._events = HoldEvents(
+            progress,
+            self._recorder,
+            generator,
+            read_all=partial(sampler.sample_now, is_spent=False),
+        )
         phases = Phases(
             progress,
             self._recorder,
@@ -245,12 +252,7 @@ class Soak:
             started_wall_s=self._started_wall_s,
             before_connects=partial(self._settle_server, examined, sampler),
             collections=collections,
-            events=HoldEvents(
-                progress,
-                self._recorder,
-                generator,
-                read_all=partial(sampler.sample_now, is_spent=False),
-            ),
+            events=self._events,
         )
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -472,6 +474,8 @@ class Soak:
         if self._resumption is not None:
             self._resumption.continue_counters(sample.values)
         self._recorder.sample(sample)
+        if self._events is not None:
+            self._events.sample(sample.values)
         self._show_cost()
 
     def _show_cost(self) -> None:

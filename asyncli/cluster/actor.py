@@ -23,6 +23,7 @@ from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import (
     Adopt,
+    CommandLasts,
     Down,
     Drain,
     Failed,
@@ -105,6 +106,8 @@ class HostActor:
                 self._generator.begin(t0)
             case HoldBegun() as hold:
                 self._generator.hold(hold)
+            case CommandLasts() as command:
+                self._generator.command_lasts(command)
             case Drain():
                 # Drain even if measuring fails: a repeated order is ignored.
                 try:

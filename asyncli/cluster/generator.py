@@ -116,6 +116,12 @@ class ClusterGenerator:
         for host in self._living():
             host.orders.put_nowait(_on_clock_of(host, order))
 
+    def command_lasts(self, order: wire.CommandLasts) -> None:
+        """The server still has processes from before a command."""
+        for host in self._living():
+            until = order.until + host.clock.offset_s
+            host.orders.put_nowait(msgspec.structs.replace(order, until=until))
+
     def drain(self) -> None:
         self._draining = True
         for host in self._living():

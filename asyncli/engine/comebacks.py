@@ -10,6 +10,7 @@ asyncli would measure itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -36,6 +37,8 @@ class Comebacks:
         self._over_at: dict[int, float] = {}
         # The last command: its event, and until when its effects may last.
         self._command: tuple[int, float] | None = None
+        # Until when it may end connections from before that command.
+        self._earlier_until = -math.inf
         # A heap of rows by the instant to connect.
         self._due: list[tuple[float, int]] = []
 
@@ -52,13 +55,23 @@ class Comebacks:
         """A command runs: what the server ends until then belongs to it."""
         self.begin(event, at, 0.0)
         self._command = (event, until)
+        self._earlier_until = -math.inf
 
-    def command_at(self, now: float) -> int | None:
+    def command_lasts(self, event: int, until: float) -> None:
+        """The server still has processes from before the last command, if it is this event's."""
+        if self._command is not None and self._command[0] == event:
+            self._earlier_until = until
+
+    def command_at(self, now: float, established_at: float) -> int | None:
         """The event whose command may have the server end a connection now."""
         if self._command is None:
             return None
         event, until = self._command
-        return event if now <= until else None
+        if now <= until:
+            return event
+        if now <= self._earlier_until and established_at < self._begun_at[event]:
+            return event
+        return None
 
     def ended_by_command(self, event: int, now: float) -> None:
         """The server ends a connection in the time of a command."""

@@ -14,6 +14,7 @@ import msgspec
 from asyncli.engine.shard import (
     Adopt,
     Alive,
+    CommandLasts,
     Down,
     Drain,
     Failed,
@@ -93,6 +94,10 @@ class Generator:
 
     def hold(self, order: HoldBegun) -> None:
         """The hold begins, and the instants of events are known."""
+        self._send(order)
+
+    def command_lasts(self, order: CommandLasts) -> None:
+        """The server still has processes from before a command."""
         self._send(order)
 
     def drain(self) -> None:

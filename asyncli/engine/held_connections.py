@@ -1004,7 +1004,7 @@ class HeldConnections:
         """The event whose command may have the server end a row's established connection now."""
         if self.draining or self.state[row] not in (IDLE, AWAITING):
             return None
-        return self.comebacks.command_at(now)
+        return self.comebacks.command_at(now, self._established_at[row])
 
     def _end_by_command(self, row: int, event: int, in_wheel: bool) -> None:
         """The server has ended a connection in the time of a command."""

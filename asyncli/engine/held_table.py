@@ -96,6 +96,10 @@ class ConnectionTable:
         self._events.start(at, events_s, since)
         self._churn.start(at, since)
 
+    def command_lasts(self, event: int, until: float) -> None:
+        """The server has processes from before the command of this event ``until`` then."""
+        self._connections.comebacks.command_lasts(event, until)
+
     def drain(self) -> None:
         """Count what is open; from here nothing is sent or opened."""
         connections = self._connections

@@ -30,6 +30,7 @@ import msgspec
 from asyncli.engine.shard import (
     Adopt,
     Alive,
+    CommandLasts,
     Down,
     Drain,
     Failed,
@@ -212,7 +213,9 @@ class WorkerHost:
                     return False
         return True
 
-    def _pass_on(self, order: Start | HoldBegun | Drain | Stop, message: bytes) -> None:
+    def _pass_on(
+        self, order: Start | HoldBegun | CommandLasts | Drain | Stop, message: bytes
+    ) -> None:
         """Send an order to every worker."""
         if isinstance(order, Start):
             self._t0 = order.t0

@@ -214,6 +214,15 @@ class HoldBegun(msgspec.Struct, tag=True):
     events_s: tuple[float, ...]
 
 
+class CommandLasts(msgspec.Struct, tag=True):
+    """The server still has processes from before the command of this ``event``: what it ends
+    ``until`` then (of the monotonic clock) belongs to it, of connections from before it.
+    """
+
+    event: int
+    until: float
+
+
 class Drain(msgspec.Struct, tag=True):
     """Count the held connections, send and open nothing more, await outstanding answers, then
     close.
@@ -322,7 +331,7 @@ class HostFinding(msgspec.Struct, tag=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-Down = Start | HoldBegun | Drain | Stop | Adopt | Alive
+Down = Start | HoldBegun | CommandLasts | Drain | Stop | Adopt | Alive
 Up = (
     Ready
     | Ticked

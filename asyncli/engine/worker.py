@@ -15,7 +15,7 @@ import msgspec
 
 from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import KernelNet, PollNet, RealNet
-from asyncli.engine.shard import Down, Drain, HoldBegun, LoadShard, Shard, Start, Stop
+from asyncli.engine.shard import CommandLasts, Down, Drain, HoldBegun, LoadShard, Shard, Start, Stop
 from asyncli.engine.ticks import TickSender
 
 # The least time between two turns by a timer. Heartbeats due within it go out together; it is far
@@ -84,6 +84,8 @@ class Worker:
             self._arm_tick()
         elif isinstance(order, HoldBegun):
             self._table.hold(order.at, order.events_s)
+        elif isinstance(order, CommandLasts):
+            self._table.command_lasts(order.event, order.until)
         elif isinstance(order, Drain):
             self._table.drain()
         elif isinstance(order, Stop):

@@ -248,9 +248,9 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _CRASH,
     ),
     "reload_by_processes": (
-        "{server} ended its workers in order and started others, as at a reload: {ended} of its "
-        "processes were replaced",
-        _NO_RELOAD,
+        "{likely}{server} ended its workers in order and started others, as at a reload: {ended} "
+        "of its processes were replaced{by_event}",
+        "{no_reload}",
     ),
     "reload_or_crash": (
         "looks like a reload of {server}, or a crash of all its workers: {ended} of its processes "
@@ -483,6 +483,8 @@ CODES = tuple(dict.fromkeys(_code_by_form().values()))
 # single forms. A remedy that is made elsewhere is left out.
 _UNSEEN = {
     "beside": "",
+    "by_event": "",
+    "no_reload": _NO_RELOAD,
     "or_stop": "",
     "loss": "connections ended",
     "were": "connections were",
@@ -603,6 +605,18 @@ def perhaps_for_memory(number: int, among: str) -> str:
         return ""
     killed = _victims(number, among)
     return f", perhaps for lack of memory: the kernel killed {killed} meanwhile"
+
+
+def by_event(number: int, later_s: float) -> dict[str, Any]:
+    """That workers ended which an event's command, ``later_s`` before, had left for later, and what
+    to do about it.
+    """
+    return {
+        "by_event": f", {format_duration(later_s)} after event {number} had others started beside "
+        "them",
+        "no_reload": "have earlier workers end sooner (nginx: worker_shutdown_timeout), or use a "
+        "longer --keepalive: what ends within half of it and --timeout is the event's",
+    }
 
 
 def others_took(count: int) -> dict[str, Any]:
@@ -741,6 +755,8 @@ def words_of(form: str, certain: bool, name: str = "", **seen: Any) -> Words:
         **settings(name),
         "likely": "" if certain else "looks like ",
         "known": "",
+        "by_event": "",
+        "no_reload": _NO_RELOAD,
     }
     if "low" in seen:
         box = known_idle(seen["low"], seen["high"], _BOX_ENDS.get(form, "resets"))

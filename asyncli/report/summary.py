@@ -22,7 +22,7 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
-from asyncli.analysis.server_memory import at_hold_end, memory_in_all, server_memory
+from asyncli.analysis.server_memory import at_hold_end, memory_in_all, with_files_at_rest
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
@@ -71,7 +71,8 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
     following ones.
     """
     plan = run.plan
-    memory, _ = server_memory(run, known.costs.holders)
+    # Pages of files are no event's: PSS of them changes as other programs that share them go.
+    memory, _ = with_files_at_rest(run, known.costs.holders)
     done = provoked(run, memory, collected=run.place.server_runtime.collected)
     policy = plan.reconnect or DEFAULT_RECONNECT
     parts = []

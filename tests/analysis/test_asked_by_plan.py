@@ -9,7 +9,7 @@ from synthetic_run import a_run
 
 from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
 from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
-from asyncli.findings.server import server_processes_changed
+from asyncli.findings.server import server_processes_changed, server_reloaded
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S
 from asyncli.report.summary import summarise
@@ -63,6 +63,14 @@ def test_processes_that_end_after_a_graceful_restart_are_the_command_s(at_s: flo
     run.events.append(RunEvent("run", COMMAND_S, ENDED_S, "restart", {"number": 1}))
     told = asked_by_plan(run, [server_processes_changed(1, 1, at_s, at_s, brief=False), server_restarted(77)])
     assert [finding.severity for finding in told] == [severity, severity]
+
+
+@pytest.mark.parametrize(("at_s", "severity"), [(COMMAND_S + 1.0, "info"), (COMMAND_S - 1.0, "warning")])
+def test_a_generation_that_a_command_began_is_its_note(at_s: float, severity: str) -> None:
+    run = a_run(1_000, hold_s=90.0, events=("10s run restart",))
+    run.events.append(RunEvent("run", COMMAND_S, ENDED_S, "restart", {"number": 1}))
+    [told] = asked_by_plan(run, [server_reloaded(at_s, 2, 2)])
+    assert (told.severity, "event 1" in told.evidence) == (severity, severity == "info")
 
 
 def test_of_two_commands_the_last_one_restarted_it() -> None:

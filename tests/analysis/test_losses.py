@@ -20,7 +20,7 @@ from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, TcpCounts, Tick, TlsCounts
+from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, RunEvent, Sample, TcpCounts, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -60,6 +60,7 @@ class Scene:
         ]  # fmt: skip
         self.checks: list[Check] = []
         self.findings: list[Finding] = []
+        self.events: list[RunEvent] = []
         self.environment: dict[str, Any] = dict(NGINX)
         self._random = random.Random(3)
 
@@ -97,6 +98,7 @@ class Scene:
     def found(self) -> list[Diagnosis]:
         ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
         run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks, findings=self.findings)
+        run.events = self.events
         totals = fold(run)
         found = diagnose(run, totals)
         counts: dict[str, int] = {}
@@ -581,6 +583,35 @@ def awaiting(scene: Scene) -> Scene:
     for tick in scene.ticks.values():
         tick.beats_failed = tick.lost
     return scene
+
+
+def deployed(ended: float, *, command_s: float = 15.0, count: int = HELD) -> Scene:
+    """A command has two workers started beside the earlier two, of which ``ended`` end at 60 s with their connections."""
+    scene = burst(count).sampled(EVERY, server_started=0.0, server_ended=0.0)
+    scene.sampled(range(17, 121), server_started=2.0, server_processes=5.0, server_workers=4.0)
+    scene.sampled(AFTER, server_ended=ended, server_processes=5.0 - ended, server_workers=4.0 - ended, status_active=HELD - count + 1.0)
+    scene.events.append(RunEvent("run", command_s, command_s + 0.1, "deploy", {"number": 1}))
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("scene", "names_it", "certain"),
+    [
+        (deployed(2.0), True, True),
+        # It may be a new one that crashed.
+        (deployed(1.0, count=HELD // 2), True, False),
+        # More than were there before the command.
+        (deployed(3.0), False, False),
+        # Others were started after its time, or before it.
+        (deployed(2.0, command_s=-25.0), False, False),
+        (deployed(2.0, command_s=18.0), False, False),
+    ],
+)
+def test_workers_that_a_command_left_for_later_end_by_it(scene: Scene, names_it: bool, certain: bool) -> None:
+    found = only(scene)
+    assert ("event 1" in found.evidence) == names_it
+    if names_it:
+        assert (found.code, found.certain) == ("reload", certain)
 
 
 def killed(scene: Scene, ended: float, **victims: float) -> Scene:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Provoked, SpentDescriptors, provoked
+from asyncli.analysis.provoked import Provoked, ServerPrice, SpentDescriptors, provoked
 from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -346,6 +346,20 @@ def step(after_s: float) -> float:
 def test_what_is_not_given_back_is_a_step_that_the_event_made() -> None:
     price = told(dropped(step)).server
     assert (price.kept, price.moves, price.why) == (MB, 0.0, msgspec.UNSET)
+
+
+@pytest.mark.parametrize("is_of_files", [True, False])
+def test_pages_of_files_are_no_event_s(is_of_files: bool) -> None:
+    """Their share rises too when another program that has the same files open ends."""
+    run = dropped(step)
+    for sample in run.samples:
+        pages = step(sample.t_s - AT_S) - 49 * MB if is_of_files else MB
+        sample.values[metrics.SERVER_FILE_BYTES] = pages
+        sample.values[metrics.SERVER_ANON_SHMEM_BYTES] = sample.values[metrics.SERVER_PSS_BYTES] - pages
+    [event] = summarise(run).events
+    assert isinstance(event.server, ServerPrice)
+    expected = 0.0 if is_of_files else MB
+    assert (event.server.kept, event.server.memory_before) == (expected, 50 * MB)
 
 
 def test_less_than_five_seconds_into_the_hold_the_connections_cost_is_no_event_s() -> None:

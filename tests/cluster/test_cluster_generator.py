@@ -23,7 +23,19 @@ from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import RemoteHost
 from asyncli.collect.clocks import Offset
 from asyncli.engine.fleet import Room
-from asyncli.engine.shard import Adopt, Drain, Failed, HostFinding, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.shard import (
+    Adopt,
+    CommandLasts,
+    Drain,
+    Failed,
+    HostFinding,
+    Ticked,
+    Up,
+    WorkerBack,
+    WorkerLost,
+    WorkerSilent,
+    build_shard,
+)
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Tick
@@ -93,6 +105,28 @@ async def test_connections_of_a_silent_worker_on_a_lost_host_are_counted_once(me
     ticks = [one.tick for one in await said(generator) if isinstance(one, Ticked)] + [generator._merging.rest()]
     assert sum(one.deaths["generator_lost"].count for one in ticks if "generator_lost" in one.deaths) == 100
     assert sum(one.beats_failed for one in ticks) == 9
+
+
+def test_a_command_lasts_by_the_clock_of_each_host() -> None:
+    generator = fleet(member("a", 0), member("b", 1))
+    for name, offset_s in (("a", 5.0), ("b", -7.0)):
+        host = generator._hosts[name]
+        host.clock = host.clock._replace(offset_s=offset_s)
+    generator.command_lasts(CommandLasts(3, 100.0))
+    told = [generator._hosts[name].orders.get_nowait() for name in ("a", "b")]
+    assert told == [CommandLasts(3, 105.0), CommandLasts(3, 93.0)]
+
+
+async def test_an_actor_passes_on_that_a_command_lasts(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[CommandLasts] = []
+    actor = actors()
+    assert await actor.open(SHARD) == ""
+    try:
+        monkeypatch.setattr(actor._generator, "command_lasts", passed.append)
+        await actor.carry_out(0, msgspec.msgpack.encode(CommandLasts(3, 100.0)))
+        assert passed == [CommandLasts(3, 100.0)]
+    finally:
+        await actor.close()
 
 
 async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:

@@ -47,10 +47,10 @@ def test_all_are_back_and_none_is_lost(first_beat: str, connect_s: float) -> Non
         assert 2_900 < event.back_ms.greatest < 3_010
 
 
-def drive(table: ConnectionTable, net: SimNet) -> None:
-    """Drive a table through a minute."""
+def drive(table: ConnectionTable, net: SimNet, until_s: float = 60.0) -> None:
+    """Drive a table, by default through a minute."""
     upcoming = table.turn()
-    while net.now < 60.0 and upcoming is not None:
+    while net.now < until_s and upcoming is not None:
         net.advance(min(instant for instant in (upcoming, net.next_event) if instant is not None))
         upcoming = table.turn()
 
@@ -190,6 +190,44 @@ def test_what_a_server_ends_in_a_command_s_time_has_the_time_since_it_began() ->
     assert (whole.lost, event.ended, event.closed_ms.count) == (0, 2_003, 2_003)
     # The hold begins after two seconds.
     assert 7_000 < event.closed_ms.least <= event.closed_ms.greatest < 9_000
+
+
+@pytest.mark.parametrize(
+    ("events", "lasts_until", "lost"),
+    [
+        (["10s run ./deploy"], None, 2_003),
+        (["10s run ./deploy"], 50.0, 0),
+        (["10s run ./deploy"], 40.0, 2_003),
+        # Those connections are of later processes.
+        (["10s run ./deploy", "20s storm"], 50.0, 2_003),
+    ],
+)
+def test_what_earlier_processes_end_later_is_the_command_s(events: list[str], lasts_until: float | None, lost: int) -> None:
+    """All are reset after 45 s, long after each was heard once more since the command."""
+    orders = shard(events=events, reconnect="now")
+    net = SimNet(SimServer(resets_all_at_s=45.0))
+    table = ConnectionTable(orders, 0, net)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    drive(table, net, until_s=30.0)
+    if lasts_until is not None:
+        table.command_lasts(1, lasts_until)
+    drive(table, net)
+    tick = table.take_tick(60)
+    ended = tick.events[1].ended if 1 in tick.events else 0
+    assert (tick.lost, ended, tick.held) == (lost, 2_003 - lost, 2_003)
+
+
+def test_of_two_commands_the_earlier_one_lasts_no_longer() -> None:
+    orders = shard(events=["10s run ./deploy", "11s run ./deploy"], reconnect="now")
+    net = SimNet(SimServer(resets_all_at_s=45.0))
+    table = ConnectionTable(orders, 0, net)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    drive(table, net, until_s=30.0)
+    table.command_lasts(1, 50.0)
+    drive(table, net)
+    assert table.take_tick(60).lost == 2_003
 
 
 def test_those_who_are_not_connected_are_absent() -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
+from asyncli.analysis.generations import late_end
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, idle_edge, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
@@ -35,6 +36,7 @@ from asyncli.analysis.shared_host import is_proxy
 from asyncli.findings.loss_causes import (
     SEE_ITS_LOG,
     at_moments,
+    by_event,
     describe_crash,
     or_others,
     others_took,
@@ -431,6 +433,26 @@ def _killed_for_memory(case: _Case, ended: int, *, certain: bool) -> Reason:
     )
 
 
+def _older_than_a_command(case: _Case) -> Reason | None:
+    """Those that ended were there before a command of the plan, which had others started beside
+    them, as a deploy does that lets the earlier workers go on for a time.
+    """
+    if not case.evidence.ended:
+        return None
+    late = late_end(case.table.run, case.burst.to_s)
+    if late is None:
+        return None
+    return reason(
+        "reload",
+        "reload_by_processes",
+        # One alone may be a new one that crashed.
+        certain=late.ended == late.workers,
+        server=case.server,
+        ended=case.evidence.ended,
+        **by_event(late.number, case.burst.from_s - late.at_s),
+    )
+
+
 def _processes_went_on(case: _Case) -> Reason | None:
     """The server's processes all went on: they did it, something behind them, or a middle box
     before them.
@@ -596,6 +618,7 @@ _RULES: tuple[Callable[[_Case], Reason | None], ...] = (
     _server_ended,
     _server_restarted,
     _workers_killed_for_memory,
+    _older_than_a_command,
     _processes_went_on,
     _counters_restarted,
     _middle_box_reset,

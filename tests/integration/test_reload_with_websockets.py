@@ -1,0 +1,70 @@
+"""A reload by a command of the plan, of an nginx before WebSockets whose earlier workers go on for some seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import report, run, until
+
+from asyncli.lab import choose
+from asyncli.lab.ports import free_pair
+
+pytestmark = pytest.mark.nginx
+
+_NGINX = """
+{user} daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 2; worker_shutdown_timeout 6s;
+events {{ worker_connections 999; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://127.0.0.1:{backend}; proxy_http_version 1.1; proxy_read_timeout 1h;
+      proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+    }}
+  }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def nginx_before(backend: int, folder: Path) -> Iterator[tuple[str, int]]:
+    """Its URL and its process."""
+    user = "user root;" if os.geteuid() == 0 else ""
+    port = free_pair("127.0.0.1")[0]
+    path = folder / "nginx.conf"
+    path.write_text(_NGINX.format(folder=folder, port=port, backend=backend, user=user), encoding="utf-8")
+    with subprocess.Popen(["nginx", "-c", path]) as nginx:
+        try:
+            until((folder / "pid").exists, "nginx listens")
+            yield f"ws://127.0.0.1:{port}/", nginx.pid
+        finally:
+            nginx.terminate()
+
+
+def _soak(folder: Path, backend: int) -> Any:
+    """Each connection is heard once more long before the earlier workers go: that takes three seconds at most."""
+    with nginx_before(backend, folder) as (url, pid):
+        asked = ["-c", "50", "--ramp", "100/s", "-k", "2", "--timeout", "2s", "--baseline", "2", "--hold", "16s", "--residue", "1"]
+        asked += ["--server-pid", str(pid), "--at", "5s", f"run kill -HUP {pid}", "--reconnect", "jitter:1s"]
+        return run(folder, "soak", url, *asked, "--out", "run.db")
+
+
+async def test_what_earlier_workers_hold_on_to_is_no_loss(tmp_path: Path) -> None:
+    async with choose("websockets", connections=100) as backend:
+        done = await asyncio.to_thread(_soak, tmp_path, backend.port)
+    assert done.status == 0, done
+    summary = report(tmp_path, "run.db")
+    connections = summary["connections"]
+    assert (connections["held"], connections["lost"], connections["reopened"]) == (50, 0, 0)
+    [event] = summary["events"]
+    assert (event["ended"], event["not_back"]) == (50, 0)
+    assert 5.0 < event["closed_after"]["p50_s"] < event["back"]["all_s"] < 10.0
