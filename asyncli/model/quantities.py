@@ -354,7 +354,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.back.p90_s", "s", "after how long 90 % of them were back"),
     Quantity("events.*.back.p99_s", "s", "after how long 99 % of them were back"),
     Quantity("events.*.back.all_s", "s", "after how long all of them were back"),
-    Quantity("events.*.back.waited_s", "s", "how long there was for those not back in their turn"),
+    Quantity("events.*.back.waited_s", "s", "how long there was for those not back"),
     Quantity("events.*.ended_again", "count", "of these, by another event before they were back"),
     Quantity(
         "events.*.lost_with_worker",

@@ -336,7 +336,7 @@ def _comeback(event: EventPart) -> str:
     if times:
         parts = [f"back after {', '.join(times)}"]
     elif came:
-        parts = [f"{format_count(came)} were back"]
+        parts = [_few_back(event, came, back)]
     else:
         parts = ["none was back"]
     if (event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET) and times:
@@ -356,6 +356,14 @@ def _comeback(event: EventPart) -> str:
         parts.append(_not_back(event.not_back, back))
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _few_back(event: EventPart, came: int, back: Back) -> str:
+    """How many were back, fewer than half, and in what time."""
+    text = f"{format_count(came)} of {format_count(_concerned(event))} were back"
+    if back.waited_s is None:
+        return text
+    return f"{text} in {format_duration(back.waited_s)}"
 
 
 def _not_back(count: int, back: Back) -> str:

@@ -309,6 +309,9 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
         waited_s = _waited_s(document, threshold.key)
         if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
             return Outcome(threshold, waited_s, True, has_more=True)
+        if waited_s is not None:
+            why = f"some were not back in the {format_duration(waited_s)} that the hold had"
+            return Outcome(threshold, None, None, why=why)
         if _ended_none(document, threshold.key):
             return Outcome(threshold, None, False, why="the event ended no connection")
     crossed = None

@@ -295,6 +295,7 @@ def test_who_is_not_back_for_longer_than_a_limit_crosses_it(text: str, is_crosse
     [outcome] = judge([parse(text, Summary)], document)
     assert outcome.crossed is is_crossed
     assert outcome.amount.startswith("more" if is_crossed else "unknown")
+    assert ("15 s" in outcome.amount) is (">" in text)
 
 
 @pytest.mark.parametrize(("ended", "stalled", "crossed"), [(0, None, False), (5, None, None), (0, 5, None)])
