@@ -83,9 +83,7 @@ def _done(event: EventPart) -> str:
         return _stalled(event)
     ended = format_many(known(event.ended), "connection")
     text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
-    if event.absent:
-        absent = format_count(known(event.absent))
-        text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
+    text += _absent(event, "not connected")
     return f"{text}{_interrupted(event)}"
 
 
@@ -111,6 +109,17 @@ def _interrupted(event: EventPart) -> str:
     return f"; the run was interrupted {after} after it began, and what came then was not seen"
 
 
+def _absent(event: EventPart, where: str) -> str:
+    """How many of the chosen it could not take, and that it shows nothing where these are all."""
+    if not event.absent:
+        return ""
+    absent = format_count(known(event.absent))
+    text = f"; {absent} of the {format_count(known(event.chosen))} chosen were {where}"
+    if event.absent == event.chosen:
+        text += ": it took nobody, and shows nothing"
+    return text
+
+
 def _stalled(event: EventPart) -> str:
     """How many read nothing, for how long, and over which segments."""
     stalled = format_many(known(event.stalled), "connection")
@@ -125,12 +134,7 @@ def _stalled(event: EventPart) -> str:
     text = f"{event.text} {_when(event)}: {stalled} {done}"
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
-    if event.absent:
-        absent = format_count(known(event.absent))
-        text += (
-            f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected, or "
-            "in another event"
-        )
+    text += _absent(event, "not connected, or in another event")
     return f"{text}{_interrupted(event)}"
 
 

@@ -307,6 +307,15 @@ def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, sta
     assert outcome.crossed is crossed
 
 
+@pytest.mark.parametrize("key", ["back.all_s", "not_back"])
+@pytest.mark.parametrize(("absent", "is_crossed"), [(20, None), (0, False), (19, False)])
+def test_an_event_that_took_nobody_keeps_no_limit(key: str, absent: int, is_crossed: bool | None) -> None:
+    back = {"all_s": 1.0 if absent == 19 else None, "waited_s": None}
+    event = {"number": 1, "chosen": 20, "absent": absent, "ended": 0, "not_back": 0, "back": back}
+    [outcome] = judge([parse(f"events.1.{key} > 5", Summary)], {"events": [event]})
+    assert outcome.crossed is is_crossed
+
+
 def test_a_mark_has_no_time_back() -> None:
     plan = Plan(urls=("http://127.0.0.1/",), connections=10, events=("5s storm", "9s mark deployed"), fail_if=("events.1.back.all_s > 1s",))
     require_limits(plan)
