@@ -330,21 +330,28 @@ def _back(event: EventPart) -> str:
     return f"{text}; {_noticed(event)}"
 
 
+def _times_back(event: EventPart, back: Back) -> list[str]:
+    """After how long they were back, or how many were; nothing where nothing tells that."""
+    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if times:
+        text = f"back after {', '.join(times)}"
+        if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
+            text += " from then on"
+        return [text]
+    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
+    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    if came:
+        return [_few_back(event, came, back)]
+    if event.unheard:
+        return []
+    return ["none was back"]
+
+
 def _comeback(event: EventPart) -> str:
     back = event.back
     assert back is not msgspec.UNSET
-    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
-    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
-    came -= known(event.waiting) + known(event.lost_with_worker)
-    if times:
-        parts = [f"back after {', '.join(times)}"]
-    elif came:
-        parts = [_few_back(event, came, back)]
-    else:
-        parts = ["none was back"]
-    if (event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET) and times:
-        parts[0] += " from then on"
+    parts = _times_back(event, back)
     if event.closed:
         parts.append(_closed(event))
     if event.ended_again:
@@ -356,6 +363,11 @@ def _comeback(event: EventPart) -> str:
     if event.waiting:
         waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")
+    if event.unheard:
+        unheard = format_count(known(event.unheard))
+        parts.append(
+            f"whether {unheard} were back cannot be told: the server sent them nothing since"
+        )
     if event.not_back:
         parts.append(_not_back(event.not_back, back))
     parts.append(_attempts(event))

@@ -329,6 +329,9 @@ def _of_time_back(
     if waited_s is not None:
         why = f"some were not back in the {format_duration(waited_s)} that the hold had"
         return Outcome(threshold, None, None, why=why)
+    if _value(document, f"{_event_of_time_back(threshold.key)}.unheard"):
+        why = "the server sent some of them nothing since, who only listen"
+        return Outcome(threshold, None, None, why=why)
     if _ended_none(document, threshold.key):
         return Outcome(threshold, None, False, why="the event ended no connection")
     return None
