@@ -29,8 +29,8 @@ from asyncli.model.samples import Series
 
 class Back(msgspec.Struct, frozen=True):
     """How long after the event so many of those who were ended had their first answer (s); None if
-    fewer were back. ``waited_s``: how long there was (s) for those who were not back though it was
-    their turn; None if all were.
+    fewer were back before the hold ended. ``waited_s``: how long there was (s) for those who were
+    not back, also where that was before their turn; None if all were.
     """
 
     p50_s: float | None
@@ -179,7 +179,7 @@ def _provoked(
         window=window,
         counts=counts,
         back=msgspec.structs.replace(
-            _back(counts), waited_s=_waited_s(run, number, window, counts)
+            _back(number, counts), waited_s=_waited_s(run, number, window, counts)
         ),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
@@ -261,13 +261,16 @@ def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
     return summed([tick.latency_us for _, tick in ticks])
 
 
-def _back(counts: EventCounts) -> Back:
-    """By the rank among all who were ended and whose turn it was, and not by another event before
-    they were back: those who are not back count as later than all.
+def _back(number: int, counts: EventCounts) -> Back:
+    """By the rank among all who were ended, and not by another event before they were back: those
+    who are not back count as later than all, also those whose turn was to come after the hold. Else
+    these were times of those whose turn came early. Of churn some are always on their way.
     """
     came = counts.back_ms.count
-    awaited = counts.ended + counts.stalled - counts.ended_again - counts.waiting
+    awaited = counts.ended + counts.stalled - counts.ended_again
     awaited -= counts.lost_with_worker
+    if number == CHURN:
+        awaited -= counts.waiting
     values: list[float | None] = []
     for share in (0.5, 0.9, 0.99, 1.0):
         rank = math.ceil(share * awaited)
@@ -277,8 +280,13 @@ def _back(counts: EventCounts) -> Back:
 
 
 def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
-    """For how long (s) those were not back whose turn it was. Of churn each had its own instant."""
-    if number == CHURN or counts.away <= 0:
+    """For how long (s) those were not back who were to be. Of churn each had its own instant; so
+    has who stalled until the server ended it.
+    """
+    waited = counts.away
+    if not counts.stalled:
+        waited += counts.waiting
+    if number == CHURN or waited <= 0:
         return None
     planned = run.plan.event_numbered(number)
     since_s = window.start_s

@@ -23,12 +23,16 @@ from asyncli.analysis.storm_fit import (
     usual_per_s,
 )
 from asyncli.core.adding import added_up
-from asyncli.core.events import choose
 from asyncli.core.histogram import Histogram, summed
 from asyncli.core.storm import SYNS_EACH_SECOND, Laws
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
+from asyncli.model.planned_events import (
+    DEFAULT_RECONNECT,
+    choices_of,
+    policy_words,
+    reconnect_of,
+)
 from asyncli.model.records import EventCounts, Tick
 from asyncli.model.run import Run
 
@@ -233,7 +237,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     counts = _counts_of(run, number)
     if not _has_come_back(counts):
         return Unmeasured("too few of its storm came back")
-    measured = _measured_storm(run, number, event.share, counts)
+    measured = _measured_storm(run, number, counts)
     back_s = times_s(counts.back_ms)
     all_s = measured.seen.back_s[-1] or math.inf
     start_s = run.event_windows[number].start_s
@@ -349,8 +353,9 @@ def _has_come_back(counts: EventCounts) -> bool:
     return came >= _MARGINS.came_back * counts.ended
 
 
-def _measured_storm(run: Run, number: int, share: float, counts: EventCounts) -> MeasuredStorm:
-    chosen = choose(run.plan.seed, number, run.plan.connections, share)
+def _measured_storm(run: Run, number: int, counts: EventCounts) -> MeasuredStorm:
+    plan = run.plan
+    chosen = choices_of(plan.planned_events, plan.seed, plan.connections)[number]
     window = run.event_windows[number]
     back_s = times_s(counts.back_ms)
     return MeasuredStorm(

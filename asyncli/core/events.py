@@ -4,7 +4,9 @@ the event's number and the connection's number: the same for any number of worke
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -23,20 +25,27 @@ _MOST_DOUBLINGS = 32
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """``count`` of ``connections``, by their numbers from 0, spread evenly over them.
+    """Some of ``connections``, by their numbers from 0, spread evenly over them.
 
     A connection's rank is ``(number + offset) * stride`` modulo their number: with a stride that
-    shares no divisor with it, each rank comes once, so that the count is exact.
+    shares no divisor with it, each rank comes once, so that the count is exact. ``spans``: the
+    ranks of the chosen, each span from its first to before its last number.
     """
 
     connections: int
-    count: int
     stride: int
     offset: int
+    spans: tuple[tuple[int, int], ...]
 
     def __contains__(self, connection: object) -> bool:
         assert isinstance(connection, int)
-        return self.rank(connection) < self.count
+        rank = self.rank(connection)
+        return any(first <= rank < end for first, end in self.spans)
+
+    @property
+    def count(self) -> int:
+        """How many are chosen."""
+        return sum(end - first for first, end in self.spans)
 
     def rank(self, connection: int) -> int:
         """Its place among all, from 0."""
@@ -44,10 +53,59 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose(seed: int, event: int, connections: int, share: float) -> Choice:
-    """Whom event number ``event`` concerns: ``share`` (0 to 1) of the connections."""
+    """Whom event number ``event`` concerns if it is alone: ``share`` (0 to 1) of the
+    connections.
+    """
     offset = int(fraction(seed ^ _CHOICE_SALT, event, 0) * connections)
     count = math.floor(share * connections + 0.5)
-    return Choice(connections, count, _stride(connections), offset)
+    return Choice(connections, _stride(connections), offset, ((0, count),))
+
+
+class Turns:
+    """Chooses for one event after the other, all in one order of the connections: each event has
+    those whose turn is next, so that two events meet only once all had their turn.
+    """
+
+    def __init__(self, seed: int, connections: int) -> None:
+        self._order = choose(seed, 1, connections, 0.0)
+        self._next = 0
+
+    def take(self, share: float, away: Sequence[Choice]) -> Choice:
+        """``share`` (0 to 1) of the connections. Those in ``away`` have their turn last."""
+        missing = math.floor(share * self._order.connections + 0.5)
+        free, others = self._parts(away)
+        spans = []
+        for first, end in (*free, *others):
+            count = min(missing, end - first)
+            if not count:
+                continue
+            missing -= count
+            spans.append((first, first + count))
+        if spans:
+            _, self._next = spans[-1]
+        return msgspec.structs.replace(self._order, spans=tuple(spans))
+
+    def _parts(self, away: Sequence[Choice]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """The ranks of those who are not away, and of the others, from the next turn on."""
+        taken = [span for choice in away for span in choice.spans]
+        edges = {0, self._next, self._order.connections}
+        for span in taken:
+            edges.update(span)
+        free = []
+        others = []
+        for first, end in _in_turn(sorted(edges), self._next):
+            if any(low <= first < high for low, high in taken):
+                others.append((first, end))
+            else:
+                free.append((first, end))
+        return free, others
+
+
+def _in_turn(edges: list[int], begin: int) -> list[tuple[int, int]]:
+    """The parts between edges, those from ``begin`` on before the others."""
+    parts = list(itertools.pairwise(edges))
+    later = [part for part in parts if part[0] >= begin]
+    return later + parts[: len(parts) - len(later)]
 
 
 def _stride(connections: int) -> int:

@@ -84,13 +84,15 @@ class Comebacks:
             counts = self._counts[event] = EventCounts()
         return counts
 
-    def leave(self, row: int, event: int) -> None:
+    def leave(self, row: int, event: int, *, stands: bool = False) -> None:
         """An event ends a row, which belongs to it from now on: an earlier one that it has had no
-        answer since waits for it no more.
+        answer since waits for it no more. ``stands``: as of :meth:`is_unheard`.
         """
         earlier = self.event_of.get(row)
         if earlier is not None:
-            self.counts_of(earlier).ended_again += 1
+            counts = self.counts_of(earlier)
+            counts.unheard += stands
+            counts.ended_again += not stands
             self.left_at.pop(row, None)
         self.event_of[row] = event
 
@@ -170,6 +172,12 @@ class Comebacks:
         event = self.event_of.get(row)
         if event is not None:
             self.counts_of(event).waiting += 1
+
+    def is_unheard(self, row: int) -> None:
+        """The drain begins, and a row whose connection stands again has been sent nothing since,
+        as no answer is due to it.
+        """
+        self.counts_of(self.event_of[row]).unheard += 1
 
     def take_counts(self) -> dict[int, EventCounts]:
         """The counts since the last call."""

@@ -10,11 +10,10 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from asyncli.core.events import choose
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.shard import Shard
 from asyncli.engine.stalls import StallingConnections
-from asyncli.model.planned_events import PlannedEvent
+from asyncli.model.planned_events import PlannedEvent, choices_of
 
 
 class EventSchedule:
@@ -26,6 +25,7 @@ class EventSchedule:
     def __init__(self, shard: Shard, connections: HeldConnections) -> None:
         self._shard = shard
         self._connections = connections
+        self._chosen = choices_of(shard.events, shard.seed, shard.ramp.connections)
         #: (instant, number from 1, event), in the order of their instants.
         self._coming: deque[tuple[float, int, PlannedEvent]] = deque()
         self._doing: Iterator[None] | None = None
@@ -73,7 +73,7 @@ class EventSchedule:
         if event.do == "stall" and event.for_s is None:
             outage_s = math.inf
         connections.comebacks.begin(number, at, outage_s)
-        chosen = choose(self._shard.seed, number, self._shard.ramp.connections, event.share)
+        chosen = self._chosen[number]
         for row in range(connections.rows):
             if connections.number(row) not in chosen:
                 continue

@@ -126,6 +126,8 @@ class HeldConnections:
         self._ghosts: list[int] = []
         # Rows that fell silent while they awaited an answer, which may come once they hear again.
         self._owes_answer: set[int] = set()
+        # Listeners that hear again after an event, and have had no message since.
+        self._hears_again: set[int] = set()
         self._has_policy = shard.reconnect is not None
         self._coming_back = self.comebacks.event_of
         #: Rows whose connection stands by our kernel alone: they come back from an event, and the
@@ -294,6 +296,8 @@ class HeldConnections:
             counts.absent += 1
             return False
         counts.ended += 1
+        stands = self._stands_unheard(row)
+        self._hears_again.discard(row)
         asked = self._take_off_schedule(row)
         if asked and keeps_connection:
             self._owes_answer.add(row)
@@ -302,8 +306,12 @@ class HeldConnections:
             self._beats[row] += 1
         self._retries[row] = 0
         self.state[row] = AWAY
-        self.comebacks.leave(row, event)
+        self.comebacks.leave(row, event, stands=stands)
         return True
+
+    def _stands_unheard(self, row: int) -> bool:
+        """Whether a listener hears again after an event, and has had no message since."""
+        return row in self._hears_again and self.state[row] == IDLE
 
     def _take_off_schedule(self, row: int, in_wheel: bool = True) -> bool:
         """A row is held no more by an event. ``in_wheel``: as of :meth:`_end`. True if it awaited
@@ -333,6 +341,7 @@ class HeldConnections:
         if row in self.unproven:
             self.unproven.remove(row)
             self.held += 1
+        self._hears_again.discard(row)
         self.comebacks.back(row, now, answer_s)
 
     def _forget_connection(self, row: int) -> None:
@@ -354,6 +363,7 @@ class HeldConnections:
         if self._silence_s is not None:
             # No message is due: it is held as far as anybody knows.
             self.held += 1
+            self._hears_again.add(row)
             self.wheel.add(row, now + self._silence_s)
             return
         self.unproven.add(row)
@@ -530,15 +540,16 @@ class HeldConnections:
 
     def _note_those_on_their_way(self) -> None:
         """Of churn some are always on their first way back as the drain begins; and of listeners
-        that hear again some have no message yet.
+        that hear again some have no message yet, of which nothing tells whether they are back.
         """
         for row, event in self._coming_back.items():
             state = self.state[row]
             on_the_way = state in (CONNECTING, HANDSHAKE, AWAITING)
             is_of_churn = event == CHURN and on_the_way and not self._retries[row]
-            hears_again = state == IDLE and row not in self.unproven
-            if is_of_churn or hears_again:
+            if is_of_churn:
                 self.comebacks.is_waiting(row)
+            elif self._stands_unheard(row):
+                self.comebacks.is_unheard(row)
 
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the

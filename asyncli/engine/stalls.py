@@ -19,7 +19,7 @@ from itertools import groupby
 
 import msgspec
 
-from asyncli.core.events import Choice, choose
+from asyncli.core.events import Choice
 from asyncli.core.heartbeat import sleep_s
 from asyncli.core.life import (
     ABORTS,
@@ -34,6 +34,7 @@ from asyncli.core.life import (
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
+from asyncli.model.planned_events import choices_of
 from asyncli.model.records import EventCounts
 from asyncli.protocols.interface import Event
 
@@ -440,8 +441,9 @@ def _chosen_to_stall(shard: Shard) -> list[Choice]:
     """Whom events have stall, if the path is that of loopback: a network has its own segments."""
     if not shard.local:
         return []
-    chosen = []
+    chosen = choices_of(shard.events, shard.seed, shard.ramp.connections)
+    stalls = []
     for number, event in enumerate(shard.events, start=1):
         if event.do == "stall":
-            chosen.append(choose(shard.seed, number, shard.ramp.connections, event.share))
-    return chosen
+            stalls.append(chosen[number])
+    return stalls

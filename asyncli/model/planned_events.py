@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.core.events import Reconnect
+from asyncli.core.events import Choice, Reconnect, Turns
 from asyncli.model.units import exact_duration, parse_duration, shown
 
 #: What can be done.
@@ -74,6 +74,23 @@ class PlannedEvent(msgspec.Struct, frozen=True):
         return self.is_for_good or (self.do == "stall" and self.for_s is None)
 
     @property
+    def has_chosen(self) -> bool:
+        """Whether it is done to some of the connections at its instant."""
+        return self.do in ("drop", "storm", "vanish", "stall")
+
+    def may_last_until(self, later: PlannedEvent) -> bool:
+        """Whether it may keep its connections when a later event comes, as far as the plan
+        tells.
+        """
+        if self.lasts_to_the_end:
+            return True
+        if self.for_s is None:
+            return False
+        if self.at_s is None or later.at_s is None:
+            return True
+        return self.at_s + self.for_s >= later.at_s
+
+    @property
     def words(self) -> str:
         """What it does, as ``--at`` has it: "drop 30% how=fin"."""
         if not self.is_of_connections:
@@ -107,6 +124,23 @@ class PlannedEvent(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Both: "30s storm"."""
         return f"{self.when} {self.words}"
+
+
+def choices_of(events: Sequence[PlannedEvent], seed: int, connections: int) -> dict[int, Choice]:
+    """Whom each event concerns that is done to connections, by its number from 1: the same in each
+    process of a run. As far as there are enough, those who are in no other event at that time.
+    """
+    numbered = [(number, event) for number, event in enumerate(events, 1) if event.has_chosen]
+    if all(event.at_s is not None for _, event in numbered):
+        numbered.sort(key=lambda item: (item[1].at_s, item[0]))
+    turns = Turns(seed, connections)
+    chosen: dict[int, Choice] = {}
+    done: list[tuple[PlannedEvent, Choice]] = []
+    for number, event in numbered:
+        away = [choice for earlier, choice in done if earlier.may_last_until(event)]
+        chosen[number] = turns.take(event.share, away)
+        done.append((event, chosen[number]))
+    return chosen
 
 
 def parse_events(value: object) -> tuple[str, ...]:

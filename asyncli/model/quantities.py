@@ -354,7 +354,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.back.p90_s", "s", "after how long 90 % of them were back"),
     Quantity("events.*.back.p99_s", "s", "after how long 99 % of them were back"),
     Quantity("events.*.back.all_s", "s", "after how long all of them were back"),
-    Quantity("events.*.back.waited_s", "s", "how long there was for those not back in their turn"),
+    Quantity("events.*.back.waited_s", "s", "how long there was for those not back"),
     Quantity("events.*.ended_again", "count", "of these, by another event before they were back"),
     Quantity(
         "events.*.lost_with_worker",
@@ -399,6 +399,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.noticed.within_s", "s", "the longest time between two readings of that"),
     Quantity("events.*.noticed.at_reconnect", "yes_or_no", "it let them go as they connected anew"),
     Quantity("events.*.waiting", "count", "not to be back yet at the hold's end"),
+    Quantity("events.*.unheard", "count", "listeners that were sent nothing since they hear again"),
     Quantity("events.*.gone", "count", "of the silent ones, gone for good"),
     Quantity("events.*.returned", "count", "of the silent ones, heard again"),
     Quantity("events.*.closed", "count", "of these, ended by the server meanwhile"),

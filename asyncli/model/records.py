@@ -334,6 +334,9 @@ class EventCounts(msgspec.Struct):
     ended_again: Count = 0
     #: Those who were not to be back yet when the drain began.
     waiting: Count = 0
+    #: Those whose connections stood again, of which nothing tells whether they were back: they only
+    #: listen, and the server sent them nothing until the drain, or until another event.
+    unheard: Count = 0
     #: Those whose process of asyncli ended before their first answer.
     lost_with_worker: Count = 0
     #: Connections that read nothing for a time; of these, those that read again at its end.
@@ -373,10 +376,12 @@ class EventCounts(msgspec.Struct):
     @property
     def away(self) -> int:
         """Those who had no answer since, though it was or is to be their turn: without those whom
-        another event ended, and those whose process of asyncli has gone.
+        another event ended, those whose process of asyncli has gone, and those who only listen and
+        were sent nothing.
         """
         came = self.back_ms.count + self.ended_again + self.lost_with_worker
-        return self.ended + self.stalled - came - self.gone - self.waiting
+        away = self.ended + self.stalled - came - self.gone - self.waiting
+        return away - self.unheard
 
 
 #: The type of a body of server-sent events.

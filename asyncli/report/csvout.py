@@ -69,6 +69,7 @@ _OF_DONE_EVENT = {
     "ended_again": "ended by another event before they were back",
     "lost_with_worker": "whose process of asyncli ended before they were back",
     "waiting": "not to be back yet at the hold's end",
+    "unheard": "listeners that were sent nothing since they hear again",
     "gone": "of the silent ones, gone for good",
     "returned": "of the silent ones, heard again on the same connections",
     "given_up": "heartbeats that were awaited as it ended connections",
@@ -294,7 +295,7 @@ def _course_cells(event: EventPart) -> list[Cell]:
     return [
         *map(_or_empty, (event.into_hold_s, event.cut_after_s, event.interrupted_after_s)),
         _or_empty(event.ended_again),
-        *map(_or_empty, (event.lost_with_worker, event.waiting)),
+        *map(_or_empty, (event.lost_with_worker, event.waiting, event.unheard)),
         *map(_or_empty, (event.gone, event.returned, event.given_up, event.least_held)),
         *(latency.connect_p50, latency.connect_p99, latency.answer_p50, latency.answer_p99),
         *(lateness.p50, lateness.p99, lateness.max),

@@ -83,9 +83,7 @@ def _done(event: EventPart) -> str:
         return _stalled(event)
     ended = format_many(known(event.ended), "connection")
     text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
-    if event.absent:
-        absent = format_count(known(event.absent))
-        text += f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected"
+    text += _absent(event, "not connected")
     return f"{text}{_interrupted(event)}"
 
 
@@ -111,6 +109,17 @@ def _interrupted(event: EventPart) -> str:
     return f"; the run was interrupted {after} after it began, and what came then was not seen"
 
 
+def _absent(event: EventPart, where: str) -> str:
+    """How many of the chosen it could not take, and that it shows nothing where these are all."""
+    if not event.absent:
+        return ""
+    absent = format_count(known(event.absent))
+    text = f"; {absent} of the {format_count(known(event.chosen))} chosen were {where}"
+    if event.absent == event.chosen:
+        text += ": it took nobody, and shows nothing"
+    return text
+
+
 def _stalled(event: EventPart) -> str:
     """How many read nothing, for how long, and over which segments."""
     stalled = format_many(known(event.stalled), "connection")
@@ -125,12 +134,7 @@ def _stalled(event: EventPart) -> str:
     text = f"{event.text} {_when(event)}: {stalled} {done}"
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
-    if event.absent:
-        absent = format_count(known(event.absent))
-        text += (
-            f"; {absent} of the {format_count(known(event.chosen))} chosen were not connected, or "
-            "in another event"
-        )
+    text += _absent(event, "not connected, or in another event")
     return f"{text}{_interrupted(event)}"
 
 
@@ -326,21 +330,28 @@ def _back(event: EventPart) -> str:
     return f"{text}; {_noticed(event)}"
 
 
+def _times_back(event: EventPart, back: Back) -> list[str]:
+    """After how long they were back, or how many were; nothing where nothing tells that."""
+    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    if times:
+        text = f"back after {', '.join(times)}"
+        if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
+            text += " from then on"
+        return [text]
+    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
+    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    if came:
+        return [_few_back(event, came, back)]
+    if event.unheard:
+        return []
+    return ["none was back"]
+
+
 def _comeback(event: EventPart) -> str:
     back = event.back
     assert back is not msgspec.UNSET
-    shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
-    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
-    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
-    came -= known(event.waiting) + known(event.lost_with_worker)
-    if times:
-        parts = [f"back after {', '.join(times)}"]
-    elif came:
-        parts = [f"{format_count(came)} were back"]
-    else:
-        parts = ["none was back"]
-    if (event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET) and times:
-        parts[0] += " from then on"
+    parts = _times_back(event, back)
     if event.closed:
         parts.append(_closed(event))
     if event.ended_again:
@@ -352,10 +363,23 @@ def _comeback(event: EventPart) -> str:
     if event.waiting:
         waiting = format_count(known(event.waiting))
         parts.append(f"{waiting} were not to be back before the drain")
+    if event.unheard:
+        unheard = format_count(known(event.unheard))
+        parts.append(
+            f"whether {unheard} were back cannot be told: the server sent them nothing since"
+        )
     if event.not_back:
         parts.append(_not_back(event.not_back, back))
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _few_back(event: EventPart, came: int, back: Back) -> str:
+    """How many were back, fewer than half, and in what time."""
+    text = f"{format_count(came)} of {format_count(_concerned(event))} were back"
+    if back.waited_s is None:
+        return text
+    return f"{text} in {format_duration(back.waited_s)}"
 
 
 def _not_back(count: int, back: Back) -> str:

@@ -316,7 +316,7 @@ def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
     """The judged limit, and if its value is unknown, why."""
     if outcome.value is not None:
         return outcome
-    why = why_unknown(outcome.threshold.key, run, analyses)
+    why = outcome.why or why_unknown(outcome.threshold.key, run, analyses)
     return msgspec.structs.replace(outcome, why=why)
 
 

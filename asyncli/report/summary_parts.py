@@ -315,6 +315,9 @@ class EventPart(msgspec.Struct):
     gone: int | msgspec.UnsetType = msgspec.UNSET
     #: Those who were not to be back yet at the hold's end.
     waiting: int | msgspec.UnsetType = msgspec.UNSET
+    #: Those who only listen, whose connections stood again and who were sent nothing since: whether
+    #: they were back cannot be told.
+    unheard: int | msgspec.UnsetType = msgspec.UNSET
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
@@ -373,6 +376,7 @@ class EventPart(msgspec.Struct):
         part.lost_with_worker = done.counts.lost_with_worker
         part.not_back = done.not_back
         part.waiting = done.counts.waiting
+        part.unheard = done.counts.unheard
         part.attempts = done.counts.attempts
         part.failures = done.counts.failures
         part.phantoms = done.counts.phantoms

@@ -306,15 +306,35 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
         whole = _finite(_value(document, threshold.whole))
         bound = None if whole is None else threshold.bound * _as_printed(whole)
     if value is None and bound is not None and threshold.comparison in (">", ">="):
-        waited_s = _waited_s(document, threshold.key)
-        if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
-            return Outcome(threshold, waited_s, True, has_more=True)
-        if _ended_none(document, threshold.key):
-            return Outcome(threshold, None, False, why="the event ended no connection")
+        outcome = _of_time_back(threshold, bound, document)
+        if outcome is not None:
+            return outcome
+    if _took_nobody(document, threshold.key):
+        return Outcome(threshold, None, None, why="the event took none of those whom it chose")
     crossed = None
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
     return Outcome(threshold, value, crossed, ci95, whole)
+
+
+def _of_time_back(
+    threshold: Threshold, bound: Fraction, document: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of an upper bound on an unknown time back from an event, if it is such a one and
+    something decides it.
+    """
+    waited_s = _waited_s(document, threshold.key)
+    if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
+        return Outcome(threshold, waited_s, True, has_more=True)
+    if waited_s is not None:
+        why = f"some were not back in the {format_duration(waited_s)} that the hold had"
+        return Outcome(threshold, None, None, why=why)
+    if _value(document, f"{_event_of_time_back(threshold.key)}.unheard"):
+        why = "the server sent some of them nothing since, who only listen"
+        return Outcome(threshold, None, None, why=why)
+    if _ended_none(document, threshold.key):
+        return Outcome(threshold, None, False, why="the event ended no connection")
+    return None
 
 
 def _beyond_lateness(document: Mapping[str, Any], threshold: Threshold) -> float | None:
@@ -343,7 +363,20 @@ def _ended_none(document: Mapping[str, Any], key: str) -> bool:
     event = _event_of_time_back(key)
     if event is None or _value(document, f"{event}.ended") != 0:
         return False
+    if _took_nobody(document, key):
+        return False
     return not _value(document, f"{event}.stalled")
+
+
+def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
+    """Whether ``key`` is of the comeback from an event of whose chosen connections none could be
+    had: each was not connected, or in another event.
+    """
+    event = _event_of_time_back(key) or key.removesuffix(".not_back")
+    if not event.startswith("events.") or event == key:
+        return False
+    absent = _value(document, f"{event}.absent")
+    return bool(absent) and absent == _value(document, f"{event}.chosen")
 
 
 def _event_of_time_back(key: str) -> str | None:

@@ -15,8 +15,9 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.run_provoked import _back
-from asyncli.report.summary import summarise
+from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
+from asyncli.report.thresholds import judge, parse
 
 MB = 1_000_000.0
 #: The event is 15 s into the hold, on the run's clock 20.2 s: readings come at whole seconds, and ticks end 0.2 s after.
@@ -156,8 +157,42 @@ def test_who_is_not_back_was_waited_for_until_the_drain() -> None:
         if 1 in tick.events:
             tick.events[1].ended += 1
     assert told(run).back.waited_s == pytest.approx(39 - AT_S)
+    # Not its turn yet: it was away as long.
     run.ticks[-1][1].events[1] = EventCounts(waiting=1)
-    assert told(run).back.waited_s is None
+    assert told(run).back.waited_s == pytest.approx(39 - AT_S)
+
+
+def test_the_times_back_are_of_all_whom_the_event_ended() -> None:
+    """A third were back when the hold ended, and the rest were to be later: half of them were not back by then."""
+    run = dropped(step)
+    drain = run.ticks[-1][1]
+    drain.events[1] = EventCounts(ended=100, waiting=100)
+    back = told(run).back
+    assert (back.p50_s, back.p90_s, back.p99_s, back.all_s) == (None, None, None, None)
+    assert "of 150" in said_of_times(run)
+    drain.events[1] = EventCounts(ended=20, waiting=20)
+    back = told(run).back
+    assert back.p50_s == pytest.approx(0.01)
+    assert (back.p90_s, back.p99_s, back.all_s) == (None, None, None)
+    limits = [parse(text, Summary) for text in ("events.1.back.all_s > 30s", "events.1.back.all_s > 10s")]
+    assert [outcome.crossed for outcome in judge(limits, {"events": [{"number": 1, "back": msgspec.to_builtins(back)}]})] == [None, True]
+
+
+def test_of_churn_some_are_always_on_their_way() -> None:
+    run = dropped(step)
+    for _, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[0] = EventCounts(ended=1, waiting=1)
+            tick.events[0].back_ms.add(20)
+            tick.events[0].ended += 1
+    churned = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[0].back
+    assert (churned.all_s, churned.waited_s) == (pytest.approx(0.02), None)
+
+
+def said_of_times(run: Run) -> str:
+    """What the report says of the times back from the first event."""
+    [event] = summarise(run).events or []
+    return str(_back(event))
 
 
 def test_without_a_count_of_sockets_descriptors_tell() -> None:

@@ -134,6 +134,29 @@ def test_every_fault_of_a_stream_has_its_cause(tmp_path: Path) -> None:
     fault_table.require_as_written("test_every_fault_of_a_stream_has_its_cause", summary)
 
 
+def test_whether_listeners_were_back_cannot_be_told_where_nothing_was_sent(tmp_path: Path) -> None:
+    asked = ["--protocol", "sse", "-c", "20", "--baseline", "0.2", "--residue", "0.2", "--hold", "7", "--reconnect", "now", "--quiet"]
+    events = ["--at", "1s", "vanish 50% for 1s then return", "--at", "3s", "vanish 20% for 1s then return", "--at", "5s", "drop 100%"]
+    limits = ["--fail-if", "events.1.back.all_s > 5s"]
+    with faulty() as server:
+        server.speaks = False
+        quiet = run(tmp_path, "soak", f"{server.at}/good", *asked, *events[:6], *limits, "--out", "silent.db")
+        silent = report(tmp_path, "silent.db")
+        ended = run(tmp_path, "soak", f"{server.at}/good", *asked, *events, "--out", "ended.db")
+        stormed = report(tmp_path, "ended.db")
+    assert quiet.status != 0
+    assert ended.err == ""
+    for event, count in zip(silent["events"], (10, 4), strict=True):
+        assert (event["returned"], event["unheard"], event["waiting"], event["not_back"]) == (count, count, 0, 0)
+        assert event["back"]["all_s"] is None
+    assert silent["connections"]["held"] == 20
+    assert (silent["run"]["verdict"], "limit_unknown" in codes(silent)) == ("failed", True)
+    first, second, _ = stormed["events"]
+    # The storm ended them before any message came.
+    assert (first["unheard"], first["ended_again"], first["waiting"]) == (10, 0, 0)
+    assert (second["unheard"], second["ended_again"], second["waiting"]) == (4, 0, 0)
+
+
 def test_streams_that_fall_silent_are_held_and_told(tmp_path: Path) -> None:
     asked = ["--protocol", "sse", "-c", "20", "--baseline", "0.2", "--residue", "0.2", "--hold", "14", "--out", "run.db"]
     with faulty() as server, Program(tmp_path, "soak", f"{server.at}/good", *asked) as program:

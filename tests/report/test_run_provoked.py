@@ -33,7 +33,7 @@ def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
     part.ended_again = ended_again
     part.lost_with_worker = 0
     part.not_back = not_back
-    part.waiting = 0
+    part.waiting = part.unheard = 0
     part.attempts = 300 - not_back
     part.failures = {}
     part.phantoms = 0
@@ -43,15 +43,26 @@ def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
 def test_fewer_than_half_that_are_back_are_told() -> None:
     """Ctrl-C within a storm."""
     some = _comeback(storm(not_back=256))
-    assert some.startswith("44 were")
+    assert some.startswith("44 of")
     assert "256" in some
     assert _comeback(storm(not_back=300)).startswith("none was")
 
 
 def test_who_is_ended_again_is_told() -> None:
     said = _comeback(storm(not_back=0, ended_again=150))
-    assert said.count("150 were") == 2
+    assert said.startswith("150 of")
+    assert "150 were" in said
     assert "not back" not in said
+
+
+def test_listeners_who_were_sent_nothing_are_neither_back_nor_away() -> None:
+    event = storm(not_back=0)
+    event.unheard = 300
+    said = _comeback(event)
+    assert "none was" not in said
+    assert "300" in said
+    event.unheard = 290
+    assert _comeback(event).startswith("10 of")
 
 
 def test_what_an_interruption_hid_is_told() -> None:

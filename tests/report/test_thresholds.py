@@ -295,6 +295,7 @@ def test_who_is_not_back_for_longer_than_a_limit_crosses_it(text: str, is_crosse
     [outcome] = judge([parse(text, Summary)], document)
     assert outcome.crossed is is_crossed
     assert outcome.amount.startswith("more" if is_crossed else "unknown")
+    assert ("15 s" in outcome.amount) is (">" in text)
 
 
 @pytest.mark.parametrize(("ended", "stalled", "crossed"), [(0, None, False), (5, None, None), (0, 5, None)])
@@ -304,6 +305,15 @@ def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, sta
         event["stalled"] = stalled
     [outcome] = judge([parse("events.1.back.all_s > 5s", Summary)], {"events": [event]})
     assert outcome.crossed is crossed
+
+
+@pytest.mark.parametrize("key", ["back.all_s", "not_back"])
+@pytest.mark.parametrize(("absent", "is_crossed"), [(20, None), (0, False), (19, False)])
+def test_an_event_that_took_nobody_keeps_no_limit(key: str, absent: int, is_crossed: bool | None) -> None:
+    back = {"all_s": 1.0 if absent == 19 else None, "waited_s": None}
+    event = {"number": 1, "chosen": 20, "absent": absent, "ended": 0, "not_back": 0, "back": back}
+    [outcome] = judge([parse(f"events.1.{key} > 5", Summary)], {"events": [event]})
+    assert outcome.crossed is is_crossed
 
 
 def test_a_mark_has_no_time_back() -> None:
