@@ -45,6 +45,7 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses.
 _NOT_OF_LIGHT = ("experiments", "report/figures")
 _FILES_NOT_OF_LIGHT = (
+    "analysis/sizing.py",
     "analysis/storm_fit.py",
     "analysis/storm_forecast.py",
     "analysis/storm_pace.py",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
-from asyncli.analysis.sizing import Sizing, size
 from asyncli.model.go_heap import gogc_of_server, memory_limit_of_server
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
@@ -18,6 +17,7 @@ from asyncli.report.summary import Summary, summarise
 from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
+    from asyncli.analysis.sizing import Sizing
     from asyncli.report.document import Picture
 
 
@@ -50,6 +50,9 @@ class Results:
 
         ``host_bytes`` None: as the run's server has.
         """
+        # asyncli-light is without it.
+        from asyncli.analysis.sizing import size
+
         if host_bytes is None:
             host_bytes = self._server_memory_bytes
         most_held = max(self.records.held.values, default=0.0)
