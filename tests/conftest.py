@@ -127,11 +127,16 @@ def _place(item: pytest.Item) -> tuple[int, int]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark live tests, and order all for several processes."""
-    if hasattr(config, "workerinput"):
+    if _is_shuffled(config):
         items.sort(key=_place)
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
             item.add_marker("live")
+
+
+def _is_shuffled(config: pytest.Config) -> bool:
+    """Whether several processes share tests that may run beside any others: those that measure stay in their order."""
+    return hasattr(config, "workerinput") and "not measures" in config.option.markexpr
 
 
 def _unit(nodeid: str) -> str:
@@ -166,7 +171,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._reschedule(node)
 
     # In the order of pytest_collection_modifyitems, not by the number of tests.
-    config.option.loadscopereorder = False
+    config.option.loadscopereorder = "not measures" not in config.option.markexpr
     return BySharing(config, log)
 
 

@@ -22,7 +22,7 @@ from asyncli.model import metrics
 from asyncli.model.errors import PeerError
 from asyncli.model.units import format_bytes
 
-pytestmark = [pytest.mark.turns, pytest.mark.measures, pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")]
+pytestmark = [pytest.mark.turns, pytest.mark.measures, pytest.mark.alone, pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")]
 
 # Each connection keeps an object of some 20 kB alive, and each request leaves garbage.
 _NODE = """

@@ -9,7 +9,7 @@ import pytest
 import asyncli
 from asyncli.api import Recorded
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures]
+pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.alone]
 SOAK = {"connections": 2000, "ramp": "250/s", "keepalive": 5, "baseline": 2, "residue": 1}
 
 

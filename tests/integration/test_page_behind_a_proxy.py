@@ -18,7 +18,7 @@ from programs import here, report, until
 from asyncli.collect.listening import no_listener
 from asyncli.lab.ports import free_pair
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures]
+pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.alone]
 KEPT = 20_000
 # So far apart that their starts tell them apart.
 APART_S = 2.5
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 # By nginx the page's start alone tells whose it is: other tests start servers in the same second.
-@pytest.mark.parametrize("way", ["at its own port", pytest.param("through nginx", marks=pytest.mark.alone)])
+@pytest.mark.parametrize("way", ["at its own port", "through nginx"])
 def test_what_is_alive_is_of_the_program_behind_nginx(tmp_path: Path, place: Place, way: str) -> None:
     asked = ("soak", place.url, "-c", 200, "--ramp", "20/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
     page = ("--server-metrics", place.pages[way], "--metrics-map", "live=app_kept_bytes")
