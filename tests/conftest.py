@@ -111,9 +111,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 #: The modules that take longest, each in one process or by its single tests; the longest first.
 _LONG = (
-    "test_packages", "test_collections_of_node", "test_hosts_in_namespaces", "test_early_decision", "test_notebooks", "test_thread_limits",
+    "test_packages", "test_hosts_in_namespaces", "test_notebooks", "test_thread_limits",
     "test_page_in_chromium", "test_cluster_on_loopback", "test_baseline_run", "test_documented_runs", "test_report_files", "test_far_values",
-    "test_client_lost", "test_cost_so_far", "test_faults", "test_holders", "test_heap_of_the_browser", "test_speed", "test_earlier_memory",
+    "test_client_lost", "test_cost_so_far",
 )  # fmt: skip
 
 
@@ -140,24 +140,21 @@ def _is_shuffled(config: pytest.Config) -> bool:
 
 
 def _unit(nodeid: str) -> str:
-    """The tests that one process runs one after another: those of a module that share a fixture or take turns, or a single
-    one.
-    """
+    """The tests that one process runs one after another: those of a module that share a fixture, or a single one."""
     path = nodeid.partition("::")[0]
-    return path if _stays_together(path) else nodeid
+    return path if _shares(path) else nodeid
 
 
 @functools.cache
-def _stays_together(path: str) -> bool:
-    """Whether a module's tests share a fixture, which several processes would each start, or take turns."""
+def _shares(path: str) -> bool:
+    """Whether a module's tests share a fixture, which several processes would each start."""
     module = Path(__file__).parent.parent / path
-    texts = [one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists()]
-    return any('scope="' in text or "mark.turns" in text for text in texts)
+    return any('scope="' in one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Assign the tests of a module that share a fixture, or take turns, to one process."""
+    """Assign the tests of a module that share a fixture to one process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class BySharing(LoadScopeScheduling):

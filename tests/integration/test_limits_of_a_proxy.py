@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import report, run, until
+from programs import report, run
+from proxying_nginx import nginx_before
 
 from asyncli.lab import choose
-from asyncli.lab.ports import free_pair
 
 pytestmark = pytest.mark.nginx
 
@@ -39,25 +35,9 @@ http {{
 _LIMITS = {"limit_conn": {"of_location": f"limit_conn all {_MOST};"}, "max_conns": {"of_server": f"max_conns={_MOST}"}}
 
 
-@contextlib.contextmanager
-def nginx_before(backend: int, folder: Path, limit: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """Its URL and its process."""
-    user = "user root;" if os.geteuid() == 0 else ""
-    port = free_pair("127.0.0.1")[0]
-    places = {"folder": folder, "port": port, "backend": backend, "user": user}
-    path = folder / "nginx.conf"
-    path.write_text(_NGINX.format(**{"of_location": "", "of_server": "", **places, **limit}), encoding="utf-8")
-    with subprocess.Popen(["nginx", "-c", path]) as nginx:
-        try:
-            until((folder / "pid").exists, "nginx listens")
-            yield f"ws://127.0.0.1:{port}/", nginx.pid
-        finally:
-            nginx.terminate()
-
-
 def _soak(folder: Path, backend: int, limit: dict[str, str]) -> str:
     """The refusal of a soak of too many; one that fits and one that does not were made then."""
-    with nginx_before(backend, folder, limit) as (url, pid):
+    with nginx_before(backend, folder, _NGINX, **{"of_location": "", "of_server": "", **limit}) as (url, pid):
         asked = ["soak", url, "--server-pid", str(pid), "-k", "4", "--ramp", "20/s", "--baseline", "2"]
         asked += ["--hold", "5s", "--timeout", "2s", "--residue", "0.2", "--quiet"]
         refused = run(folder, *asked, "-c", str(_MOST + 1), "--out", "refused.db", name="refused")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import report, run, until
+from programs import report, run
+from proxying_nginx import nginx_before
 
 from asyncli.lab import choose
-from asyncli.lab.ports import free_pair
 
 pytestmark = pytest.mark.nginx
 
@@ -35,24 +31,9 @@ http {{
 """
 
 
-@contextlib.contextmanager
-def nginx_before(backend: int, folder: Path) -> Iterator[tuple[str, int]]:
-    """Its URL and its process."""
-    user = "user root;" if os.geteuid() == 0 else ""
-    port = free_pair("127.0.0.1")[0]
-    path = folder / "nginx.conf"
-    path.write_text(_NGINX.format(folder=folder, port=port, backend=backend, user=user), encoding="utf-8")
-    with subprocess.Popen(["nginx", "-c", path]) as nginx:
-        try:
-            until((folder / "pid").exists, "nginx listens")
-            yield f"ws://127.0.0.1:{port}/", nginx.pid
-        finally:
-            nginx.terminate()
-
-
 def _soak(folder: Path, backend: int) -> Any:
     """Each connection is heard once more long before the earlier workers go: that takes three seconds at most."""
-    with nginx_before(backend, folder) as (url, pid):
+    with nginx_before(backend, folder, _NGINX) as (url, pid):
         asked = ["-c", "50", "--ramp", "100/s", "-k", "2", "--timeout", "2s", "--baseline", "2", "--hold", "16s", "--residue", "1"]
         asked += ["--server-pid", str(pid), "--at", "5s", f"run kill -HUP {pid}", "--reconnect", "jitter:1s"]
         return run(folder, "soak", url, *asked, "--out", "run.db")
