@@ -18,7 +18,7 @@ from asyncli.report.analyses import analyse
 from asyncli.report.answer import worst
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
 from asyncli.report.summary import Summary, limits_of, summarise
-from asyncli.report.summary_parts import BeforeAfter, CostPart, Server
+from asyncli.report.summary_parts import CostPart
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -98,6 +98,7 @@ def cost_so_far(run: Run) -> CostSoFar:
 
 def _ending(run: Run, summary: Summary) -> Ending:
     worst_finding = worst(summary)
+    memory, _ = summary.server.memory
     return Ending(
         verdict=summary.verdict,
         why=summary.why,
@@ -105,20 +106,11 @@ def _ending(run: Run, summary: Summary) -> Ending:
         beside=None if worst_finding is None else worst_finding.severity,
         findings=tuple(_found_at_the_end(run, summary)),
         active=summary.reconciliation.server_active,
-        server_bytes=_server_bytes(summary.server),
+        server_bytes=memory.hold_end,
         latency_p50_ms=summary.heartbeats.latency_ms.p50,
         latency_p99_ms=summary.heartbeats.latency_ms.p99,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
     )
-
-
-def _server_bytes(server: Server) -> float | None:
-    """The server's memory at the hold's end, as exactly as it was read."""
-    readings = (server.pss_bytes, server.rss_bytes, server.memory_bytes)
-    for reading in readings:
-        if isinstance(reading, BeforeAfter) and reading.hold_end is not None:
-            return reading.hold_end
-    return None
 
 
 def _found_at_the_end(run: Run, summary: Summary) -> Iterator[Finding]:
