@@ -13,7 +13,7 @@ from asyncli.model.units import format_duration, format_many
 #: How the user can stop a run.
 BY_SIGNAL = "Ctrl-C or a signal"
 BY_PAGE = "on the page"
-_SO_FAR = "the numbers so far are right; run again for the rest"
+_SO_FAR = "the numbers are those so far; run again for the rest"
 # Of a command, and of what it printed.
 _LONGEST_QUOTED = 100
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
@@ -239,11 +239,11 @@ def incomplete(phase: str | None, written: bool | None) -> Words:
     if written:
         return Words(
             f"the run is still running, {where}",
-            "the numbers so far are right; 'asyncli watch' shows the run",
+            "'asyncli watch' shows the run",
         )
     remedy = ""
     if phase not in ("drain", "residue"):
-        remedy = "the numbers so far are right; asyncli soak --resume continues it"
+        remedy = "asyncli soak --resume continues it"
     if written is None:
         return Words(
             f"the run file has no end: the run was killed {where}, or is still running", remedy

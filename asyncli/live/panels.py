@@ -162,6 +162,37 @@ PANELS = (
         is_above_baseline=True,
     ),
     ChartOfLines(
+        "heap",
+        "Heap of the server, by its runtime",
+        "bytes",
+        (
+            LineOfPanel(
+                "heap_used",
+                "in use, garbage included",
+                "server",
+                LevelOfSample((metrics.RUNTIME_HEAP_BYTES,)),
+            ),
+            LineOfPanel(
+                "heap_alive",
+                "alive after its last collection",
+                "middle",
+                LevelOfSample((metrics.RUNTIME_LIVE_BYTES,)),
+            ),
+            LineOfPanel(
+                "heap_outside",
+                "outside the heap, held by its objects",
+                "most",
+                LevelOfSample((metrics.RUNTIME_OUTSIDE_BYTES,)),
+            ),
+            LineOfPanel(
+                "heap_forced",
+                "alive after asyncli's collection, in all",
+                "high",
+                LevelOfSample((metrics.RUNTIME_FORCED_BYTES,)),
+            ),
+        ),
+    ),
+    ChartOfLines(
         "latency",
         "Latency of heartbeats",
         "ms",

@@ -212,9 +212,11 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
             "KEY worse by NUMBER, such as 'cost.server_user worse by 3%'"
         )
     short_key, comparison, number = match.groups()
-    key = _full(short_key, keys(of))
+    is_relative = comparison.startswith("worse")
+    meant = _comparable(keys(of)) if is_relative else keys(of)
+    key = _full(short_key, keys(of), meant)
     try:
-        if comparison.startswith("worse"):
+        if is_relative:
             return _relative(text, key, number, keys(of))
         if not number.endswith("%"):
             return Threshold(text, key, comparison, _bound(key, number))
@@ -231,7 +233,7 @@ def _relative(text: str, key: str, number: str, known: Sequence[str]) -> Thresho
     """A limit on how much worse a number may be than in the baseline runs; ``known``: the keys of
     all numbers.
     """
-    comparable = [other for other in COMPARABLE if other in known]
+    comparable = _comparable(known)
     if not comparable:
         raise ValueError("only a soak is compared with earlier runs; write KEY > NUMBER")
     if key not in comparable:
@@ -248,6 +250,11 @@ def _relative(text: str, key: str, number: str, known: Sequence[str]) -> Thresho
     if bound <= 0:
         raise ValueError(f"{shown(number)} is no worsening; write a number above 0")
     return Threshold(text, key, WORSE_BY, bound, whole)
+
+
+def _comparable(known: Sequence[str]) -> Sequence[str]:
+    """Those of ``known`` that are compared with earlier runs."""
+    return [key for key in COMPARABLE if key in known]
 
 
 def _without_default(key: str) -> str:
@@ -413,8 +420,8 @@ def keys(of: type[msgspec.Struct]) -> Sequence[str]:
     return [key for key in known if key.partition(".")[0] not in _EXCLUDED]
 
 
-def _full(key: str, known: Sequence[str]) -> str:
-    """The full key of a short one."""
+def _full(key: str, known: Sequence[str], meant: Sequence[str]) -> str:
+    """The full key of a short one; ``meant``: the keys that one may have meant by a wrong one."""
     if ANY in key:  # no name has a *, so its count would always be 0
         raise ValueError(
             f"{shown(key)} is not a number of a run; replace * by a name, such as "
@@ -425,7 +432,7 @@ def _full(key: str, known: Sequence[str]) -> str:
         return key
     candidates = _ending_in(key, known)
     if not candidates:
-        raise ValueError(f"{shown(key)} is not a number of a run; {_hint(key, known)}")
+        raise ValueError(f"{shown(key)} is not a number of a run; {_hint(key, meant)}")
     if len(candidates) > 1:
         raise ValueError(f"{shown(key)} is ambiguous; write {' or '.join(candidates)}")
     full = candidates[0]
@@ -473,7 +480,8 @@ def _near(key: str, known: Sequence[str]) -> list[str]:
 
 def about(key: str, of: type[msgspec.Struct]) -> str:
     """The full key of a number of ``of``, and its unit. Raises ``ValueError`` for another."""
-    full = _full(key, keys(of))
+    known = keys(of)
+    full = _full(key, known, known)
     quantity = quantity_of(full)
     unit = unit_words(quantity)
     return f"{full} of a run's JSON: {quantity.about}, in {unit}; --fail-if accepts it"

@@ -179,5 +179,16 @@ def test_no_line_of_the_host_sets_the_axis_of_the_servers_memory() -> None:
     assert any(line.key == "host" for panel in PANELS for line in panel.lines)
 
 
+def test_the_heap_shows_what_is_used_and_what_is_alive() -> None:
+    history = History()
+    history.sample(Sample(0.5, {metrics.RUNTIME_HEAP_BYTES: 9e6, metrics.RUNTIME_LIVE_BYTES: 5e6, metrics.RUNTIME_OUTSIDE_BYTES: 1e6}))
+    history.sample(Sample(1.5, {metrics.RUNTIME_HEAP_BYTES: 6e6, metrics.RUNTIME_FORCED_BYTES: 7e6}))
+    rows = list(history.rows())
+    assert [value_of(row, "heap_used") for row in rows] == [9e6, 6e6]
+    assert value_of(rows[0], "heap_alive") == 5e6
+    assert value_of(rows[0], "heap_outside") == 1e6
+    assert value_of(rows[1], "heap_forced") == 7e6
+
+
 def test_the_metrics_of_the_charts_are_known() -> None:
     assert set(metrics_of_panels()) <= set(metrics.METRICS)

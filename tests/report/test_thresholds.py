@@ -115,6 +115,8 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         ("lost > many", "'many' does not fit; write a number"),
         ("lost > 1MB", "'1MB' does not fit"),
         ("lots > 1", "did you mean 'lost'?"),
+        # cost.ends is nearer, and is not compared.
+        ("cost.nosuch worse by 3%", "did you mean 'cost.stacks'?"),
         ("heartbeats.p99 > 1", "did you mean 'heartbeats.latency_ms.p99' or"),
         ("failed > 1", "is ambiguous; write connections.failed or heartbeats.failed"),
         ("plan.connections > 1", "is not a number of a run"),
