@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from asyncli.model.prometheus_labels import parse_labels
+
 #: "topics": a broker's (broker_topics.py).
 Format = Literal["text", "json", "topics"]
 
@@ -29,13 +31,6 @@ _LABELS_AND_VALUE = (
 # times faster than one that begins with "^".
 _ROW = re.compile(rb"\n[ \t]*+(?P<name>" + _NAME + rb")" + _LABELS_AND_VALUE)
 _TYPE = re.compile(rb"\n# TYPE (?P<name>" + _NAME + rb") (?P<kind>[a-z]{1,20}+)")
-# With what separates it from the next one: a list of labels is matched one after the other.
-_LABEL = re.compile(
-    r'(?P<name>[A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"(?P<value>(?:[^"\\]++|\\.)*+)"'
-    r"[ \t]*+(?:,[ \t]*+|\Z)"
-)
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 # OpenMetrics names the family in its type, and these parts of it in its rows.
 _SUFFIXES = ("_total", "_created", "_count", "_sum", "_bucket", "_info")
 #: The kind of a metric whose type the page does not tell.
@@ -199,24 +194,7 @@ def _has_row(body: bytes) -> bool:
 
 def _labels(raw: bytes) -> dict[str, str] | None:
     """The labels between the braces; None if something else stands there."""
-    text = raw.decode("utf-8", "replace").strip(" \t")
-    labels: dict[str, str] = {}
-    position = 0
-    while position < len(text):
-        match = _LABEL.match(text, position)
-        if match is None:
-            return None
-        value = match["value"]
-        if "\\" in value:
-            value = _ESCAPE.sub(_unescaped, value)
-        labels[match["name"]] = value
-        position = match.end()
-    return labels
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    # An unknown escape stays as it is, as in Prometheus.
-    return _ESCAPED.get(match[1], match[0])
+    return parse_labels(raw.decode("utf-8", "replace"))
 
 
 def _kinds(body: bytes) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from asyncli.model import metrics
+from asyncli.model.prometheus_labels import parse_labels
 from asyncli.model.units import shown
 from asyncli.model.values import parse_text
 
@@ -21,12 +22,6 @@ MAPPED = {
 _MAPPED = re.compile(
     r"(?P<meaning>[a-z]++)=(?P<name>[^\s{}\"=,]{1,200}+)(?:\{(?P<labels>[^\n]{0,1000})\})?"
 )
-_LABEL = re.compile(
-    r'\s*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)="(?P<value>(?:[^"\\]|\\.)*+)"\s*+(?:,|\Z)'
-)
-# As in Prometheus' text.
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 _EXAMPLE = 'write active=NAME or active=NAME{label="x"}'
 
 
@@ -53,20 +48,10 @@ def mapped_metric(text: str) -> MappedMetric:
 
 
 def _labels(text: str) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    position = 0
-    while position < len(text):
-        match = _LABEL.match(text, position)
-        if match is None:
-            raise ValueError(f"{shown(text)} are no labels; {_EXAMPLE}")
-        labels[match["name"]] = _ESCAPE.sub(_unescaped, match["value"])
-        position = match.end()
+    labels = parse_labels(text)
+    if labels is None:
+        raise ValueError(f"{shown(text)} are no labels; {_EXAMPLE}")
     return labels
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    # An unknown escape stays as it is.
-    return _ESCAPED.get(match[1], match[0])
 
 
 def parse_metrics_map(value: object) -> str:
