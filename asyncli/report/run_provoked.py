@@ -452,6 +452,10 @@ _UNKNOWN_KEPT = {
     "part_ended": (
         "what it kept is not known: one of its processes ended, and none was found in its place"
     ),
+    "other_connections": (
+        "what it kept is not known: connections of other clients, or of an earlier event, came or "
+        "went there meanwhile"
+    ),
 }
 
 

@@ -446,6 +446,24 @@ def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
     assert (price.kept, price.why, price.after) == (None, "part_ended", None)
 
 
+@pytest.mark.parametrize(("others", "is_known"), [(lambda _: 100.0, True), (lambda after_s: 200.0 * (after_s > 1), False), (lambda after_s: 9.0 * (after_s < 1), False), (lambda after_s: 4.0 * (after_s > 1), True)])
+def test_memory_is_no_event_s_where_others_connected_meanwhile(others: Callable[[float], float], is_known: bool) -> None:
+    run = dropped(step)
+    for sample in run.samples:
+        held = CLIENTS if sample.t_s > 6 else 0
+        sample.values[metrics.SERVER_SOCKETS] = held + others(sample.t_s - AT_S)
+    price = told(run).server
+    assert (price.kept, price.why) == ((MB, msgspec.UNSET) if is_known else (None, "other_connections"))
+
+
+def test_whom_the_server_still_holds_are_no_others() -> None:
+    """Of those that it silenced, that it does not notice."""
+    run = vanished(lambda _: SILENT)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PSS_BYTES] = step(sample.t_s - AT_S)
+    assert told(run).server.kept == MB
+
+
 def test_of_a_collected_heap_it_cannot_be_told() -> None:
     run = dropped(step)
     price = provoked(run, run.series(metrics.SERVER_PSS_BYTES), collected=True)[1].server
