@@ -42,9 +42,13 @@ EVENTS: dict[str, dict[str, Any]] = {
 # What reloads a server of the lab; the others have no reload. A HAProxy reloads by one that takes
 # its place.
 RELOADS = {"nginx": "kill -HUP {pid}", "haproxy": "{argv} -D -sf {pid} -p {pid_file}"}
-# Until the old one has ended (the lab reaps it later), then its own command line again.
+# Until the old one has ended (the lab reaps it later), then its own command line again. A process
+# whose first thread has ended has its ports until the last thread has: a HAProxy with 10,000
+# connections for 0.2 s.
 RESTART = """kill -TERM {pid}
-while grep -q "^State:.[^Z]" /proc/{pid}/status; do sleep 0.05; done
+while grep -q "^State:.[^Z]" /proc/{pid}/status || ls /proc/{pid}/task | grep -qvx {pid}; do
+    sleep 0.05
+done
 {argv} >/dev/null 2>&1 &
 echo $! > {pid_file}
 """

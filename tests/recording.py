@@ -30,6 +30,8 @@ def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: flo
         _let_write(writer)
     for finding in run.findings:
         writer.finding(0.0, finding)
+    for event in run.events:
+        writer.event(event)
     writer.checks(run.checks)
     writer.close(run.complete)
     assert writer.trouble is None

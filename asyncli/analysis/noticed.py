@@ -22,15 +22,16 @@ from asyncli.analysis.server_count import (
 from asyncli.core.adding import added_up
 from asyncli.model import metrics
 from asyncli.model.records import EventCounts, Gap, Tick
-from asyncli.model.run import TICK_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
 #: Why it is not known when a server noticed. ``not_read``: its connections were not counted in that
 #: time; ``other_clients`` hold connections there too; ``several_servers`` are behind the URLs, of
 #: which each may differ; ``own_lost``: a worker or host of asyncli was lost in that time, whose
 #: connections ended with it, or the run was interrupted; ``losses``: the server ended others in it;
-#: ``another_event``: its silent ones may be among those that it let go, or it came at once;
-#: ``disagrees``: in the end the server had more than were silent, or fewer than are held.
+#: ``another_event``: its silent ones may be among those that it let go, or it came too soon;
+#: ``no_time``: so did the hold's end; ``disagrees``: in the end the server had more than were
+#: silent, or fewer than are held.
 WhyNotKnown = Literal[
     "not_read",
     "other_clients",
@@ -38,6 +39,7 @@ WhyNotKnown = Literal[
     "own_lost",
     "losses",
     "another_event",
+    "no_time",
     "disagrees",
 ]
 
@@ -47,7 +49,9 @@ class Noticed(msgspec.Struct, frozen=True):
     own count, the kernel's sockets, or else its descriptors; None if it held more to the end, and
     where it is not known: see ``why``. ``left``: how many it held at the last reading before the
     next event or the drain came, or they were heard again; ``left_after_s``: how long after they
-    fell silent that was (s).
+    fell silent that was (s). ``all_at_most_s``: how long after they fell silent it held no silent
+    one of any event (s), where other events came before ``all_s``; None if it held some at each
+    reading that tells, and where ``all_s`` is known.
     """
 
     p50_s: float | None = None
@@ -55,6 +59,7 @@ class Noticed(msgspec.Struct, frozen=True):
     all_s: float | None = None
     left: int | None = None
     left_after_s: float | None = None
+    all_at_most_s: float | None = None
     #: The longest time between two readings meanwhile (s): the times are known within it.
     within_s: float | None = None
     #: It let them go as they connected anew, as brokers do whose sessions are taken over.
@@ -70,10 +75,20 @@ def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed 
         return Noticed(why="several_servers")
     if other_clients_of(run) is not None:
         return Noticed(why="other_clients")
-    told = []
     counts_read = [count for count in (server_count(run), _descriptors(run)) if count]
+    by_counts = _by_counts(run, number, window, counts.silenced, counts_read)
+    if by_counts.why not in (msgspec.UNSET, "another_event") or by_counts.all_s is not None:
+        return by_counts
+    return msgspec.structs.replace(by_counts, all_at_most_s=_gone_by(run, window, counts_read))
+
+
+def _by_counts(
+    run: Run, number: int, window: Gap, silenced: int, counts_read: Sequence[Series]
+) -> Noticed:
+    """By that of the counts which tells it best."""
+    told = []
     for count in counts_read:
-        by_count = _by_count(run, number, window, counts.silenced, count)
+        by_count = _by_count(run, number, window, silenced, count)
         if by_count is not None:
             told.append(by_count)
     if not told:
@@ -81,6 +96,49 @@ def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed 
     known = [by_count for by_count in told if by_count.why is msgspec.UNSET]
     # The sockets are those of connections alone, so they say it unless they were read less often.
     return min(known or told, key=_readings_apart)
+
+
+def _gone_by(run: Run, window: Gap, counts_read: Sequence[Series]) -> float | None:
+    """How long after an event (s) the server held no silent one of any event at the latest: it had
+    no connection beside those that are held; None if no reading tells that.
+    """
+    start_s = window.start_s
+    first_s = min(other.start_s for other in run.event_windows.values())
+    until_s = min([run.stop_s - TICK_S, *_disturbed_s(run, window)])
+    bound = _bound(run)
+    gone_by = []
+    for count in counts_read:
+        others = _others(run, count.between(-math.inf, first_s - TICK_S))
+        if others is None:
+            continue
+        # By then those that fell silent are no longer in the held ones.
+        for t_s, value in count.between(start_s + TICK_S, until_s).rows():
+            silent = value - others - _held(run, t_s)
+            if _is_at_rest(run, t_s) and -bound <= round(silent) <= 0:
+                gone_by.append(t_s - start_s)
+                break
+    return min(gone_by, default=None)
+
+
+def _disturbed_s(run: Run, window: Gap) -> list[float]:
+    """Since when (s on the run's clock) after an event a count may have lost others than silent
+    ones, or silent ones may be held again: connections were lost, the run was interrupted, some
+    stall, whose end is seen late, or some were heard again.
+    """
+    since_s = [gap.start_s for gap in run.gaps if (gap.end_s or math.inf) > window.start_s]
+    for t_s, tick in run.ticks_between(window.start_s, math.inf):
+        if tick.lost or _lost_by_asyncli(tick) or _stalled_or_returned(tick):
+            since_s.append(t_s - 2 * TICK_S)
+    return since_s
+
+
+def _stalled_or_returned(tick: Tick) -> bool:
+    return any(counts.stalled or counts.returned for counts in tick.events.values())
+
+
+def _bound(run: Run) -> float:
+    """By how many connections two counts may differ."""
+    return max(FEWEST, WORTH_TELLING * max(run.held.values))
 
 
 def _readings_apart(by_count: Noticed) -> int:
@@ -133,7 +191,7 @@ def _why_not_known(
     if round(fewest) < silenced and _has_silent_of_earlier(run, number):
         return "another_event"
     _, last = silent[-1]
-    bound = max(FEWEST, WORTH_TELLING * max(run.held.values))
+    bound = _bound(run)
     if not -bound <= last <= silenced + bound:
         return "disagrees"
     return None
@@ -158,9 +216,18 @@ def _has_silent_of_earlier(run: Run, number: int) -> bool:
         if not counts.silenced or (planned is not None and planned.then == "return"):
             continue
         earlier = noticed(run, other, window, counts)
-        if earlier is None or earlier.all_s is None or window.start_s + earlier.all_s > start_s:
+        if earlier is None or window.start_s + _gone_after_s(earlier) > start_s:
             return True
     return False
+
+
+def _gone_after_s(earlier: Noticed) -> float:
+    """How long after an event the server held none of those that it silenced (s)."""
+    if earlier.all_s is not None:
+        return earlier.all_s
+    if earlier.all_at_most_s is not None:
+        return earlier.all_at_most_s
+    return math.inf
 
 
 def _descriptors(run: Run) -> Series:
@@ -180,11 +247,8 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     start_s = window.start_s
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     # Between two ticks it is not known how many are held, across the drain's start too.
-    end_s = min([run.stop_s, *later_s]) - TICK_S
-    planned = run.plan.event_numbered(number)
-    if planned is not None and planned.then == "return" and planned.for_s is not None:
-        # From then on they are no longer silent.
-        end_s = min(end_s, start_s + planned.for_s)
+    cut_s = min([run.stop_s, *later_s]) - TICK_S
+    end_s = min(cut_s, start_s + _silent_for_s(run, number))
     # Who is silent by an earlier event is known only after its window.
     earlier_s = [
         other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
@@ -202,8 +266,11 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     if why is not None:
         return Noticed(within_s=within_s, why=why)
     last_after_s, last = silent[-1]
+    p50_s = _below_for_good(silent, 0.5 * silenced)
+    if p50_s is None and end_s == cut_s and until_s < EVENT_SETTLES_S:
+        return Noticed(within_s=within_s, why="another_event" if later_s else "no_time")
     return Noticed(
-        p50_s=_below_for_good(silent, 0.5 * silenced),
+        p50_s=p50_s,
         p90_s=_below_for_good(silent, 0.1 * silenced),
         all_s=all_s,
         left=min(silenced, max(0, round(last))),
@@ -211,6 +278,14 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
         within_s=within_s,
         at_reconnect=_at_reconnect(run, number, start_s, silenced, silent, all_s, within_s),
     )
+
+
+def _silent_for_s(run: Run, number: int) -> float:
+    """For how long (s) those connections are silent: infinitely, unless they are heard again."""
+    planned = run.plan.event_numbered(number)
+    if planned is None or planned.then != "return" or planned.for_s is None:
+        return math.inf
+    return planned.for_s
 
 
 def _held(run: Run, t_s: float) -> float:
@@ -226,14 +301,21 @@ def _others(run: Run, before: Series) -> float | None:
     """What it had beside those that are held, at the last reading of a second in which these did
     not change; None without one.
     """
-    held = run.held
     for t_s, value in reversed(list(before.rows())):
         if t_s <= run.first_connect_s:
             return value
-        place = bisect_left(held.t_s, t_s)
-        if 0 < place < len(held) and held.values[place - 1] == held.values[place]:
-            return value - held.values[place]
+        if _is_at_rest(run, t_s):
+            return value - _held(run, t_s)
     return None
+
+
+def _is_at_rest(run: Run, t_s: float) -> bool:
+    """Whether as many were held at the start as at the end of the second in which an instant
+    lies.
+    """
+    held = run.held
+    place = bisect_left(held.t_s, t_s)
+    return 0 < place < len(held) and held.values[place - 1] == held.values[place]
 
 
 def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:

@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.noticed import Noticed, noticed
+from asyncli.analysis.server_count import risen_by_others
 from asyncli.analysis.slope import MOST_BINS
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
@@ -68,9 +69,18 @@ class EventLatency(msgspec.Struct, frozen=True):
 #: Why what the server did not give back is unknown: the seconds before the event were not all in
 #: the hold, or another event was not settled in them; nothing was read at rest after it; nothing
 #: was read outside of events; it changes as much by itself; its heap is collected now and then; one
-#: of several processes that are the server ended, and none was found in its place in that time.
+#: of several processes that are the server ended, and none was found in its place in that time;
+#: between the two readings other clients opened or closed connections there, or it let those go
+#: whom an earlier event had silenced.
 WhyUnknown = Literal[
-    "early", "after_another", "no_time", "not_read", "moves", "collected", "part_ended"
+    "early",
+    "after_another",
+    "no_time",
+    "not_read",
+    "moves",
+    "collected",
+    "part_ended",
+    "other_connections",
 ]
 
 
@@ -319,14 +329,8 @@ def _price(
     end_s = window.end_s
     assert end_s is not None
     planned = run.plan.event_numbered(number)
-    outage_s = 0.0
-    if planned is not None:
-        outage_s = planned.for_s or 0.0
-        if planned.do == "stall" and planned.for_s is None:
-            # It ends with the hold.
-            outage_s = math.inf
     # In the second half of the time in which memory settles, unless something else came before.
-    back_s = start_s + outage_s + max(0, counts.back_ms.greatest) / 1e3
+    back_s = start_s + _outage_s(planned) + max(0, counts.back_ms.greatest) / 1e3
     settled_s = back_s + EVENT_SETTLES_S / 2
     # What came in the ramp is the cost of the connections; what came with another event is that's.
     rested_since_s = run.rested_since_s(start_s)
@@ -351,7 +355,35 @@ def _price(
         return msgspec.structs.replace(price, why=why)
     if price.after is None:
         return msgspec.structs.replace(price, why=_why_not_read_after(run))
+    if _has_other_connections(run, counts, (rested_since_s, start_s), (settled_s, end_s)):
+        return msgspec.structs.replace(price, why="other_connections")
     return _with_kept(price, price.after, collected=collected)
+
+
+def _outage_s(planned: PlannedEvent | None) -> float:
+    """For how long (s) an event keeps clients silent or has them stall."""
+    if planned is None:
+        return 0.0
+    if planned.do == "stall" and planned.for_s is None:
+        # It ends with the hold.
+        return math.inf
+    return planned.for_s or 0.0
+
+
+def _has_other_connections(
+    run: Run, counts: EventCounts, before_s: tuple[float, float], after_s: tuple[float, float]
+) -> bool:
+    """Whether the server has so many other connections more or fewer at rest after an event than
+    before it that their memory matters beside that of those whom it concerned.
+    """
+    risen = risen_by_others(run, before_s, after_s)
+    if risen is None:
+        return False
+    concerned = counts.ended + counts.stalled
+    bound = max(FEWEST, WORTH_TELLING * concerned)
+    # The server may still hold whom it silenced, and whose connect got no answer.
+    not_held = counts.silenced + counts.phantoms + max(0, counts.away) + counts.waiting
+    return not -bound <= risen <= bound + not_held
 
 
 def _has_other_processes(

@@ -142,6 +142,21 @@ def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
     return _median(earlier), _median(later)
 
 
+def risen_by_others(
+    run: Run, before_s: tuple[float, float], after_s: tuple[float, float]
+) -> float | None:
+    """By how many connections the server has more between the latter two instants (s on the run's
+    clock) than between the former, beside those that are held (medians). None if nothing counts
+    them then.
+    """
+    of_others = _less(server_count(run), run.held)
+    before = of_others.between(*before_s).values
+    after = of_others.between(*after_s).values
+    if not before or not after:
+        return None
+    return statistics.median(after) - statistics.median(before)
+
+
 def _median(values: Sequence[float]) -> float:
     """0 without a value."""
     if not values:

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
-from asyncli.model.metrics import greatest
+from asyncli.model.metrics import greatest, least
 from asyncli.model.plan import Plan, plan_document
 from asyncli.model.private_values import secret_texts
 from asyncli.model.quotation import Quotation
@@ -116,7 +116,7 @@ class Recorder:
         possible = {}
         refused = []
         for name, value in sample.values.items():
-            if 0 <= value <= min(MOST, greatest(name)):
+            if least(name) <= value <= min(MOST, greatest(name)):
                 possible[name] = value
             else:
                 refused.append(name)

@@ -337,12 +337,20 @@ class OtherProcesses:
         return 0
 
     def _memory(self, pids: Iterable[int]) -> float | None:
-        """Bytes that these processes have more than before; None if one may not be read."""
+        """Bytes that these processes have more than before, without those that have ended; None if
+        one may not be read.
+        """
         rise_bytes = 0.0
         for pid in pids:
-            process, now_bytes = self._known[pid], self._memory_of(pid)
-            if now_bytes is None:
+            process = self._known[pid]
+            try:
+                memory = read_memory(pid, self._proc)
+            except OSError:
                 return None
+            if memory is None:
+                # What it had before is no fall of the others.
+                continue
+            now_bytes = _own_bytes(memory)
             if process.memory_bytes is None:
                 process.memory_bytes = now_bytes
             rise_bytes += now_bytes - process.memory_bytes

@@ -22,7 +22,15 @@ from asyncli.live.generator_room import metrics_of_room
 from asyncli.live.history import MOST_STRETCHES, History, levels_of
 from asyncli.live.panels import metrics_of_panels
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Environment, Finding, RunEvent, Sample, Tick
+from asyncli.model.records import (
+    Check,
+    Environment,
+    EventCounts,
+    Finding,
+    RunEvent,
+    Sample,
+    Tick,
+)
 from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import CostSoFar, Ending
 from asyncli.report.limits_so_far import LimitNews
@@ -71,6 +79,32 @@ class Sums(msgspec.Struct):
             self.by_status[status] = self.by_status.get(status, 0) + count
 
 
+class EventSoFar(msgspec.Struct):
+    """What an event of the plan did so far: how many connections it ``took``, that is ended,
+    silenced or had stall; how many of these were ``back`` with an answer; how many fell silent, and
+    whose turn to connect or to be heard again has not come.
+    """
+
+    took: int = 0
+    back: int = 0
+    silenced: int = 0
+    turns_to_come: int = 0
+
+    def add(self, counts: EventCounts) -> None:
+        """Add those of a second."""
+        self.took += counts.ended + counts.stalled
+        self.back += counts.back_ms.count
+        self.silenced += counts.silenced
+        self.turns_to_come += counts.turns_to_come
+
+    @property
+    def silent(self) -> int:
+        """Those that are silent, or were and wait for their turn."""
+        if not self.silenced:
+            return 0
+        return max(0, self.turns_to_come)
+
+
 class RunFeed:
     """The state, the history and the notes of the run in ``path`` up to the last :meth:`take`."""
 
@@ -84,6 +118,8 @@ class RunFeed:
         self.cost_points_made = 0
         self.so_far: CostSoFar | None = None
         self.sums = Sums()
+        #: By the number of an event of the plan.
+        self.events_so_far: dict[int, EventSoFar] = {}
         #: The last value of each line of samples before the first connect.
         self.baselines: dict[str, float] = {}
         #: When the first connection was asked for (s since the run's start); infinite before.
@@ -137,6 +173,11 @@ class RunFeed:
     def ending(self) -> Ending | None:
         """What the report says of the run, once it has ended and that was computed."""
         return None if self.so_far is None else self.so_far.ending
+
+    @property
+    def silent(self) -> int:
+        """Connections that are silent by events of the plan."""
+        return sum(event.silent for event in self.events_so_far.values())
 
     @property
     def record_age_s(self) -> float | None:
@@ -232,6 +273,8 @@ class RunFeed:
         self.whole.tick(t_s, tick)
         self.recent.tick(t_s, tick)
         self.sums.add(tick)
+        for number, counts in tick.events.items():
+            self.events_so_far.setdefault(number, EventSoFar()).add(counts)
 
     def _tick(self, t_s: float, tick: Tick) -> None:
         self._past_tick(t_s, tick)

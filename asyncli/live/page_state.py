@@ -170,10 +170,33 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
             fields["in_heap"] = _cost(state.cost.live)
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
+    fields["away"] = state.away
+    fields["silent"] = feed.silent
+    fields["comebacks"] = _comebacks(feed)
     fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]
     fields["generator"] = _generator(feed)
     fields["drifts"] = {} if feed.so_far is None else feed.so_far.drifts
     return fields
+
+
+def _comebacks(feed: RunFeed) -> list[dict[str, Any]]:
+    """The events of the plan that took connections, in order of time: of how many who is back."""
+    rows = []
+    for event in sorted(feed.events, key=lambda event: event.at_s):
+        number = event.fields.get("number")
+        so_far = feed.events_so_far.get(number) if isinstance(number, int) else None
+        if so_far is None:
+            continue
+        rows.append(
+            {
+                "at_s": event.at_s,
+                "text": event.text,
+                "took": so_far.took,
+                "silent": so_far.silent,
+                "back": so_far.back,
+            }
+        )
+    return rows
 
 
 def _generator(feed: RunFeed) -> dict[str, Any]:

@@ -72,6 +72,13 @@ def greatest(name: str) -> float:
     return _MOST_OPEN
 
 
+def least(name: str) -> float:
+    """The least value that a metric can have: zero, but for by how much something rose."""
+    if name.startswith(BESIDE_BYTES):
+        return -_MOST_BYTES
+    return 0.0
+
+
 def meaning(name: str) -> str:
     """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an
     unknown one.
@@ -468,7 +475,8 @@ BESIDE_DESCRIPTORS_LIMIT = _family(
 )
 BESIDE_BYTES = _family(
     "beside.bytes.",
-    "anonymous and shared memory by which those of its processes rose",
+    "anonymous and shared memory by which those of its processes rose; negative where it fell, as "
+    "by a collection of garbage",
     "beside_bytes",
     "program",
 )

@@ -394,6 +394,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.noticed.p50_s", "s", "after how long the server held half of them no more"),
     Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
     Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),
+    Quantity("events.*.noticed.all_at_most_s", "s", "by when it held none of them at the latest"),
     Quantity("events.*.noticed.left", "count", "of the silent ones, held at the last reading"),
     Quantity("events.*.noticed.left_after_s", "s", "how long after it that reading was"),
     Quantity("events.*.noticed.within_s", "s", "the longest time between two readings of that"),

@@ -84,6 +84,7 @@ _OF_DONE_EVENT = {
     "noticed_p50_s": "after how many seconds the server held half of the silent ones no more",
     "noticed_p90_s": "the same of 90 %",
     "noticed_all_s": "the same of all",
+    "noticed_all_at_most_s": "where that is not known: by when it held none of them at the latest",
     "noticed_left": "of the silent ones, held by it at the last reading",
     "noticed_left_after_s": "how long after the event that reading was, in seconds",
     "noticed_within_s": "the longest time between two readings of that, in seconds",
@@ -304,11 +305,13 @@ def _course_cells(event: EventPart) -> list[Cell]:
 
 def _noticed_cells(event: EventPart) -> list[Cell]:
     """When the server had noticed those that fell silent, and ended those that stalled."""
-    cells: list[Cell] = [None] * 7
+    cells: list[Cell] = [None] * 8
     noticed = event.noticed
-    if isinstance(noticed, Noticed) and noticed.why is msgspec.UNSET:
-        cells = [noticed.p50_s, noticed.p90_s, noticed.all_s, noticed.left, noticed.left_after_s]
-        cells += [noticed.within_s, float(noticed.at_reconnect)]
+    if isinstance(noticed, Noticed):
+        cells[:4] = [noticed.p50_s, noticed.p90_s, noticed.all_s, noticed.all_at_most_s]
+        cells[4:7] = [noticed.left, noticed.left_after_s, noticed.within_s]
+        if noticed.why is msgspec.UNSET:
+            cells[7] = float(noticed.at_reconnect)
     closed = event.closed_after
     if closed is msgspec.UNSET:
         return [*cells, None, None, None]

@@ -280,14 +280,20 @@ _NOT_KNOWN = {
     "own_lost": "asyncli lost connections of its own in that time",
     "losses": "the server ended other connections in that time",
     "another_event": "another event was too near to tell its connections from those of this one",
+    "no_time": "the hold was over too soon after it",
     "disagrees": "the server's count does not fit the connections that are held",
 }
 
 
-def _noticed(event: EventPart) -> str:
-    """When the server had noticed those that fell silent."""
-    noticed = event.noticed
-    assert isinstance(noticed, Noticed)
+def _noticed(event: EventPart, noticed: Noticed) -> str:
+    """When the server had noticed those that fell silent, and by when it held none of them."""
+    text = _when_noticed(event, noticed)
+    if noticed.all_at_most_s is None:
+        return text
+    return f"{text}; it held none of them after {format_duration(noticed.all_at_most_s)} at most"
+
+
+def _when_noticed(event: EventPart, noticed: Noticed) -> str:
     if noticed.why is not msgspec.UNSET:
         return f"when the server noticed is not known: {_NOT_KNOWN[noticed.why]}"
     within = f"readings at most {format_duration(noticed.within_s or 0.0)} apart"
@@ -317,17 +323,15 @@ def _noticed(event: EventPart) -> str:
 
 
 def _back(event: EventPart) -> str:
-    """When they were back, by their first answers, and how their connects went."""
-    if event.then == "gone":
-        return _noticed(event)
-    text = "; ".join([_comeback(event), *_descriptors_spent(event)])
-    if event.then is msgspec.UNSET:
-        return text
-    noticed = event.noticed
-    if event.then == "return" and not (isinstance(noticed, Noticed) and noticed.p50_s is not None):
-        # Of those that were heard again it need not have noticed any.
-        return text
-    return f"{text}; {_noticed(event)}"
+    """When they were back, by their first answers, how their connects went, and when the server
+    noticed those that fell silent.
+    """
+    parts = []
+    if event.then != "gone":
+        parts += [_comeback(event), *_descriptors_spent(event)]
+    if isinstance(event.noticed, Noticed):
+        parts.append(_noticed(event, event.noticed))
+    return "; ".join(parts)
 
 
 def _times_back(event: EventPart, back: Back) -> list[str]:
@@ -451,6 +455,10 @@ _UNKNOWN_KEPT = {
     "collected": "what it kept cannot be told: its heap is collected now and then",
     "part_ended": (
         "what it kept is not known: one of its processes ended, and none was found in its place"
+    ),
+    "other_connections": (
+        "what it kept is not known: connections of other clients, or of an earlier event, came or "
+        "went there meanwhile"
     ),
 }
 

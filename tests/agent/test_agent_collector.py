@@ -113,9 +113,10 @@ def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> No
     recorder = Recorder([Looks()], Progress(Plan(urls=("http://10.0.0.8/",)), tmp_path / "run.db"))
     for t_s in (1.0, 2.0):
         odd = {"server.rss_bytes": 1e17, "tcp.ListenDrops": -5.0, "status.accepts": 1e20, "kernel.tcp_alloc": 3e9, "status.requests": math.nan}
-        # Limits may be none.
-        recorder.sample(Sample(t_s, odd | {"status.active": 1.0, "server.descriptors_limit": 2.0**63}))
-    assert seen == [Sample(t_s, {"status.active": 1.0, "server.descriptors_limit": 2.0**63}) for t_s in (1.0, 2.0)]
+        # Limits may be none, and the memory of a program may be less than it was.
+        possible = {"status.active": 1.0, "server.descriptors_limit": 2.0**63, "beside.bytes.node": -147_456.0}
+        recorder.sample(Sample(t_s, odd | possible))
+    assert seen == [Sample(t_s, possible) for t_s in (1.0, 2.0)]
     [refused] = recorder._early
     assert (refused.code, refused.fields["metric"]) == ("sample_refused", "server.rss_bytes")
     assert refused.fields["also"] == ["tcp.ListenDrops", "status.accepts", "kernel.tcp_alloc", "status.requests"]

@@ -14,6 +14,7 @@ from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
+from asyncli.model.samples import Series
 from asyncli.report.run_provoked import _back
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
@@ -232,6 +233,56 @@ def test_how_long_it_held_them_is_until_another_event() -> None:
     assert (found.left, found.left_after_s) == (SILENT, pytest.approx(25 - AT_S))
 
 
+@pytest.mark.parametrize(("words", "why"), [("drop 1%", "another_event"), ("", "no_time")])
+def test_what_was_seen_for_less_than_five_seconds_is_no_verdict(words: str, why: str) -> None:
+    """Where it had noticed half of them in that time, that is one."""
+    for let_go, expected in ((lambda _: SILENT, why), (half_are_let_go, msgspec.UNSET)):
+        run = vanished(let_go)
+        if words:
+            run.events.append(RunEvent("drop", AT_S + 4.5, None, words, {"number": 2}))
+            at(run, 4.9).events[2] = EventCounts(chosen=1, ended=1)
+        else:
+            run.phases[-2:] = [Phase("hold", AT_S - INTO_HOLD_S, AT_S + 4.5), Phase("drain", AT_S + 4.5, 40)]
+        assert why_not_known(run) == expected
+
+
+def silent_twice(gone_s: float, *, second_s: float = 2.0) -> Run:
+    """50 fall silent for good, and 50 more after ``second_s``; the server lets all go ``gone_s`` after the first."""
+    run = vanished(lambda after_s: SILENT * (1 + (after_s > second_s)) if after_s < gone_s else 0.0, back_s=30.0)
+    for t_s, tick in run.ticks:
+        if t_s > AT_S + second_s:
+            tick.held -= SILENT
+    for sample in run.samples:
+        if sample.t_s > AT_S + second_s:
+            sample.values[metrics.SERVER_SOCKETS] -= SILENT
+    at(run, second_s + 0.9).events[2] = EventCounts(chosen=SILENT, ended=SILENT, silenced=SILENT)
+    run.events.append(RunEvent("vanish", AT_S + second_s, None, "vanish 25%", {"number": 2}))
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25%", f"{15 + second_s:g}s vanish 25%"))
+    return run
+
+
+def test_of_near_events_all_are_gone_when_the_server_holds_none() -> None:
+    """Whose are let go first, nothing tells."""
+    run = silent_twice(9.0)
+    both = [event.noticed for event in provoked(run, Series()).values()]
+    assert [noticed.why for noticed in both if noticed is not None] == ["another_event", "another_event"]
+    assert [noticed.all_at_most_s for noticed in both if noticed is not None] == [pytest.approx(9.8), pytest.approx(7.8)]
+    kept = silent_twice(99.0)
+    assert [event.noticed.all_at_most_s for event in provoked(kept, Series()).values() if event.noticed is not None] == [None, None]
+
+
+def test_an_end_that_is_seen_late_tells_nothing_of_the_silent() -> None:
+    """The server ends 50 who stall, and holds the 50 silent ones; or connections were lost."""
+    for counts, deaths in ((EventCounts(stalled=SILENT), 0), (EventCounts(returned=3), 0), (EventCounts(), 1)):
+        run = silent_twice(9.0)
+        at(run, 6.5).events[3] = counts
+        if deaths:
+            at(run, 6.5).deaths["reset"] = Deaths(count=1)
+        noticed = noticed_in(run)
+        assert noticed is not None
+        assert noticed.all_at_most_s is None
+
+
 def why_not_known(run: Run) -> object:
     found = noticed_in(run)
     assert found is not None
@@ -444,6 +495,24 @@ def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
             del sample.values[metrics.SERVER_PSS_BYTES]
     price = told(run).server
     assert (price.kept, price.why, price.after) == (None, "part_ended", None)
+
+
+@pytest.mark.parametrize(("others", "is_known"), [(lambda _: 100.0, True), (lambda after_s: 200.0 * (after_s > 1), False), (lambda after_s: 9.0 * (after_s < 1), False), (lambda after_s: 4.0 * (after_s > 1), True)])
+def test_memory_is_no_event_s_where_others_connected_meanwhile(others: Callable[[float], float], is_known: bool) -> None:
+    run = dropped(step)
+    for sample in run.samples:
+        held = CLIENTS if sample.t_s > 6 else 0
+        sample.values[metrics.SERVER_SOCKETS] = held + others(sample.t_s - AT_S)
+    price = told(run).server
+    assert (price.kept, price.why) == ((MB, msgspec.UNSET) if is_known else (None, "other_connections"))
+
+
+def test_whom_the_server_still_holds_are_no_others() -> None:
+    """Of those that it silenced, that it does not notice."""
+    run = vanished(lambda _: SILENT)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_PSS_BYTES] = step(sample.t_s - AT_S)
+    assert told(run).server.kept == MB
 
 
 def test_of_a_collected_heap_it_cannot_be_told() -> None:

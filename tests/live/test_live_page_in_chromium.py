@@ -14,7 +14,7 @@ from devtools import Browser, Tab
 from programs import DEADLINE_S
 from recording import new_run, write_run
 from synthetic_run import a_run, cut
-from test_page_server import TOKEN, a_page
+from test_page_server import TOKEN, a_page, vanished
 
 from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
@@ -421,6 +421,25 @@ def test_what_was_not_read_has_no_line_and_no_number(go: Go, browser: Browser, t
                 assert "–" not in alive
             held = await tab.evaluate(cells_of("connections", "held"))
             assert "–" not in [text for clock, text in held if died_s < seconds_of(clock) < came_s]
+            require_clean(tab, server.port)
+
+    go(look())
+
+
+@pytest.mark.parametrize("width", [358, 1400])
+def test_who_is_silent_and_who_is_back_is_said(go: Go, browser: Browser, tmp_path: Path, width: int) -> None:
+    path = vanished(tmp_path / "run.db")
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port, width=width)
+            numbers = await tab.evaluate("[...document.querySelectorAll('#numbers div')].map((place) => place.innerText).filter((text) => text.includes('away'))")
+            assert len(numbers) == 1
+            assert "440" in numbers[0]
+            assert "400" in numbers[0]
+            rows = await tab.evaluate("[...document.querySelectorAll('#comebacks tbody tr')].map((row) => [...row.cells].slice(1).map((cell) => cell.innerText))")
+            assert rows == [["vanish 30%", "600", "400", "200"], ["drop 5%", "100", "0", "0"]]
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width
             require_clean(tab, server.port)
 
     go(look())

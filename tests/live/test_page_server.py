@@ -22,7 +22,7 @@ from programs import DEADLINE_S, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from recording import new_run, write_run
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 
 from asyncli.analysis.drift import drifts
 from asyncli.live import following, run_page
@@ -31,7 +31,7 @@ from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
 from asyncli.model.errors import AsyncliError, StoreError
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, SERVER_USS_BYTES
-from asyncli.model.records import Deaths, Phase, Tick
+from asyncli.model.records import Deaths, EventCounts, Phase, RunEvent, Tick
 from asyncli.report.summary import summarise
 from asyncli.store.follow import News
 from asyncli.store.reader import read_run
@@ -127,6 +127,36 @@ async def test_the_history_is_that_of_the_file(ended: Path) -> None:
         assert row["latency_p99"] == (None if p99_us is None else pytest.approx(p99_us / 1000, rel=1e-5))
     assert sum(counts.get("lost", {}).get("reset", 0) for _, counts in document["whole"]["bars"]) == 15
     assert document["state"]["lost"] == 15
+
+
+def vanished(path: Path) -> Path:
+    """A run that goes on: 600 of 2,000 fell silent, and 200 of them came back since; and 100 were ended, of which 40 are not to be back yet."""
+    run = a_run(2000, hold_s=90.0)
+    hold_s = next(phase.start_s for phase in run.phases if phase.name == "hold")
+    in_hold = [tick for t_s, tick in run.ticks if t_s > hold_s + 5.0]
+    in_hold[0].events[1] = EventCounts(chosen=600, ended=600, silenced=600)
+    in_hold[3].events[2] = EventCounts(chosen=100, ended=100, attempts=60)
+    in_hold[5].events[1] = EventCounts(attempts=200, returned=200)
+    for _ in range(200):
+        in_hold[5].events[1].back_ms.add(20)
+    run.events = [
+        RunEvent("drop", hold_s + 8.0, None, "drop 5%", {"number": 2}),
+        RunEvent("vanish", hold_s + 5.0, None, "vanish 30%", {"number": 1}),
+        RunEvent("mark", hold_s + 6.0, None, "deployed 1.4"),
+    ]
+    return write_run(cut(run, hold_s + 20.0), path)
+
+
+async def test_who_is_silent_and_who_is_back_is_in_the_page_and_the_metrics(tmp_path: Path) -> None:
+    async with a_page(vanished(tmp_path / "run.db")) as (_, client):
+        async with client.get("/history") as answer:
+            state = (await answer.json())["state"]
+        async with client.get("/metrics") as answer:
+            gauges = {family.name: family.samples[0].value for family in families(await answer.text()) if family.samples}
+    assert (state["away"], state["silent"]) == (440, 400)
+    assert (gauges["asyncli_connections_away"], gauges["asyncli_connections_silent"]) == (440, 400)
+    rows = [(event["text"], event["took"], event["silent"], event["back"]) for event in state["comebacks"]]
+    assert rows == [("vanish 30%", 600, 400, 200), ("drop 5%", 100, 0, 0)]
 
 
 async def test_metrics_in_both_formats_say_what_the_run_says(ended: Path) -> None:

@@ -13,6 +13,7 @@ from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
+    _back,
     _comeback,
     _command,
     _done,
@@ -87,17 +88,29 @@ def test_less_than_half_noticed_is_not_none() -> None:
     part = EventPart(1, "vanish", 5.0, 9.0, "vanish 20%")
     part.ended = 40
     part.noticed = Noticed(left=40, within_s=1.0)
-    assert "none" in _noticed(part)
+    assert "none" in _noticed(part, part.noticed)
     part.noticed = Noticed(left=23, within_s=1.0)
-    assert "none" not in _noticed(part)
-    assert "23 of" in _noticed(part)
+    assert "none" not in _noticed(part, part.noticed)
+    assert "23 of" in _noticed(part, part.noticed)
+
+
+@pytest.mark.parametrize("then", ["return", "reconnect", "gone"])
+def test_when_the_server_noticed_is_told_of_each_who_fell_silent(then: str) -> None:
+    part = storm(not_back=0)
+    part.kind = "vanish"
+    part.then = then
+    assert "noticed" not in _back(part)
+    part.noticed = Noticed(left=297, left_after_s=5.84, within_s=1.0)
+    assert "5.84 s" in _back(part)
+    part.noticed = Noticed(why="another_event", all_at_most_s=9.12)
+    assert "9.12 s" in _back(part)
 
 
 @pytest.mark.parametrize("why", get_args(WhyNotKnown))
 def test_why_nobody_knows_when_the_server_noticed_has_words(why: Any) -> None:
     part = EventPart(1, "vanish", 5.0, 9.0, "vanish 20%")
     part.noticed = Noticed(why=why)
-    assert "not known: " in _noticed(part)
+    assert "not known: " in _noticed(part, part.noticed)
 
 
 def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> None:

@@ -47,9 +47,17 @@ function heldNumber(state) {
   return number('held at the end of the hold', count(state.ending.held), asked, isShort);
 }
 
+// After the end nobody is to come back.
+function awayNumber(state) {
+  if (!state.away || state.over || state.ending) return [];
+  const silent = state.silent ? `${count(state.silent)} of them silent` : 'not to be back yet';
+  return [number('away by the plan\'s events', count(state.away), silent)];
+}
+
 function showNumbers(state) {
   const numbers = [
     heldNumber(state),
+    ...awayNumber(state),
     number('lost', count(state.lost), causes(state.deaths), state.lost > 0),
     number('failed to connect', count(state.failed), causes(state.failures), state.failed > 0),
   ];
@@ -167,6 +175,14 @@ function percent(share) {
   return `${(100 * share).toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits })} %`;
 }
 
+function showComebacks({ comebacks }) {
+  at('comebacks').hidden = !comebacks.length;
+  at('comebacks').tBodies[0].replaceChildren(...comebacks.map((event) => {
+    const counts = [event.took, event.silent, event.back].map(count);
+    return tableRow([clock(event.at_s), event.text, ...counts], [0, 2, 3, 4]);
+  }));
+}
+
 function showGenerator(state) {
   const { hosts, limits, limits_left_out: leftOut } = state.generator;
   at('generator').hidden = !state.workers && !limits.length;
@@ -229,6 +245,7 @@ function show(state) {
   showPhase(state);
   showNumbers(state);
   showLimits(state);
+  showComebacks(state);
   const notes = JSON.stringify([state.events, state.findings]);
   if (notes !== known) showNotes(state);
   known = notes;
