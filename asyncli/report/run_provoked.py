@@ -53,7 +53,7 @@ def _headed(title: str, text: str) -> doc.Paragraph:
 
 def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
-    text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
+    text = f"run '{oneline(event.text)}' {_when(event)}: {ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
     if event.ended is msgspec.UNSET:
@@ -64,7 +64,8 @@ def _command(event: EventPart) -> str:
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
-def _ending(event: EventPart) -> str:
+def ending(event: EventPart) -> str:
+    """How a command ended, and after how long."""
     status = event.status
     if not event.took_s:
         # asyncli's own words, such as that a resumed run runs no commands.
@@ -339,8 +340,7 @@ def _times_back(event: EventPart, back: Back) -> list[str]:
         if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
             text += " from then on"
         return [text]
-    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
-    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    came = came_back(event)
     if came:
         return [_few_back(event, came, back)]
     if event.unheard:
@@ -376,7 +376,7 @@ def _comeback(event: EventPart) -> str:
 
 def _few_back(event: EventPart, came: int, back: Back) -> str:
     """How many were back, fewer than half, and in what time."""
-    text = f"{format_count(came)} of {format_count(_concerned(event))} were back"
+    text = f"{format_count(came)} of {format_count(concerned(event))} were back"
     if back.waited_s is None:
         return text
     return f"{text} in {format_duration(back.waited_s)}"
@@ -399,11 +399,18 @@ def _descriptors_spent(event: EventPart) -> list[str]:
     ]
 
 
-def _concerned(event: EventPart) -> int:
+def concerned(event: EventPart) -> int:
     """How many connections it ended, silenced or had stall."""
     if event.stalled is msgspec.UNSET:
         return known(event.ended)
     return known(event.ended) + event.stalled
+
+
+def came_back(event: EventPart) -> int:
+    """How many of these had an answer again."""
+    came = concerned(event) - known(event.ended_again) - known(event.not_back)
+    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    return came
 
 
 def _attempts(event: EventPart) -> str:
@@ -471,7 +478,7 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
     if event.then == "return":
         # They had their connections all the while.
         return text
-    return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
+    return f"{text} ({format_bytes(kept / max(1, concerned(event)))} for each connection)"
 
 
 def _of_others(difference: float) -> str:
