@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
@@ -14,6 +15,7 @@ from asyncli.model.units import (
     format_count,
     format_duration,
     format_many,
+    format_share,
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
@@ -21,6 +23,8 @@ from asyncli.report.summary_parts import EventPart, known
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
+# A smaller share of the CPUs that other programs had is no news.
+_WORTH_TELLING = 0.1
 _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
 
 
@@ -321,7 +325,7 @@ def _back(event: EventPart) -> str:
     """When they were back, by their first answers, and how their connects went."""
     if event.then == "gone":
         return _noticed(event)
-    text = "; ".join([_comeback(event), *_descriptors_spent(event)])
+    text = "; ".join([_comeback(event), *_descriptors_spent(event), *_paced_by(event)])
     if event.then is msgspec.UNSET:
         return text
     noticed = event.noticed
@@ -389,6 +393,26 @@ def _not_back(count: int, back: Back) -> str:
     return f"{format_count(count)} were not back in {format_duration(back.waited_s)}"
 
 
+#: Who decided how long a comeback took.
+_PACED_BY = {
+    "policy": "the waits of the clients decided how long it lasted",
+    "queue": "the listen queue decided how long it lasted",
+    "server": "the server's pace decided how long it lasted",
+    "asyncli": "asyncli's own pace decided how long it lasted",
+    "host": "the CPUs that asyncli and the server share decided how long it lasted",
+}
+
+
+def _paced_by(event: EventPart) -> list[str]:
+    pace = event.pace
+    if not isinstance(pace, EventPace) or pace.by is None:
+        return []
+    if pace.others > _WORTH_TELLING:
+        share = format_share(pace.others)
+        return [f"{_PACED_BY[pace.by]}: other programs had {share} of what was busy"]
+    return [_PACED_BY[pace.by]]
+
+
 def _descriptors_spent(event: EventPart) -> list[str]:
     spent = event.descriptors_spent
     if not isinstance(spent, SpentDescriptors):
@@ -445,8 +469,15 @@ def _price(event: EventPart) -> str:
         parts.append(f"server's memory {before} before, {format_bytes(server.peak)} at most")
     parts.append(_kept(event, server))
     if server.cpu_s is not None:
-        parts.append(f"{server.cpu_s:,.2f} s of CPU")
+        parts.append(f"{server.cpu_s:,.2f} s of CPU{_own_cpu(event)}")
     return "; ".join(parts)
+
+
+def _own_cpu(event: EventPart) -> str:
+    """asyncli's CPU beside the server's."""
+    if not isinstance(event.pace, EventPace):
+        return ""
+    return f", asyncli {event.pace.generator_cpu_s:,.2f} s"
 
 
 _UNKNOWN_KEPT = {
