@@ -45,7 +45,7 @@ class Divergence(msgspec.Struct):
     ``to_s``: the first instant at which they agreed again, or the last known one if not ``closed``.
     ``most``: the largest difference, at ``at_s``; ``last``: the one at the end. Differences are
     active less held, accepts less opened, handled less accepts, requests less answers and polls,
-    held less asked.
+    held less asked without those that events have away.
     """
 
     pair: Pair
@@ -91,6 +91,7 @@ class Client:
             "opened": opened,
             "lost": [tick.lost + max(0, tick.ended_by_events) for tick in ticks],
             "silenced": [tick.silenced_by_events for tick in ticks],
+            "away": [tick.away_by_events for tick in ticks],
             "sent": sent,
             "answered": list(map(self._answered, ticks)),
             # Connects that failed, and that the server may have accepted.
@@ -155,18 +156,20 @@ class Client:
         return _asked(self._plan, self._start, t_s)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
-        """Where fewer were held than were due a second before."""
+        """Where fewer were held than were due a second before, less those that events had away."""
         import numpy as np
 
         there = (self.t_s > start) & (self.t_s <= stop)
         t_s = self.t_s[there]
         held = self._held[there]
         asked = self.asked(t_s)
+        # At the drain the gauge is of an instant within a second.
+        away = self._more_of_two(self._whole["away"], t_s)
         # Gauge and schedule are read at different moments, so more than was due is no divergence.
         return _divergences(
             "asked",
             t_s,
-            held - asked,
+            held - (asked - away),
             self.asked(t_s - _APART_S) - asked,
             np.full(len(t_s), math.inf),
         )
@@ -444,6 +447,8 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
 
 def compared_held(client: Client, pages: Pages, start: float, stop: float) -> CountPair:
     """The connections held by us and the server's active ones at each page up to the drain."""
+    import numpy as np
+
     before_drain = (pages.t_s >= start) & (pages.answered_s <= stop)
     t_s = pages.t_s[before_drain]
     asked_s = pages.asked_s[before_drain]
@@ -452,8 +457,9 @@ def compared_held(client: Client, pages: Pages, start: float, stop: float) -> Co
     upgrading = client.connecting(t_s) * client.by_connect
     if not client.by_connect:
         upgrading = client.coming_back(t_s)
-    # The server may hold those that fell silent, or may have noticed.
-    silenced = client.at("silenced", until)
+    # The server may hold those that fell silent, or may have noticed. When in a second they are
+    # heard again is not known.
+    silenced = np.maximum(client.at("silenced", asked_s), client.at("silenced", until))
     more_allowed = churn + pages.files_opened + pages.unanswered[before_drain] + upgrading
     return CountPair(
         "held",

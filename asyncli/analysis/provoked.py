@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
+from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.noticed import Noticed, noticed
 from asyncli.analysis.server_count import risen_by_others
 from asyncli.analysis.slope import MOST_BINS
@@ -138,6 +139,7 @@ class Provoked(msgspec.Struct, frozen=True):
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
+    pace: EventPace
     listen_overflows: float | None
     segments_sent_again: int
 
@@ -207,6 +209,7 @@ def _provoked(
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=_least_held(run, number, window, ticks),
+        pace=event_pace(run, number, window, counts),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )

@@ -21,8 +21,8 @@ from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.installed import can_compute
 from asyncli.model.metrics import SERVER_PROCESSES, SERVER_SOCKETS
-from asyncli.model.records import Finding, Gap, PhaseName
-from asyncli.model.run import TICK_S, Run
+from asyncli.model.records import Finding, PhaseName
+from asyncli.model.run import Run
 from asyncli.model.topology import CountSource
 
 # A status page that is older than this (s) at the drain is compared with what was open when it was
@@ -263,7 +263,6 @@ def _context_of(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis]) -> _Co
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
         silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
         silenced=totals.whole.silenced_by_events,
-        event_windows=tuple(run.event_windows.values()),
         killed=sum(map(_lost_with_worker, diagnoses)),
         server=run.place.server_name,
         others_hold=_others_hold_sockets(run),
@@ -431,8 +430,6 @@ class _Context(msgspec.Struct):
     silent: int = 0
     #: Clients that fell silent by events of the plan, and were not heard again.
     silenced: int = 0
-    #: When events of the plan ended connections (s on the run's clock).
-    event_windows: tuple[Gap, ...] = ()
     #: Connections lost with killed workers of the server; and the server's count before our first
     #: connect.
     killed: int = 0
@@ -588,23 +585,10 @@ def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -
 
 def _is_reported(divergence: Divergence, context: _Context) -> bool:
     """Whether the counts agreed again, or more lacked of the plan than losses explain. What was
-    found by its values follows the connections but for a few, and has a finding of its own; and
-    what an event of the plan ended is told with it.
+    found by its values follows the connections but for a few, and has a finding of its own.
     """
     if divergence.pair == "held" and context.by_values is not None:
-        return False
-    if divergence.pair == "asked" and _began_in(divergence.from_s, context.event_windows):
         return False
     if divergence.closed:
         return True
     return divergence.pair == "asked" and -divergence.most > context.lost + context.failed
-
-
-def _began_in(from_s: float, windows: Sequence[Gap]) -> bool:
-    """Whether something was seen first in one of these windows; what was held is known as a second
-    ends.
-    """
-    for window in windows:
-        if window.start_s - TICK_S <= from_s <= (window.end_s or window.start_s):
-            return True
-    return False

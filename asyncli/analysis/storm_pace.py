@@ -83,7 +83,7 @@ class Margins(msgspec.Struct, frozen=True):
 
 
 # Measured in bench/README.md, "The twin".
-_MARGINS = Margins()
+MARGINS = Margins()
 
 
 class UnexplainedStorm(msgspec.Struct, frozen=True):
@@ -164,8 +164,8 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         accept_per_s=math.inf,
         answer_per_s=math.inf,
         backlog=backlog,
-        connect_per_s=_workers(run) / _MARGINS.connect_each_s,
-        end_each_s=_MARGINS.end_each_s / _workers(run),
+        connect_per_s=_workers(run) / MARGINS.connect_each_s,
+        end_each_s=MARGINS.end_each_s / _workers(run),
         connect_timeout_s=run.plan.connect_timeout_s,
         answer_timeout_s=_answer_timeout_s(run.plan),
         syns_each_second=syns_each_second(run.environment),
@@ -190,7 +190,7 @@ def _best(paces: Sequence[Pace]) -> Pace:
     for pace in paces:
         if pace.is_least:
             continue
-        if pace.per_s > _MARGINS.contradicted * fastest.per_s:
+        if pace.per_s > MARGINS.contradicted * fastest.per_s:
             bounded.append(pace)
         else:
             # It was another bound, since the server was seen to be faster; but it may come again.
@@ -235,36 +235,36 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     if event is None or event.do not in ("drop", "storm"):
         return Unmeasured("it has no storm")
     counts = _counts_of(run, number)
-    if not _has_come_back(counts):
+    if not has_come_back(counts):
         return Unmeasured("too few of its storm came back")
     measured = _measured_storm(run, number, counts)
     back_s = times_s(counts.back_ms)
     all_s = measured.seen.back_s[-1] or math.inf
     start_s = run.event_windows[number].start_s
-    cpu = _cpu_use(run, start_s, start_s + all_s)
+    cpu = cpu_use(run, start_s, start_s + all_s)
     tester_per_s = _tester_per_s(measured, counts, base)
     if tester_per_s is not None:
         base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
-    waited_s = _nine_of_ten_s(counts.connect_us) + _nine_of_ten_s(counts.answer_us)
-    is_least = not _has_waited(waited_s, all_s) and not measured.seen.dropped
+    waited_s = waited_for_server_s(counts)
+    is_least = not took_long(waited_s, all_s) and not measured.seen.dropped
     if is_least:
-        least_per_s = max(_mean_per_s(measured), usual_per_s(back_s, _MARGINS.lasts_s))
+        least_per_s = max(_mean_per_s(measured), usual_per_s(back_s, MARGINS.lasts_s))
         laws = _least_laws(measured, base, least_per_s)
         misses = _later_s(measured, laws) / all_s
         explains: tuple[Laws, ...] = (laws,)
-        error = max(_later(measured, laws), _MARGINS.error)
+        error = max(_later(measured, laws), MARGINS.error)
     else:
         explanation = explain(measured, base, counts.back_ms.count / all_s)
         misses = explanation.loss
         explains = explanation.laws
-        error = max(_error(measured, explains[0]), misses, _MARGINS.error)
+        error = max(_error(measured, explains[0]), misses, MARGINS.error)
     unexplained: tuple[UnexplainedStorm, ...] = ()
-    if misses > _MARGINS.unexplained:
+    if misses > MARGINS.unexplained:
         is_least = True
         unexplained = (UnexplainedStorm(number, start_s, all_s),)
         laws = _least_laws(measured, base, _mean_per_s(measured))
         explains = (laws,)
-        error = max(_later(measured, laws), _MARGINS.error)
+        error = max(_later(measured, laws), MARGINS.error)
     is_late = tester_per_s is not None
     explains = _with_busy_cpus(explains, cpu, late=is_late, is_least=is_least)
     return Pace(
@@ -304,7 +304,7 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
 def _mean_per_s(measured: MeasuredStorm) -> float:
     """The mean pace of a storm's answers since its first connects were due."""
     last_s = measured.seen.back_s[-1] or math.inf
-    lasted_s = max(_MARGINS.grain_s, last_s - measured.policy.soonest_s)
+    lasted_s = max(MARGINS.grain_s, last_s - measured.policy.soonest_s)
     return len(measured.numbers) / lasted_s
 
 
@@ -312,7 +312,7 @@ def _least_laws(measured: MeasuredStorm, base: Laws, per_s: float) -> Laws:
     """The laws of a server of this pace, which accepts no faster than it must for a listen queue
     that was never full.
     """
-    for ratio in _MARGINS.least_ratios:
+    for ratio in MARGINS.least_ratios:
         laws = at_pace(base, per_s, ratio)
         if measured.seen.dropped != 0 or not measured.simulated(laws).dropped:
             return laws
@@ -341,16 +341,17 @@ def _times_of_most(measured: MeasuredStorm, laws: Laws) -> list[tuple[float, flo
     simulated = measured.simulated(laws).back_s
     times = []
     for share, seen_s, at_s in zip(SHARES, seen, simulated, strict=True):
-        if share >= _MARGINS.half and seen_s and at_s:
+        if share >= MARGINS.half and seen_s and at_s:
             times.append((seen_s, at_s))
     return times
 
 
-def _has_come_back(counts: EventCounts) -> bool:
+def has_come_back(counts: EventCounts) -> bool:
+    """Whether enough of whom an event ended were back to show a pace."""
     came = counts.back_ms.count
-    if came < _MARGINS.comebacks or counts.ended_again:
+    if came < MARGINS.comebacks or counts.ended_again:
         return False
-    return came >= _MARGINS.came_back * counts.ended
+    return came >= MARGINS.came_back * counts.ended
 
 
 def _measured_storm(run: Run, number: int, counts: EventCounts) -> MeasuredStorm:
@@ -366,7 +367,7 @@ def _measured_storm(run: Run, number: int, counts: EventCounts) -> MeasuredStorm
         seen=Seen(
             back_s=tuple(back_s[math.ceil(part * len(back_s)) - 1] for part in SHARES),
             usual_per_s=usual_per_s(back_s),
-            dropped=_dropped(run, window.start_s, window.end_s or run.end_s),
+            dropped=dropped_between(run, window.start_s, window.end_s or run.end_s),
         ),
     )
 
@@ -375,14 +376,14 @@ def _tester_per_s(measured: MeasuredStorm, counts: EventCounts, base: Laws) -> f
     """How fast asyncli connected, if it was late; None if it was not."""
     all_s = measured.seen.back_s[-1] or math.inf
     latest_s = counts.lateness_us.greatest / 1e6
-    if not _is_late(latest_s, all_s):
+    if not connected_late(latest_s, all_s):
         return None
     if measured.policy.how != "now":
-        return usual_per_s(times_s(counts.back_ms), _MARGINS.lasts_s)
+        return usual_per_s(times_s(counts.back_ms), MARGINS.lasts_s)
     # It went on ending connections meanwhile. Where the server was slower, the last connect was
     # late by what all connects took.
-    waited_s = _nine_of_ten_s(counts.connect_us) + _nine_of_ten_s(counts.answer_us)
-    if measured.seen.dropped or _has_waited(waited_s, all_s):
+    waited_s = waited_for_server_s(counts)
+    if measured.seen.dropped or took_long(waited_s, all_s):
         return counts.ended / latest_s
     return 1 / max(1e-6, all_s / counts.ended - base.end_each_s)
 
@@ -419,15 +420,15 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
     last_tick_s, _ = ticks[-1]
     took_s = max(0.001, min(last_tick_s - run.first_connect_s, last_due_s + waited_s))
     mean_per_s = run.plan.connections / took_s
-    has_waited = _has_waited(waited_s, took_s)
-    dropped = _dropped(run, ramp.start_s, last_tick_s)
+    has_waited = took_long(waited_s, took_s)
+    dropped = dropped_between(run, ramp.start_s, last_tick_s)
     is_least = not has_waited or dropped != 0
     tester_per_s = None
     # With a full queue the server was at times slower than asyncli, which waited for it.
-    if not has_waited and dropped == 0 and _is_late(latest_s, took_s):
+    if not has_waited and dropped == 0 and connected_late(latest_s, took_s):
         tester_per_s = mean_per_s
         base = msgspec.structs.replace(base, connect_per_s=tester_per_s)
-    cpu = _cpu_use(run, ramp.start_s, ramp.start_s + took_s)
+    cpu = cpu_use(run, ramp.start_s, ramp.start_s + took_s)
     if is_least:
         per_s = max(most_per_s, mean_per_s)
         explains = _storms_at(base, per_s, (1.0,))
@@ -447,7 +448,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
         tester_busy=cpu.tester_busy or tester_per_s is not None,
         host_busy=cpu.host_busy,
         others=cpu.others if cpu.host_busy else 0.0,
-        error=_MARGINS.error,
+        error=MARGINS.error,
         backlog=base.backlog,
         connections=run.plan.connections,
     )
@@ -456,7 +457,7 @@ def by_ramp(run: Run, base: Laws) -> Pace | Unmeasured:
 def _storms_at(base: Laws, per_s: float, ratios: Sequence[float]) -> tuple[Laws, ...]:
     """The laws of storms at a ramp's pace, and at the least that a storm's may be."""
     explains = []
-    for storm_per_s in (per_s, 1 / (1 / per_s + _MARGINS.ending_s)):
+    for storm_per_s in (per_s, 1 / (1 / per_s + MARGINS.ending_s)):
         for ratio in ratios:
             explains.append(at_pace(base, storm_per_s, ratio))
     return tuple(explains)
@@ -470,7 +471,7 @@ def _ramp_ticks(run: Run) -> list[tuple[float, Tick]]:
         if not run.first_connect_s < t_s <= until_s:
             continue
         ticks.append((t_s, tick))
-        if tick.held - tick.awaiting >= _MARGINS.ramped * run.plan.connections:
+        if tick.held - tick.awaiting >= MARGINS.ramped * run.plan.connections:
             break
     return ticks
 
@@ -489,14 +490,19 @@ def _most_answers(ticks: Sequence[tuple[float, Tick]]) -> int:
 # -- of both
 
 
-def _has_waited(waited_s: float, of_s: float) -> bool:
+def waited_for_server_s(counts: EventCounts) -> float:
+    """How long (s) nine of ten connects, and nine of ten first answers, of an event took."""
+    return _nine_of_ten_s(counts.connect_us) + _nine_of_ten_s(counts.answer_us)
+
+
+def took_long(waited_s: float, of_s: float) -> bool:
     """Whether connects and first answers took so long that the server was slower than clients."""
-    return waited_s > max(_MARGINS.waited_s, _MARGINS.waited * of_s)
+    return waited_s > max(MARGINS.waited_s, MARGINS.waited * of_s)
 
 
-def _is_late(latest_s: float, of_s: float) -> bool:
+def connected_late(latest_s: float, of_s: float) -> bool:
     """Whether asyncli connected so late that the pace was its own."""
-    return latest_s > max(_MARGINS.late_s, _MARGINS.late * of_s)
+    return latest_s > max(MARGINS.late_s, MARGINS.late * of_s)
 
 
 def _nine_of_ten_s(microseconds: Histogram) -> float:
@@ -506,7 +512,7 @@ def _nine_of_ten_s(microseconds: Histogram) -> float:
     return value_us / 1e6
 
 
-def _dropped(run: Run, start_s: float, end_s: float) -> float | None:
+def dropped_between(run: Run, start_s: float, end_s: float) -> float | None:
     """How many packets met a full listen queue meanwhile; None where nobody knows."""
     for name in (metrics.SERVER_LISTENERS_DROPPED, f"{metrics.TCP}ListenOverflows"):
         readings = list(run.series(name).rows())
@@ -525,12 +531,17 @@ class StormCpu(msgspec.Struct, frozen=True):
     others: float
 
 
-def _cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
+def tester_cpu_s(run: Run, start_s: float, end_s: float) -> float:
+    """asyncli's CPU time meanwhile (s)."""
+    spent_s = [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks]
+    return _risen(spent_s, start_s, end_s)
+
+
+def cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
+    """Who needed the CPUs meanwhile."""
     lasted_s = end_s - start_s
-    tester_s = _risen(
-        [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks], start_s, end_s
-    )
-    tester_busy = tester_s > _MARGINS.busy * _workers(run) * lasted_s
+    tester_s = tester_cpu_s(run, start_s, end_s)
+    tester_busy = tester_s > MARGINS.busy * _workers(run) * lasted_s
     cpus = run.environment.get("cpus")
     if not run.sides.server or not isinstance(cpus, int) or cpus < 1:
         return StormCpu(tester_busy, False, 0.0)
@@ -538,8 +549,8 @@ def _cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
     host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
     both_s = tester_s + server_s
     # A server that rests between its accepts needs none.
-    needs_cpu = both_s > _MARGINS.needs_cpu * lasted_s
-    host_busy = needs_cpu and max(both_s, host_s) > _MARGINS.busy * cpus * lasted_s
+    needs_cpu = both_s > MARGINS.needs_cpu * lasted_s
+    host_busy = needs_cpu and max(both_s, host_s) > MARGINS.busy * cpus * lasted_s
     others = 0.0
     if host_s:
         others = max(0.0, 1 - both_s / host_s)
@@ -557,13 +568,13 @@ def _with_busy_cpus(
     if is_least and not (cpu.tester_busy or late):
         # The server had that pace although other programs had the CPUs: it is a bound as it is.
         return explains
-    faster = _MARGINS.of_busy
+    faster = MARGINS.of_busy
     if cpu.host_busy:
         # Without the other programs.
         faster = max(faster, 1 / max(0.1, 1 - cpu.others))
     best = explains[0]
     around = []
-    for times in (1 / _MARGINS.of_busy, faster):
+    for times in (1 / MARGINS.of_busy, faster):
         around.append(
             msgspec.structs.replace(
                 best,

@@ -197,10 +197,11 @@ _TO_ALLOW = (
 )
 
 
-def lost_with(findings: Sequence[Finding], whose: str) -> Words:
+def lost_with(findings: Sequence[Finding], whose: str, *, is_limited: bool = False) -> Words:
     """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy.
-    ``whose``: "asyncli's" or "its".
+    ``whose``: "asyncli's" or "its"; ``is_limited``: the run has a limit on such losses.
     """
+    to_allow = "" if is_limited else f"; {_TO_ALLOW}"
     hosts: dict[str, None] = {}
     for cause in findings:
         if cause.code == HOST_LOST:
@@ -209,15 +210,15 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     has_process = any(map(_is_of_process, findings))
     of_process = "see the finding about that process, or about the interruption of a resumed run"
     if not hosts:
-        return Words(f"a process of {whose} own", f"{of_process}; {_TO_ALLOW}")
+        return Words(f"a process of {whose} own", f"{of_process}{to_allow}")
     named = _named_hosts(list(hosts))
     which = "that host" if len(hosts) == 1 else "each of them"
     of_host = f"see the finding {HOST_LOST} about {which}"
     if has_process:
         return Words(
-            f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}; {_TO_ALLOW}"
+            f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}{to_allow}"
         )
-    return Words(named, f"{of_host}; {_TO_ALLOW}")
+    return Words(named, f"{of_host}{to_allow}")
 
 
 def _is_of_process(cause: Finding) -> bool:

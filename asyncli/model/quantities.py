@@ -388,6 +388,10 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.server.peak", "bytes", "the most while it lasted"),
     Quantity("events.*.server.after", "bytes", "when it had settled"),
     Quantity("events.*.server.cpu_s", "s", "the server's CPU time meanwhile"),
+    Quantity("events.*.pace.generator_cpu_s", "s", "asyncli's CPU time meanwhile"),
+    Quantity(
+        "events.*.pace.others", "share", "of the busy CPUs that paced it, other programs' part"
+    ),
     Quantity("events.*.server.kept", "bytes", "what the server did not give back"),
     Quantity("events.*.server.moves", "bytes", "by how much its memory changes by itself"),
     Quantity("events.*.server.other_processes", "yes_or_no", "what came after is of others"),

@@ -499,6 +499,13 @@ class Tick(msgspec.Struct):
         return sum(event.gone + event.waiting for event in self.events.values())
 
     @property
+    def away_by_events(self) -> int:
+        """Connections that events of the plan have away, as far as this tick tells: those without
+        an answer since, those who are gone for good, and those whose turn is to come.
+        """
+        return self.away_by_plan + sum(event.away for event in self.events.values())
+
+    @property
     def silenced_by_events(self) -> int:
         """Connections that fell silent by events of the plan, less those that were heard again."""
         return sum(event.silenced - event.returned for event in self.events.values())

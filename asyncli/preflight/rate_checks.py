@@ -59,12 +59,13 @@ def _comeback_rate(
     remedy = ""
     if have is not None:
         clients = format_many(coming, "client")
-        detail = f"{clients} come back by {policy_words(policy)}, within {within_s:g} s"
+        how = "at once" if policy.how == "now" else f"by {policy_words(policy)}"
+        detail = f"{clients} come back {how}, within {within_s:g} s"
         takes_s = coming / max(1.0, have)
         if need > have:
             detail += (
-                f"; asyncli takes {takes_s:.2g} s for that, so the pace will be its own, and the "
-                "report says how late it connected"
+                f"; the CPUs here need {takes_s:.2g} s for that, so the pace may be theirs; the "
+                "report says with the event who decided it"
             )
         remedy = f"--reconnect jitter:{math.ceil(takes_s)}s or more, or more CPUs"
     yield _pace(code, f"{what} of the plan's events (CPU)", have, need, detail, remedy)

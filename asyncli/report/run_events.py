@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from asyncli.report.format import (
 )
 from asyncli.report.run_provoked import event_blocks
 from asyncli.report.summary import Summary
-from asyncli.report.summary_parts import Connections
+from asyncli.report.summary_parts import Connections, EventPart
 
 #: Codes of diagnoses that explain nothing.
 _OPEN = ("unexplained", "too_few")
@@ -53,7 +53,6 @@ def timeline_section(summary: Summary) -> doc.Section:
     if is_clean:
         blocks.append(doc.headed_line("Connections", _clean(summary, achieved, asked)))
     blocks.append(_phases_table(summary))
-    blocks += _events_blocks(summary)
     return doc.Section("timeline", "Timeline", blocks, tight=True)
 
 
@@ -131,12 +130,30 @@ def _span(start_s: float, end_s: float | None) -> list[str]:
     return [f"{start_s:,.1f} s", f"{end_s:,.1f} s", format_duration(end_s - start_s)]
 
 
-def _events_blocks(summary: Summary) -> list[doc.Block]:
-    """What was done or noted. The short report has the first of many."""
-    if summary.events is msgspec.UNSET:
+def planned_sections(summary: Summary) -> list[doc.Section]:
+    """The events of a run whose plan had some; nothing of another. They come before the costs."""
+    events = summary.events or []
+    if not _has_planned(events):
         return []
+    return [_events_section(summary, events)]
+
+
+def marks_sections(summary: Summary) -> list[doc.Section]:
+    """What was noted in a run of which that is all."""
+    events = summary.events or []
+    if not events or _has_planned(events):
+        return []
+    return [_events_section(summary, events)]
+
+
+def _has_planned(events: Sequence[EventPart]) -> bool:
+    return any(event.policy is not msgspec.UNSET for event in events)
+
+
+def _events_section(summary: Summary, events: list[EventPart]) -> doc.Section:
+    """What was done or noted. The short report has the first of many."""
     rows = []
-    for event in summary.events:
+    for event in events:
         phase = phase_at(summary.run.phases, event.at_s)
         cells = [f"{event.at_s:,.1f} s", phase or "-", oneline(event.text)]
         view = doc.ALL if event.number <= _MOST_EVENTS else doc.FULL
@@ -151,7 +168,8 @@ def _events_blocks(summary: Summary) -> list[doc.Block]:
     if left_out > 0:
         text = f"and {format_many(left_out, 'more event')}: see the full report"
         blocks.append(doc.Paragraph(text, view=doc.View.SHORT))
-    return [*blocks, *event_blocks(summary.events)]
+    blocks += event_blocks(events)
+    return doc.Section("events", "Events", blocks, tight=True)
 
 
 _FIRST_IS_NOT_LATE = (

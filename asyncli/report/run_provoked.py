@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
@@ -14,6 +15,7 @@ from asyncli.model.units import (
     format_count,
     format_duration,
     format_many,
+    format_share,
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
@@ -21,6 +23,8 @@ from asyncli.report.summary_parts import EventPart, known
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
+# A smaller share of the CPUs that other programs had is no news.
+_WORTH_TELLING = 0.1
 _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
 
 
@@ -53,7 +57,7 @@ def _headed(title: str, text: str) -> doc.Paragraph:
 
 def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
-    text = f"run '{oneline(event.text)}' {_when(event)}: {_ending(event)}"
+    text = f"run '{oneline(event.text)}' {_when(event)}: {ending(event)}"
     if event.output and event.took_s:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
     if event.ended is msgspec.UNSET:
@@ -64,7 +68,8 @@ def _command(event: EventPart) -> str:
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
-def _ending(event: EventPart) -> str:
+def ending(event: EventPart) -> str:
+    """How a command ended, and after how long."""
     status = event.status
     if not event.took_s:
         # asyncli's own words, such as that a resumed run runs no commands.
@@ -323,12 +328,12 @@ def _when_noticed(event: EventPart, noticed: Noticed) -> str:
 
 
 def _back(event: EventPart) -> str:
-    """When they were back, by their first answers, how their connects went, and when the server
-    noticed those that fell silent.
+    """When they were back, by their first answers, how their connects went, who decided that, and
+    when the server noticed those that fell silent.
     """
     parts = []
     if event.then != "gone":
-        parts += [_comeback(event), *_descriptors_spent(event)]
+        parts += [_comeback(event), *_descriptors_spent(event), *_paced_by(event)]
     if isinstance(event.noticed, Noticed):
         parts.append(_noticed(event, event.noticed))
     return "; ".join(parts)
@@ -343,8 +348,7 @@ def _times_back(event: EventPart, back: Back) -> list[str]:
         if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
             text += " from then on"
         return [text]
-    came = _concerned(event) - known(event.ended_again) - known(event.not_back)
-    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    came = came_back(event)
     if came:
         return [_few_back(event, came, back)]
     if event.unheard:
@@ -380,7 +384,7 @@ def _comeback(event: EventPart) -> str:
 
 def _few_back(event: EventPart, came: int, back: Back) -> str:
     """How many were back, fewer than half, and in what time."""
-    text = f"{format_count(came)} of {format_count(_concerned(event))} were back"
+    text = f"{format_count(came)} of {format_count(concerned(event))} were back"
     if back.waited_s is None:
         return text
     return f"{text} in {format_duration(back.waited_s)}"
@@ -393,6 +397,26 @@ def _not_back(count: int, back: Back) -> str:
     return f"{format_count(count)} were not back in {format_duration(back.waited_s)}"
 
 
+#: Who decided how long a comeback took.
+_PACED_BY = {
+    "policy": "the waits of the clients decided how long it lasted",
+    "queue": "the listen queue decided how long it lasted",
+    "server": "the server's pace decided how long it lasted",
+    "asyncli": "asyncli's own pace decided how long it lasted",
+    "host": "the CPUs that asyncli and the server share decided how long it lasted",
+}
+
+
+def _paced_by(event: EventPart) -> list[str]:
+    pace = event.pace
+    if not isinstance(pace, EventPace) or pace.by is None:
+        return []
+    if pace.others > _WORTH_TELLING:
+        share = format_share(pace.others)
+        return [f"{_PACED_BY[pace.by]}: other programs had {share} of what was busy"]
+    return [_PACED_BY[pace.by]]
+
+
 def _descriptors_spent(event: EventPart) -> list[str]:
     spent = event.descriptors_spent
     if not isinstance(spent, SpentDescriptors):
@@ -403,11 +427,18 @@ def _descriptors_spent(event: EventPart) -> list[str]:
     ]
 
 
-def _concerned(event: EventPart) -> int:
+def concerned(event: EventPart) -> int:
     """How many connections it ended, silenced or had stall."""
     if event.stalled is msgspec.UNSET:
         return known(event.ended)
     return known(event.ended) + event.stalled
+
+
+def came_back(event: EventPart) -> int:
+    """How many of these had an answer again."""
+    came = concerned(event) - known(event.ended_again) - known(event.not_back)
+    came -= known(event.waiting) + known(event.lost_with_worker) + known(event.unheard)
+    return came
 
 
 def _attempts(event: EventPart) -> str:
@@ -442,8 +473,15 @@ def _price(event: EventPart) -> str:
         parts.append(f"server's memory {before} before, {format_bytes(server.peak)} at most")
     parts.append(_kept(event, server))
     if server.cpu_s is not None:
-        parts.append(f"{server.cpu_s:,.2f} s of CPU")
+        parts.append(f"{server.cpu_s:,.2f} s of CPU{_own_cpu(event)}")
     return "; ".join(parts)
+
+
+def _own_cpu(event: EventPart) -> str:
+    """asyncli's CPU beside the server's."""
+    if not isinstance(event.pace, EventPace):
+        return ""
+    return f", asyncli {event.pace.generator_cpu_s:,.2f} s"
 
 
 _UNKNOWN_KEPT = {
@@ -479,7 +517,7 @@ def _kept(event: EventPart, server: ServerPrice) -> str:
     if event.then == "return":
         # They had their connections all the while.
         return text
-    return f"{text} ({format_bytes(kept / max(1, _concerned(event)))} for each connection)"
+    return f"{text} ({format_bytes(kept / max(1, concerned(event)))} for each connection)"
 
 
 def _of_others(difference: float) -> str:

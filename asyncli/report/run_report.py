@@ -32,6 +32,7 @@ from asyncli.report.answer import (
     with_remedy,
 )
 from asyncli.report.cost_answer import answers
+from asyncli.report.event_lines import event_lines
 from asyncli.report.run_costs import (
     capacity_section,
     cost_section,
@@ -105,9 +106,11 @@ def run_document(
         sections = [
             _answer(summary),
             *limits_sections(summary),
+            *events.planned_sections(summary),
             cost_section(summary),
             capacity_section(summary),
             drift_section(summary),
+            *events.marks_sections(summary),
             events.timeline_section(summary),
             *events.tls_sections(summary),
             *events.protocol_sections(summary),
@@ -129,6 +132,15 @@ def run_document(
         [section.with_pictures(pictures) for section in sections],
         _footer(summary),
     )
+
+
+def _events_first(summary: Summary) -> list[doc.Block]:
+    """What came of the events of the plan, for a reader of the first lines."""
+    lines = event_lines(summary.events or [])
+    blocks: list[doc.Block] = [doc.Paragraph(line, "line") for line in lines]
+    if blocks:
+        blocks.append(doc.Paragraph("", view=doc.TERMINAL))
+    return blocks
 
 
 def _first_block(section: doc.Section) -> doc.Section:
@@ -167,6 +179,7 @@ def _answer(summary: Summary) -> doc.Section:
     for doubt in doubts(summary):
         style = "bold magenta" if doubt == NOT_THE_SERVER else "yellow"
         blocks.append(doc.Paragraph(doubt, "doubt", style))
+    blocks = [*_events_first(summary), *blocks]
     line = doc.VerdictLine(_verdict(summary), summary.why)
     if summary.run.complete:
         why = why_with_worst(summary)
@@ -181,7 +194,9 @@ def _headline(summary: Summary) -> str:
     if not held:
         requested = format_count(summary.connections.requested)
         return f"{requested} connections requested of {label}"
-    headline = f"{format_count(held)} connections on {label}"
+    # Those whom an event left no time to come back are missing by the plan alone.
+    on_the_way = sum(event.waiting or 0 for event in summary.events or [])
+    headline = f"{format_count(held + on_the_way)} connections on {label}"
     lasted_s = _hold_s(summary)
     if lasted_s >= _A_HOLD_S and lost:
         headline += f" after {format_duration(lasted_s)}, {format_count(lost)} lost"

@@ -25,7 +25,7 @@ from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all, with_files_at_rest
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
-from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, Verdict, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
@@ -89,8 +89,19 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
             marks += 1
             parts.append(summary_parts.EventPart.of_mark(marks, event))
         if run.hold is not None and run.hold.start_s <= event.at_s <= run.hold.end_s:
-            parts[-1].into_hold_s = event.at_s - run.hold.start_s
+            parts[-1].into_hold_s = _held_for_s(run, run.hold.start_s, event.at_s)
     return parts
+
+
+def _held_for_s(run: Run, hold_s: float, at_s: float) -> float:
+    """How much of the hold (s) was over at an instant: the plan's time of an event goes on where an
+    interruption ended.
+    """
+    held_s = at_s - hold_s
+    for gap in run.gaps:
+        end_s = at_s if gap.end_s is None else min(at_s, gap.end_s)
+        held_s -= max(0.0, end_s - max(hold_s, gap.start_s))
+    return held_s
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
@@ -201,7 +212,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             run_s=run.end_s,
         ),
         *protocol_findings(run, totals, summary.protocol),
-        *loss_findings.lost(known.diagnoses, run.plan.protocol),
+        *loss_findings.lost(known.diagnoses, run.plan.protocol, _allowed(outcomes)),
         *disagreements,
         *other_clients_found(run),
         *changes(run),
@@ -318,6 +329,14 @@ def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
         return outcome
     why = outcome.why or why_unknown(outcome.threshold.key, run, analyses)
     return msgspec.structs.replace(outcome, why=why)
+
+
+def _allowed(outcomes: Iterable[Outcome]) -> list[str]:
+    """The causes of losses for which a kept limit replaces a part of the verdict."""
+    kept = [outcome for outcome in outcomes if outcome.crossed is False]
+    if any(outcome.threshold.key == LOST_BY_ASYNCLI for outcome in kept):
+        return ["generator_lost"]
+    return []
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -10,6 +10,7 @@ import msgspec
 
 from asyncli.analysis.cost_parts import Costs, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName
+from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.heap_cost import HeapCost
@@ -310,6 +311,8 @@ class EventPart(msgspec.Struct):
     #: Null where no second ended in its time, or another event had some away in it.
     least_held: int | msgspec.UnsetType | None = msgspec.UNSET
     server: ServerPrice | msgspec.UnsetType = msgspec.UNSET
+    #: Absent where the event was not done.
+    pace: EventPace | msgspec.UnsetType = msgspec.UNSET
     #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
     gone: int | msgspec.UnsetType = msgspec.UNSET
@@ -384,6 +387,7 @@ class EventPart(msgspec.Struct):
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
         part.server = done.server
+        part.pace = done.pace
         part.descriptors_spent = done.descriptors_spent
         if done.closed is not None:
             part.closed_after = done.closed

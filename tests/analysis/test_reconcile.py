@@ -20,7 +20,7 @@ from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, EventCounts, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.model.records import CHURN, Deaths, EventCounts, Finding, Phase, ProtocolCounts, Sample, Tick
 from asyncli.model.run import Run
 
 
@@ -481,16 +481,58 @@ def test_the_server_may_have_accepted_whose_way_back_failed(cause: str) -> None:
     assert result.agrees == (cause == "tls_timeout")
 
 
-@pytest.mark.parametrize("by_event", [False, True])
-def test_who_an_event_ends_is_no_lag_behind_the_plan(by_event: bool) -> None:
+@pytest.mark.parametrize("event", [None, 1, CHURN])
+def test_who_an_event_ends_is_no_lag_behind_the_plan(event: int | None) -> None:
     run = a_run(20_000)
     for t_s, tick in run.ticks:
         if 50 < t_s <= 54:
             tick.held -= 5_000
-        if 50 < t_s <= 55 and by_event:
-            tick.events[1] = EventCounts(chosen=5_000, ended=5_000) if t_s < 51 else EventCounts(attempts=1_250, opened=1_250)
+        if 50 < t_s <= 51 and event is not None:
+            tick.events[event] = EventCounts(chosen=5_000, ended=5_000)
+        if 54 < t_s <= 55 and event is not None:
+            tick.events[event] = EventCounts(attempts=5_000, opened=5_000)
+            tick.events[event].back_ms.counts[bucket(4_000)] = 5_000
     _, findings = divergences_of(run, run.plan)
-    assert [one.code for one in findings if one.code == "parted_asked"] == ["parted_asked"] * (not by_event)
+    assert [one.code for one in findings if one.code == "parted_asked"] == ["parted_asked"] * (event is None)
+
+
+@pytest.mark.parametrize(("back", "behind"), [(5_000, 0), (4_000, 1_000)])
+def test_who_stays_away_after_events_is_theirs_until_the_end(back: int, behind: int) -> None:
+    """Of whom an event ended, the rest is not back: told with it. Of those who had been back, 1,000 are missing."""
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= 51:
+            tick.events[1] = EventCounts(chosen=5_000, ended=5_000)
+        if 53 < t_s <= 54:
+            tick.events[1] = EventCounts(attempts=back, opened=back)
+            tick.events[1].back_ms.counts[bucket(3_000)] = back
+        if 50 < t_s <= 53:
+            tick.held -= 5_000
+        if 53 < t_s <= run.phases[3].start_s:
+            tick.held -= 5_000 - back + behind
+    _, findings = divergences_of(run, run.plan)
+    assert [one.fields["most"] for one in findings if one.code == "parted_asked"] == [-behind] * (behind > 0)
+
+
+def test_who_is_heard_again_in_a_second_was_silent_until_then() -> None:
+    """The server held all of them all the while, and pages come twice a second."""
+    run = a_run(20_000)
+    [heard_s] = [t_s for t_s, _ in run.ticks if 54 < t_s <= 55]
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= 51:
+            tick.events[1] = EventCounts(chosen=5_000, ended=5_000, silenced=5_000)
+        if t_s == heard_s:
+            tick.events[1] = EventCounts(attempts=5_000, returned=5_000)
+        if 50 < t_s <= 54:
+            tick.held -= 5_000
+    samples = []
+    for sample in run.samples:
+        samples.append(sample)
+        if abs(sample.t_s - heard_s) < 3:
+            samples.append(msgspec.structs.replace(sample, t_s=sample.t_s + 0.5, values=dict(sample.values)))
+    run.samples = samples
+    divergences, _ = divergences_of(run, run.plan)
+    assert [one for one in divergences if one.pair == "held"] == []
 
 
 @pytest.mark.parametrize(

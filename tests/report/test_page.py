@@ -124,7 +124,7 @@ def test_page_is_complete(kind: tuple[str, str, Page, Summary]) -> None:
     assert len(page.ids) == len(set(page.ids))
     headings = [words for level, words in page.headings if level == "h2"]
     assert headings == [
-        "Contents", "Cost of a connection", "Capacity", "Drift over the hold", "Timeline", "Heartbeats", "Lost connections",
+        "Contents", *["Events"] * (name == "provoked"), "Cost of a connection", "Capacity", "Drift over the hold", "Timeline", "Heartbeats", "Lost connections",
         "Counts compared", "Processes", "Findings", "Plan", "Environment",
     ]  # fmt: skip
     targets = {value.removeprefix("#") for attribute, value in page.links if attribute == "href" and value.startswith("#")}

@@ -7,10 +7,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from made_runs import KINDS
+from synthetic_run import a_run
 
 from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
+from asyncli.model.records import Gap, RunEvent
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
     _back,
@@ -225,3 +227,17 @@ def test_a_command_that_hung_was_ended_by_asyncli() -> None:
     hung = EventPart(1, "run", 5.0, 12.0, "sleep 60", status=None, took_s=7.0, output="")
     assert "asyncli ended" in _command(hung)
     assert "7 s" in _command(hung)
+
+
+@pytest.mark.parametrize(("lasted_s", "into_hold_s"), [(None, 25.0), (6.0, 19.0)])
+def test_an_interruption_is_no_part_of_the_hold(lasted_s: float | None, into_hold_s: float) -> None:
+    """The time of an event is as in the plan, which goes on where the interruption ended."""
+    run = a_run(1_000, hold_s=60.0, events=("19s storm",))
+    hold = run.phase("hold")
+    assert hold is not None
+    run.events.append(RunEvent("storm", hold.start_s + 25.0, None, "storm", {"number": 1}))
+    if lasted_s is not None:
+        run.gaps = [Gap(hold.start_s + 10.0, hold.start_s + 10.0 + lasted_s)]
+    events = summarise(run).events
+    assert events
+    assert events[0].into_hold_s == pytest.approx(into_hold_s)

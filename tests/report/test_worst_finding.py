@@ -8,7 +8,7 @@ from synthetic_run import a_run, raised
 
 from asyncli.findings.run import command_failed
 from asyncli.model.exit_status import exit_status
-from asyncli.model.records import Finding
+from asyncli.model.records import Deaths, Finding
 from asyncli.model.run import Run
 from asyncli.report.answer import beside_pass, one_line, why_with_worst, worst
 from asyncli.report.listing import listed, state
@@ -69,3 +69,24 @@ def test_one_line_of_watch_has_the_warnings_too() -> None:
     summary.findings = [Finding("host_busy", "warning", "busy"), Finding("other", "warning", "else")]
     assert one_line(summary).startswith("passed: ")
     assert one_line(summary, warnings=True).startswith(f"passed {beside_pass(summary)}: ")
+
+
+@pytest.mark.parametrize(("limit", "severity"), [("connections.deaths.generator_lost > 200%", "info"), ("connections.deaths.generator_lost > 5", "error")])
+def test_own_losses_that_a_limit_allows_are_told_once(limit: str, severity: str) -> None:
+    """A resumed run: what was held was lost with the processes of the session before."""
+    run = a_run(1_000, hold_s=60.0)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=(limit,))
+    _, tick = run.ticks[40]
+    tick.deaths["generator_lost"] = Deaths(count=1_000)
+    tick.opened += 1_000
+    summary = summarise(run)
+    lost = summary.finding("lost_generator_lost")
+    assert lost is not None
+    assert (lost.severity, summary.verdict == "passed") == (severity, severity == "info")
+    # It has the limit that a remedy could name.
+    assert "--fail-if" not in lost.remedy
+    assert worst(summary) != lost
+    run.plan = msgspec.structs.replace(run.plan, fail_if=())
+    without = summarise(run).finding("lost_generator_lost")
+    assert without is not None
+    assert (without.severity, "--fail-if" in without.remedy) == ("error", True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import msgspec
 
 from asyncli.analysis.constants import MISSED_S, REACHED
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -62,9 +64,12 @@ def _reported_by(run: Run, cause: str, silent_hosts: Sequence[Cut]) -> list[Host
     return reports
 
 
-def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
+def lost(
+    diagnoses: Sequence[Diagnosis], protocol: str, allowed: Collection[str] = ()
+) -> list[Finding]:
     """A finding for each cause of losses with its diagnoses; an incident of several causes is
-    reported with the most frequent.
+    reported with the most frequent. ``allowed``: causes of which a limit allows as many as there
+    were, so that the verdict has them already: their finding is a note.
     """
     by_incident: dict[int, list[Diagnosis]] = {}
     for place, diagnosis in enumerate(diagnoses):
@@ -79,7 +84,10 @@ def lost(diagnoses: Sequence[Diagnosis], protocol: str) -> list[Finding]:
         for incident in incidents:
             remedies.update(dict.fromkeys(diagnosis.remedy for diagnosis in incident))
         described = [_incident(*incident) for incident in incidents]
-        findings.append(losses.lost(cause, count, described, list(remedies), protocol))
+        told = losses.lost(cause, count, described, list(remedies), protocol)
+        if cause in allowed:
+            told = msgspec.structs.replace(told, severity="info")
+        findings.append(told)
     return findings
 
 

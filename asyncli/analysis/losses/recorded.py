@@ -31,7 +31,8 @@ _NGINX_CLOSES_AFTER = frozenset({400, 413, 414, 500, 501})
 
 def generator_lost(table: LossTable) -> None:
     """Claim what was lost with a process or a client host of asyncli."""
-    words = lost_with(table.run.findings, "asyncli's")
+    is_limited = any("generator_lost" in limit for limit in table.plan.fail_if)
+    words = lost_with(table.run.findings, "asyncli's", is_limited=is_limited)
     explanation = reason(
         "generator_lost", certain=True, processes=words.evidence, remedy=words.remedy
     )

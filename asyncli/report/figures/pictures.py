@@ -111,7 +111,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             lambda style: recovery_rows(recovered, style=style),
             lambda: _recoveries_alt(recovered),
             optional=True,
-            section="timeline",
+            section="events",
         ),
         Picture(
             "deaths",

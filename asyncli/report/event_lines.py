@@ -1,0 +1,150 @@
+"""The events of a plan in the first lines of a run's report: who was back after each, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.noticed import Noticed
+from asyncli.model.units import format_count, format_duration, format_many
+from asyncli.report.run_provoked import came_back, concerned, ending
+from asyncli.report.summary_parts import EventPart, known
+
+# Each of so many has a line of its own; of more, those after which all was well are one line.
+_MOST_LINES = 3
+
+
+def event_lines(events: Sequence[EventPart]) -> list[str]:
+    """A sentence for each event of the plan that was done; of many, one for those from which all
+    were back and none of whose connects failed.
+    """
+    done = [event for event in events if _was_done(event)]
+    if len(done) <= _MOST_LINES:
+        return [_line(event) for event in done]
+    well = [event for event in done if _all_is_well(event)]
+    others = [event for event in done if not _all_is_well(event)]
+    lines = [_line(event) for event in others[:_MOST_LINES]]
+    if well:
+        lines.append(_well(well, done))
+    left_out = len(others) - len(lines) + bool(well)
+    if left_out > 0:
+        lines.append(f"Of {format_many(left_out, 'more event')} the section Events says more.")
+    return lines
+
+
+def _was_done(event: EventPart) -> bool:
+    """Whether it is an event of the plan, and no mark, of which anything is known."""
+    is_command = event.output is not msgspec.UNSET
+    return is_command or event.back is not msgspec.UNSET
+
+
+def _all_is_well(event: EventPart) -> bool:
+    """Whether all whom it ended were back, and no connect failed; of a command, whether it ended
+    with status 0.
+    """
+    if event.output is not msgspec.UNSET and event.status != 0:
+        return False
+    if event.back is msgspec.UNSET:
+        return True
+    if event.then == "gone" or event.absent == event.chosen != 0:
+        return False
+    return came_back(event) == concerned(event) and not _failed(event)
+
+
+def _well(well: Sequence[EventPart], done: Sequence[EventPart]) -> str:
+    """One sentence for all of these events."""
+    slowest = max(well, key=_all_s)
+    text = f"After {format_count(len(well))} of {format_many(len(done), 'event')} all were back"
+    if _all_s(slowest):
+        text += f", {format_duration(_all_s(slowest))} at most (event {slowest.number})"
+    return f"{text}, and no connect failed."
+
+
+def _all_s(event: EventPart) -> float:
+    if event.back is msgspec.UNSET:
+        return 0.0
+    return event.back.all_s or 0.0
+
+
+def _line(event: EventPart) -> str:
+    title = "Churn" if event.kind == "churn" else f"Event {event.number} ({event.kind})"
+    return f"{title}: {'; '.join(_parts(event))}."
+
+
+def _connects(event: EventPart) -> int:
+    """How many connects those who came back needed: who is heard again needs none."""
+    connects = known(event.attempts)
+    if isinstance(event.returned, int):
+        connects -= event.returned
+    return connects
+
+
+def _parts(event: EventPart) -> list[str]:
+    parts = []
+    if event.output is not msgspec.UNSET:
+        parts.append(ending(event))
+        if event.ended == 0:
+            return [*parts, "the server ended no connection"]
+    if event.back is msgspec.UNSET:
+        return parts
+    if event.chosen and event.absent == event.chosen:
+        return [f"it took none of the {format_count(event.chosen)} chosen"]
+    if event.then == "gone":
+        return [_silent(event)]
+    parts.append(f"{_were_back(event)}{_how_connects_went(event)}")
+    return [*parts, *_not_back(event)]
+
+
+def _silent(event: EventPart) -> str:
+    """Of clients that fell silent for good: whether the server noticed."""
+    silent = f"{format_many(known(event.ended), 'connection')} fell silent for good"
+    noticed = event.noticed
+    if not isinstance(noticed, Noticed) or noticed.why is not msgspec.UNSET:
+        return f"{silent}, and when the server noticed is not known"
+    if noticed.all_s is not None:
+        return f"{silent}, and the server noticed all within {format_duration(noticed.all_s)}"
+    left = format_count(noticed.left or 0)
+    after = format_duration(noticed.left_after_s or 0.0)
+    return f"{silent}, and the server held {left} of them still after {after}"
+
+
+def _were_back(event: EventPart) -> str:
+    came = came_back(event)
+    of = concerned(event)
+    all_s = _all_s(event)
+    if not came:
+        return f"none of {format_count(of)} was back"
+    if came < of:
+        return f"{format_count(came)} of {format_count(of)} were back"
+    if event.stalled is not msgspec.UNSET:
+        return f"{format_count(came)} were back {format_duration(all_s)} after they read again"
+    if event.then is not msgspec.UNSET:
+        return f"{format_count(came)} were back {format_duration(all_s)} after their silence"
+    return f"{format_count(came)} were back after {format_duration(all_s)}"
+
+
+def _not_back(event: EventPart) -> list[str]:
+    """Of those who were not, why."""
+    counts = (
+        (event.not_back, "not, though it was their turn"),
+        (event.waiting, "not to be back before the drain"),
+        (event.ended_again, "ended by another event before"),
+        (event.lost_with_worker, "lost with a process of asyncli's own before"),
+        (event.unheard, "sent nothing since, so that nothing tells"),
+    )
+    return [f"{format_count(known(count))} {why}" for count, why in counts if count]
+
+
+def _how_connects_went(event: EventPart) -> str:
+    failed = _failed(event)
+    if failed:
+        return f", {format_many(failed, 'connect')} failed or got no answer"
+    if _connects(event) > 0:
+        return ", none failed"
+    return ""
+
+
+def _failed(event: EventPart) -> int:
+    """How many connects failed, or got no answer."""
+    return sum(known(event.failures).values()) + known(event.phantoms)

@@ -1,0 +1,99 @@
+"""The first lines of a report: what came of each event of the plan."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from made_runs import KINDS
+from synthetic_run import a_run
+from test_run_provoked import storm
+
+from asyncli.analysis.noticed import Noticed
+from asyncli.analysis.provoked import Back
+from asyncli.model.records import RunEvent
+from asyncli.report import document as doc
+from asyncli.report.event_lines import event_lines
+from asyncli.report.run_report import run_document
+from asyncli.report.summary import summarise
+from asyncli.report.summary_parts import EventPart
+
+FIRST_LINES = 10
+
+
+def all_back(number: int, all_s: float) -> EventPart:
+    part = storm(not_back=0)
+    part.number = number
+    part.back = Back(all_s, all_s, all_s, all_s)
+    part.chosen = 300
+    part.absent = 0
+    return part
+
+
+def line_of(part: EventPart) -> str:
+    [line] = event_lines([part])
+    return line
+
+
+def test_an_event_is_in_the_first_lines_and_has_a_section_before_the_costs() -> None:
+    run = KINDS["provoked"]()
+    document = run_document(summarise(run), "a.db")
+    first, *_ = document.sections
+    words = [doc.plain(block.words) for block in first.blocks[:3] if isinstance(block, doc.Paragraph)]
+    assert ["20,000" in words[0], "6,000" in words[1]] == [True, True]
+    names = [section.id for section in document.sections]
+    assert names.index("events") < names.index("cost")
+
+
+def test_marks_alone_have_no_line_and_stand_after_the_costs() -> None:
+    run = a_run(1_000, hold_s=60.0)
+    run.events.append(RunEvent("mark", 30.0, 30.0, "deployed", {}))
+    summary = summarise(run)
+    assert event_lines(summary.events or []) == []
+    names = [section.id for section in run_document(summary, "a.db").sections]
+    assert names.index("events") > names.index("cost")
+
+
+def test_who_was_back_after_how_long_and_who_was_not() -> None:
+    assert "2.6 s" in line_of(all_back(1, 2.6))
+    few = storm(not_back=256)
+    few.waiting = 10
+    said = line_of(few)
+    assert [count in said for count in ("34 of", "256", "10 ")] == [True] * 3
+    assert "none of" in line_of(storm(not_back=300))
+    failed = all_back(1, 2.6)
+    failed.failures = {"refused": 7}
+    failed.phantoms = 1
+    assert "8 connects" in line_of(failed)
+
+
+@pytest.mark.parametrize(("status", "ended"), [(0, 0), (3, 0), (0, 300)])
+def test_a_command_says_how_it_ended_and_what_the_server_did(status: int, ended: int) -> None:
+    part = all_back(1, 2.6) if ended else EventPart(1, "run", 5.0, 6.0, "reload")
+    part.kind = "run"
+    part.status = status
+    part.took_s = 0.5
+    part.output = ""
+    part.ended = ended
+    said = line_of(part)
+    assert (f"status {status}" in said, "2.6 s" in said) == (True, bool(ended))
+
+
+def test_who_fell_silent_for_good_is_as_the_server_noticed() -> None:
+    part = all_back(1, 0.0)
+    part.kind = "vanish"
+    part.then = "gone"
+    part.noticed = Noticed(None, None, None, 60, 9.1, 1.0)
+    assert "9.1 s" in line_of(part)
+    part.noticed = Noticed(5.0, 6.0, 7.5, 0, None, 1.0)
+    assert "7.5 s" in line_of(part)
+
+
+def test_of_many_events_those_that_went_well_are_one_line() -> None:
+    well = [all_back(number, float(number)) for number in range(1, 7)]
+    [said] = event_lines(well)
+    assert ("6 s" in said, "event 6" in said) == (True, True)
+    nobody = msgspec.structs.replace(all_back(7, 0.0), absent=300)
+    others = [storm(not_back=number) for number in (1, 2, 3)]
+    lines = event_lines([*well, nobody, *others])
+    assert len(lines) == 5
+    assert ["300" in lines[0], "6 of" in lines[3], lines[4].startswith("Of 1")] == [True] * 3
