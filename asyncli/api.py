@@ -164,7 +164,7 @@ async def soak(
         if run.started and isinstance(observer, NotebookObserver):
             observer.end(f"interrupted; the recorded part: asyncli.load({os.fspath(run.out)!r})")
         raise
-    recorded = await asyncio.to_thread(load, run.out)
+    recorded = await asyncio.to_thread(load, run.recorded)
     if isinstance(observer, NotebookObserver):
         observer.end(f"{recorded.verdict}: {recorded.summary.why} ({recorded.path.name})")
     return recorded

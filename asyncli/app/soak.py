@@ -104,6 +104,8 @@ class Soak:
         helper_pids: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.out = out
+        #: The file that has the whole run: another one where the disk of ``out`` is full.
+        self.recorded = out
         #: Measuring has started, or nothing listens.
         self.started = False
         #: What the run file lacks, in one line; None: nothing.
@@ -171,7 +173,7 @@ class Soak:
             self._meter.close()
             if self._cluster is not None:
                 await self._cluster.close()
-        return self.out
+        return self.recorded
 
     async def _record_run(self, limits: Limits, spread: Spread, sampler: Sampler) -> None:
         """Check the plan, open the run file, measure, and close the file."""
@@ -413,6 +415,7 @@ class Soak:
         if is_complete:
             delete_private(self.out)
         self.trouble = writer.trouble
+        self.recorded = writer.whole_path
 
     # -- the generator and the samplers
 

@@ -215,7 +215,7 @@ async def _soak(
         return INTERRUPTED, None
     if soak.trouble is not None:
         print(f"asyncli: {soak.trouble}", file=sys.stderr)
-    results = await asyncio.to_thread(read_results, path)
+    results = await asyncio.to_thread(read_results, soak.recorded)
     if not finished:
         return INTERRUPTED, results
     return exit_status(results.summary.verdict), results

@@ -128,7 +128,7 @@ def _gauges(feed: RunFeed, state: LiveState) -> tuple[_Gauge, ...]:
         ("server_processes", "processes of the server", state.server_processes),
         ("workers", "worker processes of asyncli", state.workers),
         ("hold_left_seconds", "until the hold ends; +Inf: it has no known end", state.hold_left_s),
-        ("record_age_seconds", "since the run file was last written", feed.record_age_s),
+        ("record_age_seconds", "since a record last came into the run file", feed.record_age_s),
         ("began_timestamp_seconds", "when the run began", feed.began_s or None),
     )
 

@@ -181,10 +181,10 @@ class RunFeed:
 
     @property
     def record_age_s(self) -> float | None:
-        """How long nothing was written into the file of a run that goes on; None: it does not."""
+        """How long no record came into the file of a run that goes on; None: it does not."""
         if self.state.over:
             return None
-        return max(0.0, time.time() - self.follower.quiet_since_s)
+        return self.follower.quiet_s
 
     @property
     def state(self) -> LiveState:

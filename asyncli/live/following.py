@@ -4,7 +4,6 @@ nothing new comes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,7 +14,8 @@ from asyncli.model.units import format_duration
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.store.follow import Follower, News
 
-#: A writer commits once a second: after this long (s) without a commit it hangs.
+#: A writer commits once a second: after this long (s) without a record it hangs, or its disk is
+#: full.
 QUIET_S = 10.0
 #: A file without a lock belongs to a killed run, unless it still grows: not every file system has
 #: locks.
@@ -28,14 +28,14 @@ def why_ended_of(follower: Follower, news: News) -> str:
         return "the run has ended"
     if not follower.is_there:
         return "the run file was moved, deleted or emptied, which ended the run"
-    quiet_s = time.time() - follower.quiet_since_s
+    quiet_s = follower.quiet_s
     is_unlocked = not follower.is_open
     if quiet_s < (UNLOCKED_S if is_unlocked else QUIET_S):
         return ""
     quiet = f"nothing new for {format_duration(round(quiet_s))}"
     if is_unlocked:
         return f"{quiet}, and no process writes it: the run ended early"
-    return f"{quiet}, and its process hangs"
+    return f"{quiet}: its process hangs, or its disk takes nothing"
 
 
 def fold_news(

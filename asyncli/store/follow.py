@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import operator
 import os
 import sqlite3
@@ -74,6 +75,11 @@ class News(msgspec.Struct):
     #: By the number of an event: who was not to be back yet, of the ticks that the first read sums.
     turns_to_come: dict[int, int] = msgspec.field(default_factory=dict)
 
+    @property
+    def has_records(self) -> bool:
+        """Whether anything was recorded since the last read."""
+        return bool(self.phases or self.ticks or self.samples or self.findings or self.events)
+
 
 class Follower:
     """Follows the run in ``path``. Between two reads nothing is open, so the writer's checkpoints
@@ -86,6 +92,8 @@ class Follower:
         self._phases: dict[str, Phase] = {}
         self._seen: object = None
         self._written_s = 0.0
+        # When the last record came, on the monotonic clock.
+        self._heard_s = -math.inf
         self._last: News | None = None
         self._turns_to_come: Counter[int] = Counter()
 
@@ -105,9 +113,12 @@ class Follower:
                 events=[],
                 turns_to_come={},
             )
+        is_first = self._last is None
         self._last = reader.read_with(self.path, self._read)
+        if is_first or self._last.has_records:
+            self._heard_s = time.monotonic()
         # A commit is readable only after fsync: read such a file again.
-        self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
+        self._seen = seen if self._unwritten_s > _SETTLED_S else None
         return self._last
 
     def past(
@@ -137,10 +148,18 @@ class Follower:
         reader.read_with(self.path, hand_over)
 
     @property
-    def quiet_since_s(self) -> float:
-        """When the file was last seen written (s since 1970)."""
-        self._written_s = last_written_s(self.path) or self._written_s
-        return self._written_s
+    def quiet_s(self) -> float:
+        """How long no record has come (s). Where the disk takes nothing the file is touched at each
+        try, and no record comes.
+        """
+        return max(self._unwritten_s, time.monotonic() - self._heard_s)
+
+    @property
+    def _unwritten_s(self) -> float:
+        """How long the file has not been written (s)."""
+        written_s: float = last_written_s(self.path) or self._written_s
+        self._written_s = written_s
+        return max(0.0, time.time() - written_s)
 
     @property
     def is_there(self) -> bool:

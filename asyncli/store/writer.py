@@ -36,6 +36,7 @@ from asyncli.store.schema import (
     TABLES,
     beside,
 )
+from asyncli.store.second_file import copied_elsewhere
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses writes, records wait in memory: two a second, about 5 kB each, so this is
@@ -99,6 +100,8 @@ class RunWriter:
         last_event: int = 0,
     ) -> None:
         self.path = path
+        #: The file that has the whole run, after :meth:`close`.
+        self.whole_path = path
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
@@ -106,6 +109,8 @@ class RunWriter:
         self.lost = False
         self._identity, self._size = _identity(path)
         self._troubled_s: float | None = None
+        # The error of the last commit that failed.
+        self._refusal = ""
         self._new_events: list[RunEvent] = []
         # The row of the last event that was seen.
         self._last_event = last_event
@@ -306,7 +311,8 @@ class RunWriter:
 
     def close(self, complete: bool) -> None:
         """Write what waits, mark a ``complete`` run, close the file. Blocks; may be repeated; never
-        raises: see ``trouble``.
+        raises: see ``trouble``. What its disk does not take by then is written into another file
+        with the whole run, ``whole_path``.
         """
         if self._closing is None:
             self._closing = complete
@@ -339,9 +345,7 @@ class RunWriter:
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
         else:
-            self.trouble = (
-                f"{self.path}: the last records could not be written; the end of the run is missing"
-            )
+            self._save_elsewhere()
         with contextlib.suppress(sqlite3.Error):
             # Back to a rollback journal, so that the file alone can be opened in a read-only
             # folder. If a reader or a new name prevents that, move the WAL into the file.
@@ -356,6 +360,30 @@ class RunWriter:
                 with contextlib.suppress(OSError):
                     leftover.unlink()
         _release_lock(self._lock_fd)
+
+    def _save_elsewhere(self) -> None:
+        """Write the whole run into another file: this one's disk takes nothing."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        copy = copied_elsewhere(self._connection, self.path.name, self._write_waiting)
+        if copy is None:
+            self.trouble = (
+                f"{self.path}: the last records could not be written; the end of the run is missing"
+            )
+            return
+        self.trouble = (
+            f"{self.path}: {self._refusal}, so the end of the run is missing there; the whole run "
+            f"is in {copy}: move it to where there is space"
+        )
+        self.whole_path = copy
+
+    def _write_waiting(self, connection: sqlite3.Connection) -> None:
+        """Write all that waits into another file."""
+        with self._lock:
+            batch = self._waiting
+        for sql, rows in batch:
+            with contextlib.suppress(*_UNFIT):
+                connection.executemany(sql, rows)
 
     def _commit(self) -> bool:
         """Write all in one transaction; after a failure the records wait. True if nothing
@@ -382,9 +410,10 @@ class RunWriter:
             with self._lock:
                 self._waiting = batch + self._waiting
                 self._committing = 0
+            self._refusal = error_text(error)
             self.trouble = (
-                f"{self.path}: {error_text(error)}; free space on its disk: records wait in "
-                "memory meanwhile"
+                f"{self.path}: {self._refusal}; free space on its disk: records wait in memory "
+                "meanwhile"
             )
             if self._troubled_s is None:
                 self._troubled_s = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,9 +49,7 @@ class ReplayFollower:
         self._next_sample: Sample | None = next(self._samples, None)
         self._first: News | None = None
 
-    @property
-    def quiet_since_s(self) -> float:
-        return time.time()
+    quiet_s = 0.0
 
     def news(self) -> News:
         """The next second; at first all until it begins."""

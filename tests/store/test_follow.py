@@ -138,3 +138,16 @@ def test_a_reader_does_not_look_like_a_writer(tmp_path: Path) -> None:
     os.utime(path, (1000.0, 1000.0))
     (tmp_path / "run.db-wal").touch()
     assert last_written_s(path) == 1000.0
+
+
+def test_a_file_that_is_touched_without_a_record_is_quiet(tmp_path: Path) -> None:
+    """So does a writer whose disk is full, at each try."""
+    path = write_run(a_run(100), tmp_path / "run.db")
+    follower = Follower(path)
+    follower.news()
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + 0.5:
+        os.utime(path)
+        assert not follower.news().has_records
+        time.sleep(0.05)
+    assert follower.quiet_s >= 0.5

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import SCHEMA, Check, Finding, Phase, Sample
 from asyncli.model.samples import Samples
 from asyncli.store import reader as reader_module
+from asyncli.store import second_file
 from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
@@ -279,16 +281,40 @@ def test_a_reader_in_the_writers_process_keeps_its_locks(tmp_path: Path) -> None
     writer.close(True)
 
 
-def test_a_disk_that_stays_full_leaves_a_run_without_an_end(tmp_path: Path) -> None:
-    writer = create(tmp_path / "run.db")
+def written_while_locked(path: Path) -> RunWriter:
+    """A writer that was closed while its file took nothing: the second tick came too late."""
+    writer = create(path)
     writer.tick(1.0, a_tick(1))
-    until(lambda: read_run(tmp_path / "run.db").ticks, "the writer has come so far")
-    lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    until(lambda: read_run(path).ticks, "the writer has come so far")
+    lock = sqlite3.connect(path, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     writer.tick(2.0, a_tick(2))
     writer.close(True)
     lock.execute("ROLLBACK")
     lock.close()
+    return writer
+
+
+def test_a_disk_that_stays_full_leaves_a_whole_run_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    path = tmp_path / "run.db"
+    writer = written_while_locked(path)
+    assert str(writer.whole_path) in str(writer.trouble)
+    cut = read_run(path)
+    assert ([tick.second for _, tick in cut.ticks], cut.complete) == ([1], False)
+    assert list((tmp_path / "temporary").iterdir()) == [writer.whole_path]
+    whole = read_run(writer.whole_path)
+    assert ([tick.second for _, tick in whole.ticks], whole.complete) == ([1, 2], True)
+
+
+def test_where_no_folder_takes_it_a_run_is_left_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(second_file, "_IN_MEMORY", str(tmp_path / "none"))
+    path = tmp_path / "run.db"
+    writer = written_while_locked(path)
     assert writer.trouble
-    run = read_run(tmp_path / "run.db")
-    assert ([tick.second for _, tick in run.ticks], run.complete) == ([1], False)
+    assert writer.whole_path == path
+    cut = read_run(path)
+    assert ([tick.second for _, tick in cut.ticks], cut.complete) == ([1], False)
+
