@@ -27,6 +27,8 @@ from asyncli.report.summary import Summary
 
 # An interval beyond this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
+# What may stand beside a pass; the worse first.
+_BESIDE = ("error", "warning")
 
 
 def worst(summary: Summary) -> Finding | None:
@@ -64,16 +66,22 @@ def beside_pass(summary: Summary) -> str:
     finding = worst(summary)
     if finding is None:
         return ""
-    total = 0
+    # A single one is not the worst of several.
+    is_only = sum(other.severity in _BESIDE for other in summary.findings) == 1
+    code = finding.code if is_only else f"worst: {finding.code}"
+    return f"{counted_beside(summary)} ({code})"
+
+
+def counted_beside(summary: Summary) -> str:
+    """How many errors and warnings stand beside a pass: ``with 2 warnings``; "" if none does."""
+    if worst(summary) is None:
+        return ""
     counts = []
-    for severity in ("error", "warning"):
+    for severity in _BESIDE:
         count = sum(finding.severity == severity for finding in summary.findings)
-        total += count
         if count:
             counts.append(format_many(count, severity))
-    # A single one is not the worst of several.
-    code = finding.code if total == 1 else f"worst: {finding.code}"
-    return f"with {' and '.join(counts)} ({code})"
+    return f"with {' and '.join(counts)}"
 
 
 def why_with_worst(summary: Summary) -> str:

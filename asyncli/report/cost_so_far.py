@@ -15,7 +15,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import worst
+from asyncli.report.answer import counted_beside
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
 from asyncli.report.summary import Summary, limits_of, summarise
 from asyncli.report.summary_parts import CostPart
@@ -23,16 +23,16 @@ from asyncli.report.summary_parts import CostPart
 
 class Ending(msgspec.Struct, frozen=True):
     """What the report says of a run that has ended: its verdict with the reason, how many
-    connections were held at the hold's end (None: unknown), the severity of the worst finding
-    beside a pass, and the errors and warnings that the run file has not. Further numbers of the
-    report: the server's count of connections and its memory at the hold's end, and times of the
-    whole run; None: unknown.
+    connections were held at the hold's end (None: unknown), what stands beside a pass ("with 2
+    warnings"; "": nothing), and the errors and warnings that the run file has not. Further numbers
+    of the report: the server's count of connections and its memory at the hold's end, and times of
+    the whole run; None: unknown.
     """
 
     verdict: Verdict
     why: str
     held: int | None
-    beside: str | None
+    beside: str
     findings: tuple[Finding, ...]
     active: int | None = None
     server_bytes: float | None = None
@@ -97,13 +97,12 @@ def cost_so_far(run: Run) -> CostSoFar:
 
 
 def _ending(run: Run, summary: Summary) -> Ending:
-    worst_finding = worst(summary)
     memory, _ = summary.server.memory
     return Ending(
         verdict=summary.verdict,
         why=summary.why,
         held=summary.connections.held,
-        beside=None if worst_finding is None else worst_finding.severity,
+        beside=counted_beside(summary),
         findings=tuple(_found_at_the_end(run, summary)),
         active=summary.reconciliation.server_active,
         server_bytes=memory.hold_end,

@@ -20,6 +20,7 @@ from asyncli.analysis.heap_cost import HeapCost
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
 from asyncli.live.feed import COSTS, CostPoint, RunFeed
+from asyncli.live.panels import PANELS
 from asyncli.model.records import Deaths, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.cost_so_far import CostSoFar, cost_so_far
@@ -500,26 +501,34 @@ def test_a_reading_holds_until_the_next_one_is_missing(
     go(look())
 
 
-def test_no_line_is_drawn_where_nothing_was_recorded(go: Go, browser: Browser, tmp_path: Path) -> None:
-    """A run that was killed and resumed a minute later; its memory is read every eight seconds, which is no gap."""
+@pytest.mark.parametrize("pause_s", [6.0, 60.0])
+def test_no_line_is_drawn_where_nothing_was_recorded(go: Go, browser: Browser, tmp_path: Path, pause_s: float) -> None:
+    """A run that was killed and resumed; its memory is read every eight seconds, which is no gap."""
     run = a_run(2000, hold_s=120.0)
     begun_s = run.phases[2].start_s
-    run.ticks = [row for row in run.ticks if not begun_s + 20 < row[0] < begun_s + 80]
+    end_s = begun_s + 20 + pause_s
+    run.ticks = [row for row in run.ticks if not begun_s + 20 < row[0] < end_s]
     run.samples = [
-        sample for number, sample in enumerate(run.samples) if number % 8 == 0 and not begun_s + 20 < sample.t_s < begun_s + 80
+        sample for number, sample in enumerate(run.samples) if number % 8 == 0 and not begun_s + 20 < sample.t_s < end_s
     ]
     path = write_run(run, tmp_path / "run.db")
-    breaks = """(async () => {
-      const { withGaps } = await import('/assets/charts.js');
-      const rows = (await (await fetch('/history')).json()).whole.rows;
-      return withGaps(rows, 1).filter((row) => row.length === 1).map((row) => row[0]);
-    })()"""
+    keys = [line.key for panel in PANELS for line in panel.lines]
+    # The instants at which a line is broken.
+    breaks = """(async (column) => {
+      const { withBreaks, withGaps } = await import('/assets/charts.js');
+      const rows = withGaps((await (await fetch('/history')).json()).whole.rows, 1);
+      const times = rows.map((row) => row[0]);
+      const values = rows.map((row) => row[column] ?? undefined);
+      return withBreaks(times, values, 1).flatMap((value, place) => (value === null ? [times[place]] : []));
+    })"""
 
     async def look() -> None:
         async with a_page(path) as (server, _):
             tab = await opened(browser, server.port)
-            (gap_s,) = await tab.evaluate(breaks)
-            assert begun_s + 20 < gap_s < begun_s + 80
+            for key, is_broken in (("held", True), ("server", pause_s > 20)):
+                instants = await tab.evaluate(f"{breaks}({1 + keys.index(key)})")
+                within = [at_s for at_s in instants if begun_s + 20 < at_s < end_s]
+                assert bool(within) == is_broken, key
             require_clean(tab, server.port)
 
     go(look())

@@ -223,7 +223,7 @@ async def test_the_verdict_of_an_ended_run_is_that_of_the_report(ended: Path) ->
         "verdict": "failed",
         "why": summary.why,
         "held": summary.connections.held,
-        "beside": None,
+        "beside": "",
         "active": summary.reconciliation.server_active,
         "server_bytes": summary.server.pss_bytes.hold_end,
         "latency_p50_ms": summary.heartbeats.latency_ms.p50,

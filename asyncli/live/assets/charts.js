@@ -5,9 +5,7 @@ import { OF_UNIT, bytes, clock, count } from './format.js';
 
 const HEIGHT = 170;
 const RECENT_S = 600;
-// Records come once a second; a tick may be late.
-const LONGEST_PAUSE_S = 15;
-// What is read at a steady pace is missing after so many of its pauses.
+// What is recorded or read at a steady pace is missing after so many of its pauses.
 const MISSED_PAUSES = 2.5;
 // Between the labels of the axis of time.
 const CLOCK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
@@ -77,9 +75,10 @@ function square(name) {
   return svg;
 }
 
-// With a row of nothing where nothing was recorded, such as before a run was resumed.
+// With a row of nothing where nothing was recorded, such as before a run was resumed. What is read
+// seldom goes on through it (withBreaks).
 export function withGaps(rows, widthS) {
-  const longestS = Math.max(LONGEST_PAUSE_S, MISSED_PAUSES * widthS);
+  const longestS = MISSED_PAUSES * widthS;
   const whole = [];
   rows.forEach((row, place) => {
     const before = place ? rows[place - 1][0] : row[0];

@@ -123,7 +123,7 @@ function showPhase(state) {
 
 // A pass may have an error or a warning beside it, which are below.
 function besideOf(ending) {
-  return ending.beside ? `; with a finding below (${ending.beside})` : '';
+  return ending.beside ? `, ${ending.beside} below` : '';
 }
 
 function showLimits({ limits, ending }) {
