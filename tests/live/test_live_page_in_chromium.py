@@ -137,6 +137,10 @@ def test_latency_and_lateness_are_the_same_quantile_of_the_same_seconds_and_a_ch
                 of_chart = slice(first, first + len(panel["lines"]))
                 read_s = [row[0] for row in history["recent"]["rows"] if any(value is not None for value in row[of_chart])]
                 first = of_chart.stop
+                if panel["key"] == "heap":
+                    # This server's runtime tells nothing.
+                    assert not read_s
+                    continue
                 when = await tab.evaluate(f"document.querySelector('#chart-{panel['key']} figcaption small').innerText")
                 assert when == f"at 0:00:{int(read_s[-1]):02}"
             require_clean(tab, server.port)
