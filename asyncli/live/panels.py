@@ -135,7 +135,7 @@ PANELS = (
                 "server",
                 "of the server",
                 "server",
-                LevelOfSample(metrics.MEMORY["server"]),
+                LevelOfSample(metrics.MEMORY_THAT_CAME["server"]),
             ),
             LineOfPanel(
                 "kernel",

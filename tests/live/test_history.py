@@ -179,6 +179,13 @@ def test_no_line_of_the_host_sets_the_axis_of_the_servers_memory() -> None:
     assert any(line.key == "host" for panel in PANELS for line in panel.lines)
 
 
+def test_pages_of_files_that_another_program_shares_are_no_memory_that_came() -> None:
+    history = History()
+    history.sample(Sample(0.5, {metrics.SERVER_PSS_BYTES: 9e6, metrics.SERVER_ANON_SHMEM_BYTES: 7e6}))
+    history.sample(Sample(1.5, {metrics.SERVER_PSS_BYTES: 8e6, metrics.SERVER_ANON_SHMEM_BYTES: 7e6}))
+    assert [value_of(row, "server") for row in history.rows()] == [7e6, 7e6]
+
+
 def test_the_heap_shows_what_is_used_and_what_is_alive() -> None:
     history = History()
     history.sample(Sample(0.5, {metrics.RUNTIME_HEAP_BYTES: 9e6, metrics.RUNTIME_LIVE_BYTES: 5e6, metrics.RUNTIME_OUTSIDE_BYTES: 1e6}))
