@@ -111,14 +111,15 @@ def _page_beside(
 
     page = PageBeside(path, place, otlp_to)
     page.start()
-    lines = []
-    if place is not None:
-        lines += web_lines(place, page.port)
-    if otlp_to is not None:
-        lines.append(otlp_line(otlp_to))
     say = speaker(messages, to.quiet)
-    for line in lines:
-        say(line)
+    if place is not None:
+        # Nothing else tells a new token, or a port that the kernel chose.
+        is_known = place.token_file is not None and place.port
+        say_place = speaker(messages, to.quiet and bool(is_known))
+        for line in web_lines(place, page.port):
+            say_place(line)
+    if otlp_to is not None:
+        say(otlp_line(otlp_to))
     return page
 
 

@@ -130,6 +130,9 @@ class GuardedServer:
             status = refused.status
             why = refused.why
             is_logged = refused.is_logged
+        except web.HTTPRequestEntityTooLarge as refused:
+            status = refused.status
+            why = f"the body of the request is longer than {self._longest_body:,} bytes"
         except web.HTTPException as refused:
             status = refused.status
             why = f"{shown(request.method)} {shown(request.path)}: {refused.reason}"

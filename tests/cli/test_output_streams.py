@@ -37,6 +37,13 @@ def test_a_quiet_soak_prints_only_its_line(server: Server, tmp_path: Path) -> No
     assert (done.log, done.out.count("\n"), done.out[:8]) == ("", 1, "passed: ")
 
 
+def test_a_quiet_soak_tells_the_token_of_its_page(server: Server, tmp_path: Path) -> None:
+    """Nobody else knows it."""
+    done = here(tmp_path, *SOAK, server.url, "--quiet", "--web", "127.0.0.1:0")
+    assert "#token=" in done.log
+    assert done.log.count("\n") == 1
+
+
 @pytest.mark.parametrize("log", [(), ("--log-json",)], ids=["text", "json"])
 def test_json_on_stdout_is_alone_there(server: Server, tmp_path: Path, log: tuple[str, ...]) -> None:
     done = here(tmp_path, *SOAK, server.url, "--json", "-", *log)
