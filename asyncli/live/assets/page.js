@@ -176,7 +176,7 @@ function percent(share) {
 }
 
 function showComebacks({ comebacks }) {
-  at('comebacks').hidden = !comebacks.length;
+  at('comebacks').parentElement.hidden = !comebacks.length;
   at('comebacks').tBodies[0].replaceChildren(...comebacks.map((event) => {
     const counts = [event.took, event.silent, event.back].map(count);
     return tableRow([clock(event.at_s), event.text, ...counts], [0, 2, 3, 4]);
@@ -219,7 +219,7 @@ function showNotes(state) {
   notes.sort((a, b) => (place(a) === place(b) ? 0 : place(b) - place(a)));
   charts.notes = notes.filter((note) => note.severity !== 'info' && note.at_s !== null);
   at('no-notes').hidden = notes.length > 0;
-  at('notes').hidden = notes.length === 0;
+  at('notes').parentElement.hidden = notes.length === 0;
   const rows = notes.map((note) => {
     const row = document.createElement('tr');
     row.className = note.severity;
