@@ -22,6 +22,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
+from asyncli.model.plan import Plan
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -181,7 +182,8 @@ def _provoked(
         window=window,
         counts=counts,
         back=msgspec.structs.replace(
-            _back(number, counts), waited_s=_waited_s(run, number, window, counts)
+            back_of(number, counts),
+            waited_s=waited_s(run.plan, number, counts, window.start_s, run.stop_s),
         ),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
@@ -264,8 +266,11 @@ def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
     return summed([tick.latency_us for _, tick in ticks])
 
 
-def _back(number: int, counts: EventCounts) -> Back:
-    """By the rank among all who were ended, and not by another event before they were back: those
+def back_of(number: int, counts: EventCounts) -> Back:
+    """After how long the clients of an event were back, by what it counted so far; without how long
+    there was for the others.
+
+    By the rank among all who were ended, and not by another event before they were back: those
     who are not back count as later than all, also those whose turn was to come after the hold. Else
     these were times of those whose turn came early. Of churn some are always on their way.
     """
@@ -282,20 +287,23 @@ def _back(number: int, counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
-    """For how long (s) those were not back who were to be. Of churn each had its own instant; so
-    has who stalled until the server ended it.
+def waited_s(
+    plan: Plan, number: int, counts: EventCounts, began_s: float, until_s: float
+) -> float | None:
+    """For how long (s) until then those were not back who were to be, of an event that began at
+    ``began_s``; None if all were. Of churn each had its own instant; so has who stalled until the
+    server ended it.
     """
     waited = counts.away
     if not counts.stalled:
         waited += counts.waiting
     if number == CHURN or waited <= 0:
         return None
-    planned = run.plan.event_numbered(number)
-    since_s = window.start_s
+    planned = plan.event_numbered(number)
+    since_s = began_s
     if planned is not None:
         since_s += planned.for_s or 0.0
-    return max(0.0, run.stop_s - since_s)
+    return max(0.0, until_s - since_s)
 
 
 def _descriptors_spent(

@@ -379,6 +379,19 @@ def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
     return bool(absent) and absent == _value(document, f"{event}.chosen")
 
 
+#: The times back from an event that cannot fall any more once they are known.
+_TIMES_BACK = ("p50_s", "p90_s", "p99_s", "all_s")
+
+
+def time_back_of(key: str) -> int | None:
+    """The number of the event of the plan after which ``key`` is a time back; else None."""
+    event = _event_of_time_back(key)
+    if event is None or not key.endswith(_TIMES_BACK):
+        return None
+    number = event.removeprefix("events.")
+    return int(number) if number.isdecimal() else None
+
+
 def _event_of_time_back(key: str) -> str | None:
     """The part of the document on the event of whose time back ``key`` is; else None."""
     part, _, _ = key.rpartition(".")
