@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.noticed import Noticed, noticed
-from asyncli.analysis.slope import MOST_BINS
+from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
@@ -396,8 +396,10 @@ def _with_kept(price: ServerPrice, after: float, *, collected: bool) -> ServerPr
     if collected:
         return msgspec.structs.replace(price, why="collected")
     kept = after - price.memory_before
-    if price.moves and abs(kept) <= price.moves:
-        return msgspec.structs.replace(price, why="moves")
+    # It takes memory by pages, for other work too: a few more or less do not show.
+    least = max(price.moves, FEWEST * PAGES / 2)
+    if (kept or price.moves) and abs(kept) <= least:
+        return msgspec.structs.replace(price, why="moves", moves=least)
     return msgspec.structs.replace(price, kept=kept)
 
 
