@@ -24,6 +24,7 @@ from asyncli.analysis.worsening import COMPARABLE, Bound, Worsening
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
 from asyncli.model.quantities import ANY, BEYOND_LATENESS, Quantity, matches, quantity_of
+from asyncli.model.records import CHURN
 from asyncli.model.units import (
     exact,
     exact_duration,
@@ -389,7 +390,10 @@ def time_back_of(key: str) -> int | None:
     if event is None or not key.endswith(_TIMES_BACK):
         return None
     number = event.removeprefix("events.")
-    return int(number) if number.isdecimal() else None
+    if not number.isdecimal() or int(number) == CHURN:
+        # Of churn some are ended all the time, so that a share of them may be faster later.
+        return None
+    return int(number)
 
 
 def _event_of_time_back(key: str) -> str | None:
@@ -433,6 +437,9 @@ def _full(key: str, known: Sequence[str]) -> str:
             f"{shown(key)} is not a number of a run; replace * by a name, such as "
             "connections.deaths.reset"
         )
+    if key.startswith("churn."):
+        # It stands among the events.
+        key = f"events.{CHURN}.{key.removeprefix('churn.')}"
     if any(matches(pattern, key) for pattern in known):
         _require_name(key)
         return key
