@@ -346,4 +346,4 @@ def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
     with pytest.raises(PlanError, match=r"--churn"):
         require_limits(msgspec.structs.replace(plan, churn=None))
     # A share of those who come and go all the time may be faster later.
-    assert not stays_crossed(parse("churn.back.p99_s > 1s", Summary))
+    assert not stays_crossed(threshold)
