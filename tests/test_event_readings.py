@@ -94,12 +94,45 @@ async def test_earlier_workers_of_the_server_prolong_a_command(phase: str) -> No
         while len(recorded) < 3:
             await asyncio.sleep(0.01)
         events.sample(before)
-        assert not orders
+        assert all(order.runs for order in orders)
         progress.is_in = lambda name: name == phase
         events.sample({**before, SERVER_JOINED: 2.0})
-    assert [order.event for order in orders] == [2] * (phase == "hold")
+    # It ended.
+    ends = [order for order in orders if order.runs]
+    assert [order.event for order in ends] == [2]
+    assert [order.event for order in orders if not order.runs] == [2] * (phase == "hold")
     for order in orders:
         assert 0 < order.until - begun_s - plan.heard_within_s < 20
+
+
+async def test_a_command_lasts_for_as_long_as_it_runs() -> None:
+    """With each reading, and once more when it has ended: also of a server whose processes are not read."""
+    begun_s = time.monotonic()
+    recorded: list[Any] = []
+    orders: list[Any] = []
+
+    async def read_all() -> None:
+        pass
+
+    plan = Plan(urls=("http://127.0.0.1:1/",), connections=1, hold_s=10.0, events=("0.1s run 'sleep 0.5'",))
+    progress: Any = SimpleNamespace(plan=plan, zero_s=begun_s, is_in=lambda phase: phase == "hold")
+    recorder: Any = SimpleNamespace(event=recorded.append, event_begun=recorded.append)
+    generator: Any = SimpleNamespace(hold=lambda begun: None, command_lasts=orders.append)
+    events = HoldEvents(progress, recorder, generator, read_all)
+    told = []
+    async with asyncio.timeout(20), events.while_held():
+        events.sample({})
+        told.append(len(orders))
+        for count in (1, 2):
+            while len(recorded) < count:
+                await asyncio.sleep(0.01)
+            events.sample({})
+            told.append(len(orders))
+    # Before it, while it runs, and after its end.
+    assert told == [0, 1, 2]
+    assert {(order.event, order.runs) for order in orders} == {(1, True)}
+    during, ended = [order.until - begun_s - plan.heard_within_s for order in orders]
+    assert 0.1 <= during <= 0.5 < ended
 
 
 async def test_a_resumed_hold_repeats_none_that_had_begun() -> None:

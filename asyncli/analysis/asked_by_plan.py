@@ -101,14 +101,14 @@ def _event_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> int
 def _event_at(
     instants: Sequence[float], commands: Sequence[RunEvent], within_s: float
 ) -> int | None:
-    """The last command that had begun by then. ``within_s``: how long after that it counts at
+    """The last command that had begun by then. ``within_s``: how long after its end it counts at
     least (s).
     """
     number: int | None = None
     for event in commands:
         end_s = math.inf
         if event.end_s is not None:
-            end_s = max(event.end_s + EVENT_SETTLES_S, event.at_s + within_s)
+            end_s = event.end_s + max(EVENT_SETTLES_S, within_s)
         if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
             number = event.fields.get("number")
     return number

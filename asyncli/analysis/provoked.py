@@ -16,13 +16,14 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.noticed import Noticed, noticed
 from asyncli.analysis.server_count import risen_by_others
-from asyncli.analysis.slope import MOST_BINS
+from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
+from asyncli.model.plan import Plan
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -191,7 +192,8 @@ def _provoked(
         window=window,
         counts=counts,
         back=msgspec.structs.replace(
-            _back(number, counts), waited_s=_waited_s(run, number, window, counts)
+            back_of(number, counts),
+            waited_s=waited_s(run.plan, number, counts, window.start_s, run.stop_s),
         ),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
@@ -274,8 +276,11 @@ def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
     return summed([tick.latency_us for _, tick in ticks])
 
 
-def _back(number: int, counts: EventCounts) -> Back:
-    """By the rank among all who were ended, and not by another event before they were back: those
+def back_of(number: int, counts: EventCounts) -> Back:
+    """After how long the clients of an event were back, by what it counted so far; without how long
+    there was for the others.
+
+    By the rank among all who were ended, and not by another event before they were back: those
     who are not back count as later than all, also those whose turn was to come after the hold. Else
     these were times of those whose turn came early. Of churn some are always on their way.
     """
@@ -292,20 +297,23 @@ def _back(number: int, counts: EventCounts) -> Back:
     return Back(*values)
 
 
-def _waited_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
-    """For how long (s) those were not back who were to be. Of churn each had its own instant; so
-    has who stalled until the server ended it.
+def waited_s(
+    plan: Plan, number: int, counts: EventCounts, began_s: float, until_s: float
+) -> float | None:
+    """For how long (s) until then those were not back who were to be, of an event that began at
+    ``began_s``; None if all were. Of churn each had its own instant; so has who stalled until the
+    server ended it.
     """
     waited = counts.away
     if not counts.stalled:
         waited += counts.waiting
     if number == CHURN or waited <= 0:
         return None
-    planned = run.plan.event_numbered(number)
-    since_s = window.start_s
+    planned = plan.event_numbered(number)
+    since_s = began_s
     if planned is not None:
         since_s += planned.for_s or 0.0
-    return max(0.0, run.stop_s - since_s)
+    return max(0.0, until_s - since_s)
 
 
 def _descriptors_spent(
@@ -420,8 +428,10 @@ def _with_kept(price: ServerPrice, after: float, *, collected: bool) -> ServerPr
     if collected:
         return msgspec.structs.replace(price, why="collected")
     kept = after - price.memory_before
-    if price.moves and abs(kept) <= price.moves:
-        return msgspec.structs.replace(price, why="moves")
+    # It takes memory by pages, for other work too: a few more or less do not show.
+    least = max(price.moves, FEWEST * PAGES / 2)
+    if (kept or price.moves) and abs(kept) <= least:
+        return msgspec.structs.replace(price, why="moves", moves=least)
     return msgspec.structs.replace(price, kept=kept)
 
 

@@ -12,7 +12,16 @@ from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings import server, verdicts
 from asyncli.findings.losses import lost_with
 from asyncli.model.plan import Plan
-from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
+from asyncli.model.records import (
+    ABORTED,
+    CHURN,
+    CUT,
+    NOTHING_LISTENS,
+    RESUMED,
+    STOPPED,
+    Finding,
+    Tick,
+)
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -318,12 +327,18 @@ def not_complete(case: Case) -> Judgement | None:
 
 
 def passed(case: Case) -> Judgement:
-    events = case.whole.events.values()
+    events = case.whole.events
+    waiting = {number: counts.waiting for number, counts in events.items()}
+    churning = waiting.pop(CHURN, 0)
+    # A resumed run has opened those again that were gone before its interruption.
+    missing = case.plan.connections - case.held - case.whole.waiting
+    gone = sum(event.gone for event in events.values())
     held = verdicts.held_until(
         case.held,
         case.plan.connections,
-        gone=sum(event.gone for event in events),
-        waiting=sum(event.waiting for event in events),
+        gone=min(gone, max(0, missing)),
+        waiting=sum(waiting.values()),
+        churning=churning,
         stopped=bool(case.stop),
     )
     if case.unheard is None:

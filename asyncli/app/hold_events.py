@@ -64,17 +64,25 @@ class HoldEvents:
         self._generator = generator
         self._read_all = read_all
         self._earlier_processes = EarlierProcesses()
+        #: The events whose commands run.
+        self._running: set[int] = set()
 
     def sample(self, values: Mapping[str, float]) -> None:
-        """Readings of the server: while it has processes from before a command, what it ends of
-        that time belongs to it.
+        """Readings of the server: while a command runs, what the server ends belongs to it; and
+        while the server has processes from before a command, what it ends of that time.
         """
         self._earlier_processes.read(values)
-        number = self._earlier_processes.left_by
-        if number is None or not self._progress.is_in("hold"):
-            return
-        until = time.monotonic() + self._progress.plan.heard_within_s
-        self._generator.command_lasts(CommandLasts(number, until))
+        for number in self._running:
+            self._command_lasts(number, runs=True)
+        left_by = self._earlier_processes.left_by
+        if left_by is not None:
+            self._command_lasts(left_by, runs=False)
+
+    def _command_lasts(self, number: int, *, runs: bool) -> None:
+        """Tell the workers so, for as long as each connection takes to be heard once more."""
+        if self._progress.is_in("hold"):
+            until = time.monotonic() + self._progress.plan.heard_within_s
+            self._generator.command_lasts(CommandLasts(number, until, runs))
 
     @contextlib.asynccontextmanager
     async def while_held(self, earlier: EarlierPart | None = None) -> AsyncIterator[None]:
@@ -159,6 +167,9 @@ class HoldEvents:
             return
 
         def ended(result: CommandResult) -> None:
+            if number in self._running:
+                self._running.remove(number)
+                self._command_lasts(number, runs=True)
             asdict = msgspec.structs.asdict(result)
             self._recorder.event(
                 RunEvent("run", at_s, at_s + result.took_s, event.note, fields | asdict)
@@ -169,5 +180,6 @@ class HoldEvents:
             ended(CommandResult(None, 0.0, "not run: a resumed run runs no commands"))
             return
         self._earlier_processes.command_begins(number)
+        self._running.add(number)
         self._recorder.event_begun(RunEvent("run", at_s, None, event.note, fields))
         await run_command(event.note, ended)

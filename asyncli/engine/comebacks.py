@@ -57,9 +57,15 @@ class Comebacks:
         self._command = (event, until)
         self._earlier_until = -math.inf
 
-    def command_lasts(self, event: int, until: float) -> None:
-        """The server still has processes from before the last command, if it is this event's."""
-        if self._command is not None and self._command[0] == event:
+    def command_lasts(self, event: int, until: float, *, runs: bool = False) -> None:
+        """The server still has processes from before the last command, if it is this event's; or
+        that ``runs`` still, or did until now.
+        """
+        if self._command is None or self._command[0] != event:
+            return
+        if runs:
+            self._command = (event, max(until, self._command[1]))
+        else:
             self._earlier_until = until
 
     def command_at(self, now: float, established_at: float) -> int | None:

@@ -96,9 +96,11 @@ class ConnectionTable:
         self._events.start(at, events_s, since)
         self._churn.start(at, since)
 
-    def command_lasts(self, event: int, until: float) -> None:
-        """The server has processes from before the command of this event ``until`` then."""
-        self._connections.comebacks.command_lasts(event, until)
+    def command_lasts(self, event: int, until: float, *, runs: bool = False) -> None:
+        """The server has processes from before the command of this event ``until`` then, or it
+        ``runs`` still.
+        """
+        self._connections.comebacks.command_lasts(event, until, runs=runs)
 
     def drain(self) -> None:
         """Count what is open; from here nothing is sent or opened."""

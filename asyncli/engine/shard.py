@@ -216,11 +216,13 @@ class HoldBegun(msgspec.Struct, tag=True):
 
 class CommandLasts(msgspec.Struct, tag=True):
     """The server still has processes from before the command of this ``event``: what it ends
-    ``until`` then (of the monotonic clock) belongs to it, of connections from before it.
+    ``until`` then (of the monotonic clock) belongs to it, of connections from before it. Of all
+    connections if it ``runs`` still, or did until now.
     """
 
     event: int
     until: float
+    runs: bool = False
 
 
 class Drain(msgspec.Struct, tag=True):

@@ -85,7 +85,7 @@ class Worker:
         elif isinstance(order, HoldBegun):
             self._table.hold(order.at, order.events_s)
         elif isinstance(order, CommandLasts):
-            self._table.command_lasts(order.event, order.until)
+            self._table.command_lasts(order.event, order.until, runs=order.runs)
         elif isinstance(order, Drain):
             self._table.drain()
         elif isinstance(order, Stop):

@@ -45,13 +45,23 @@ def counts_unknown() -> str:
 
 
 @finding("nothing_to_measure", "info")
-def nothing_to_measure(of: Literal["ramp", "latency"]) -> str:
+def nothing_to_measure(
+    of: Literal["ramp", "latency", "event"], number: int = 0, chosen: int = 0
+) -> Words:
     """The ramp opened no connection, so it has no rate; or no heartbeat was sent and answered, so
-    there is no latency.
+    there is no latency; or, a warning, an event of the plan (its ``number``) took none of the
+    ``chosen`` connections.
     """
+    if of == "event":
+        return Words(
+            f"event {number} took nobody, and shows nothing: each of the {chosen:,} chosen was not "
+            "connected, or in another event",
+            "have it come after the others are over, or choose fewer for these",
+            "warning",
+        )
     if of == "ramp":
-        return "the ramp has no rate: it opened no connection"
-    return "latency is unknown: no heartbeat was answered"
+        return Words("the ramp has no rate: it opened no connection")
+    return Words("latency is unknown: no heartbeat was answered")
 
 
 @finding("residue_unknown", "info")

@@ -134,13 +134,19 @@ def held_in_silence(count: int, for_s: float, *, listens: bool) -> str:
     return f"{count:,} of them without a heartbeat in the last {format_duration(for_s)}"
 
 
-def held_until(held: int, requested: int, *, gone: int, waiting: int, stopped: bool) -> str:
-    """``gone``, ``waiting``: by events of the plan, for good, and not to be back yet."""
+def held_until(
+    held: int, requested: int, *, gone: int, waiting: int, churning: int, stopped: bool
+) -> str:
+    """``gone``, ``waiting``: by events of the plan, for good, and not to be back yet; ``churning``:
+    on their way back from churn.
+    """
     text = f"{part_of(held, requested, 'connection')} held to the end"
     if stopped:
         text = f"{part_of(held, requested, 'connection')} held until the run was stopped"
     if waiting:
         text += f", {waiting:,} not to be back from an event by then"
+    if churning:
+        text += f", {churning:,} on the way back from churn"
     if gone:
         text += f", {gone:,} gone by an event"
     return text

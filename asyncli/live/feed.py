@@ -153,6 +153,7 @@ class RunFeed:
         """
         news = self.follower.news()
         self._fold = LiveFold(news.plan)
+        self._limit_news = LimitNews(ends_run=news.plan.abort)
         self.plan = news.plan
         self._take_state(news)
         last_s = max((t_s for t_s, _ in news.ticks), default=0.0)

@@ -496,7 +496,12 @@ class Tick(msgspec.Struct):
     @property
     def away_by_plan(self) -> int:
         """Connections that by the plan's events are not open at the hold's end."""
-        return sum(event.gone + event.waiting for event in self.events.values())
+        return self.waiting + sum(event.gone for event in self.events.values())
+
+    @property
+    def waiting(self) -> int:
+        """Clients who were not to be back yet when the drain began."""
+        return sum(event.waiting for event in self.events.values())
 
     @property
     def away_by_events(self) -> int:

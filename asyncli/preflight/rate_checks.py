@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
-from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
+from asyncli.model.planned_events import (
+    DEFAULT_RECONNECT,
+    PlannedEvent,
+    policy_words,
+    reconnect_of,
+)
 from asyncli.model.records import Check
 from asyncli.model.units import format_many
 from asyncli.preflight.demand import beats_per_s, ends
@@ -28,6 +33,8 @@ _HANDSHAKE_RATE = "handshake_rate"
 _COMEBACK_HANDSHAKES = "comeback_handshakes"
 #: The codes of the checks for which one handshake was timed.
 OF_ONE_HANDSHAKE = (_HANDSHAKE_RATE, _COMEBACK_HANDSHAKES)
+# An event at the end of the hold leaves no rest of it: so short a share stands for none.
+_SHORTEST_REST = 1e-3
 # Who is back within the second has come at once: a report counts by seconds.
 _AT_ONCE_S = 1.0
 
@@ -37,6 +44,51 @@ def rates(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield _connect_rate(plan, spread, limits)
     have = _affordable(CONNECTS_PER_CPU_S, spread, limits)
     yield from _comeback_rate("comeback_rate", "connects", plan, limits, have)
+    yield from _comeback_time(plan)
+
+
+def _comeback_time(plan: Plan) -> Iterator[Check]:
+    """Check that the hold leaves all clients of each event their first try to come back. A plan
+    whose hold has no planned end leaves any.
+    """
+    if plan.hold_s is None:
+        return
+    policy = reconnect_of(plan.reconnect or DEFAULT_RECONNECT)
+    turn_s = policy.soonest_s + policy.spread_s
+    number = 0
+    need_s = 0.0
+    for place, event in enumerate(plan.planned_events, start=1):
+        if event.do not in ("drop", "storm") and event.then != "reconnect":
+            continue
+        hold_s = _hold_for(event, turn_s)
+        if hold_s > need_s:
+            number = place
+            need_s = hold_s
+    if not number:
+        return
+    how = f"clients of event {number} come back by {policy_words(policy)}"
+    if need_s > plan.hold_s:
+        how += ": whose turn comes after the hold is not back in it, so when all are is not known"
+    yield limit(
+        "comeback_time",
+        "hold for all to come back from the plan's events",
+        "s",
+        plan.hold_s,
+        need_s,
+        short="warn",
+        detail=how,
+        remedy=f"--hold {math.ceil(need_s)}s or more, or a --reconnect with shorter waits",
+    )
+
+
+def _hold_for(event: PlannedEvent, turn_s: float) -> float:
+    """How long a hold (s) has to be in which each client of an event had its turn to come back,
+    ``turn_s`` after its end at the latest.
+    """
+    lasts_s = (event.for_s or 0.0) + turn_s
+    if event.at_s is not None:
+        return event.at_s + lasts_s
+    return lasts_s / max(_SHORTEST_REST, 1 - (event.at_share or 0.0))
 
 
 def _comeback_rate(

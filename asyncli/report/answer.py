@@ -18,6 +18,7 @@ from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared, upstream_sockets
 from asyncli.findings.run import command_failed
 from asyncli.findings.server import OF_ANOTHER
+from asyncli.findings.unknown import nothing_to_measure
 from asyncli.model.records import Finding
 from asyncli.model.text import first_part, oneline
 from asyncli.model.topology import sides
@@ -32,8 +33,8 @@ _BESIDE = ("error", "warning")
 
 
 def worst(summary: Summary) -> Finding | None:
-    """The worst finding beside a pass: an error, a command of the plan that failed, a leak, else
-    the first warning; None if there is none.
+    """The worst finding beside a pass: an error, a command of the plan that failed, an event that
+    took nobody, a leak, else the first warning; None if there is none.
     """
     if summary.verdict != "passed":
         return None
@@ -46,6 +47,9 @@ def worst(summary: Summary) -> Finding | None:
     failed = summary.finding(command_failed.code)
     if failed is not None:
         return failed
+    empty = summary.finding(nothing_to_measure.code)
+    if empty is not None and empty.severity == "warning":
+        return empty
     leak = growth(summary) or summary.finding(live_rises.code)
     if leak is not None:
         return leak

@@ -20,9 +20,18 @@ from asyncli.model.quantities import (
     is_counted,
     so_far,
 )
-from asyncli.model.records import Finding, RunEvent, Tick
+from asyncli.model.records import Finding, Phase, RunEvent, Tick
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import WORSE_BY, Outcome, Threshold, bound_of, judge, parse
+from asyncli.report.thresholds import (
+    WORSE_BY,
+    Outcome,
+    Threshold,
+    bound_of,
+    judge,
+    parse,
+    time_back_of,
+)
+from asyncli.report.times_back import TimesBack
 
 _REQUESTED = "connections.requested"
 #: Numbers of an event that fall while the hold lasts, as its clients come back and the server
@@ -97,8 +106,8 @@ def stays_crossed(threshold: Threshold) -> bool:
     """
     if not _is_from_above(threshold):
         return False
-    if _is_of_a_status(threshold.key):
-        # It is known once the command has ended.
+    if _is_of_a_status(threshold.key) or time_back_of(threshold.key) is not None:
+        # It is known once the command has ended, or once there was so much time.
         return True
     if not grows(threshold.key):
         return False
@@ -131,18 +140,32 @@ class LimitsSoFar:
                 continue
         self._counted = list(filter(_is_counted, self._thresholds))
         self._statuses: dict[str, LimitSoFar] = {}
+        self._times_back = TimesBack(plan, self._thresholds)
+        #: Those on times back that were surely crossed in the hold.
+        self._too_late: dict[str, LimitSoFar] = {}
+        self._is_drained = False
         self._total = Tick()
         self._computed: dict[str, LimitSoFar] = {}
         self._state: tuple[LimitSoFar, ...] | None = None
 
-    def tick(self, tick: Tick) -> None:
-        """Count a tick, or the sum of several."""
+    def phase(self, phase: Phase) -> None:
+        """Take that a phase began: from the drain on no time to be back is left."""
+        self._is_drained |= phase.name == "drain"
+
+    def tick(self, tick: Tick, t_s: float | None = None) -> None:
+        """Count a tick that ended at ``t_s`` (on the run's clock), or the sum of several."""
         if self._counted:
             self._total.merge_counts(tick)
             self._state = None
+        if t_s is None or self._is_drained:
+            return
+        for outcome in self._times_back.tick(t_s, tick):
+            self._too_late.setdefault(outcome.threshold.text, limit_so_far(outcome))
+            self._state = None
 
     def event(self, event: RunEvent) -> None:
-        """Take the exit status of a command of the plan, if it has ended."""
+        """Take an event of the plan; of a command its exit status, if it has ended."""
+        self._times_back.event(event)
         of_it = [limit for limit in self._thresholds if _is_of_a_status(limit.key)]
         if not of_it or event.fields.get("status") is None:
             return
@@ -155,6 +178,9 @@ class LimitsSoFar:
     def computed(self, limits: tuple[LimitSoFar, ...], at_s: float | None) -> None:
         """Take the limits of a report of the records up to ``at_s``; None: of the whole run."""
         self._computed = {}
+        if at_s is None:
+            # The report of the whole run has the last word.
+            self._too_late = {}
         for limit in limits:
             self._computed[limit.text] = msgspec.structs.replace(limit, at_s=at_s)
         self._state = None
@@ -178,7 +204,7 @@ class LimitsSoFar:
         document["heartbeats"][BEYOND_LATENESS] = beyond_lateness(
             self._total.latency_us, self._total.lateness_us
         )
-        counted = dict(self._statuses)
+        counted = {**self._too_late, **self._statuses}
         for outcome in judge(self._counted, document):
             counted[outcome.threshold.text] = limit_so_far(outcome)
         limits = []
@@ -198,10 +224,12 @@ class LimitsSoFar:
 class LimitNews:
     """Tells when a limit becomes crossed, and when it is kept again: each limit at most once a
     minute. That one is kept from the start is no news. One that bounds a number from below is
-    judged at the end: most begin with 0.
+    judged at the end: most begin with 0. ``ends_run``: a crossed limit ends the run; one that may
+    be kept again does not, so that it is no news.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_run: bool = False) -> None:
+        self._ends_run = ends_run
         self._crossed: set[str] = set()
         self._told_s: dict[str, float] = {}
 
@@ -210,6 +238,8 @@ class LimitNews:
         findings = []
         for limit in limits:
             if limit.value is None or limit.is_crossed is None or not limit.is_from_above:
+                continue
+            if self._ends_run and not (limit.stays_crossed or limit.is_relative):
                 continue
             if limit.is_crossed == (limit.text in self._crossed):
                 continue

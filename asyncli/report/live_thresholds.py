@@ -12,7 +12,7 @@ from asyncli.findings.thresholds import drift_hold
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import DEFAULT_RECONNECT, PlannedEvent, reconnect_of
-from asyncli.model.records import Finding
+from asyncli.model.records import CHURN, Finding
 from asyncli.model.units import format_many
 from asyncli.report.limits_so_far import stays_crossed
 from asyncli.report.summary import Summary
@@ -66,6 +66,10 @@ def _require_figures_of_events(plan: Plan, where: str) -> None:
     """
     for text in _limits_on(plan, "events."):
         _, number, figure, *_ = parse(text, Summary).key.split(".")
+        if number == str(CHURN):
+            if plan.churn is None:
+                raise PlanError(f"{where} {text!r}: the plan has no churn; add --churn 1%/m")
+            continue
         if not number.isdecimal() or not 0 < int(number) <= len(plan.events):
             raise PlanError(
                 f"{where} {text!r}: the plan has {format_many(len(plan.events), 'event')}; "

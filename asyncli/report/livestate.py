@@ -192,7 +192,7 @@ class LiveFold:
         if plan.agent is not None:
             self._state.host = "the server's host"
         self._limits = LimitsSoFar(plan)
-        self._limit_news = LimitNews()
+        self._limit_news = LimitNews(ends_run=plan.abort)
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -216,6 +216,7 @@ class LiveFold:
             state.over = phase.name == PHASES[-1]
             return
         self._phase = phase
+        self._limits.phase(phase)
         state.phase = phase.name
         state.over = False
         state.refilling &= phase.name == "hold"
@@ -239,7 +240,7 @@ class LiveFold:
             state.longest_wait_s = tick.longest_wait_s
         state.streams = streams_each(self._plan.streams, [tick])
         state.counted_s = max(state.counted_s, t_s)
-        self._count(tick)
+        self._count(tick, t_s)
         # The drain's last tick may come late.
         if state.phase != "residue":
             self._rates()
@@ -255,9 +256,9 @@ class LiveFold:
         self._count(so_far)
         self._state.refilling = True
 
-    def _count(self, tick: Tick) -> None:
+    def _count(self, tick: Tick, t_s: float | None = None) -> None:
         state = self._state
-        self._limits.tick(tick)
+        self._limits.tick(tick, t_s)
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
@@ -356,9 +357,9 @@ class LiveFold:
 
     def event(self, event: RunEvent) -> None:
         """A command is an event twice: when it begins, then without a status, and when it ends."""
+        self._limits.event(event)
         if event.kind == "run":
             self._commands[event.fields.get("number")] = event
-            self._limits.event(event)
         self._events.append(event)
         self._state.events_seen += 1
         self._tell_limits()
@@ -551,10 +552,12 @@ class LiveObserver:
             self.failed(error)
 
     def phase(self, phase: Phase) -> None:
+        if self._limits is not None:
+            self._limits.phase(phase)
         self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        self._stop_if_crossed(lambda limits: limits.tick(tick))
+        self._stop_if_crossed(lambda limits: limits.tick(tick, t_s))
         self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 
     def _stop_if_crossed(self, fold: Callable[[LimitsSoFar], None]) -> None:

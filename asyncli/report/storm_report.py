@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.provoked import Back
+from asyncli.analysis.provoked import Back, back_of
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
 from asyncli.analysis.storm_pace import Pace, SlowComeback, UnexplainedStorm
-from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
-from asyncli.model.records import SCHEMA
+from asyncli.core.adding import added_up
+from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
+from asyncli.model.records import SCHEMA, EventCounts
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -64,6 +65,7 @@ def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
     blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
     for forecast in answer.forecasts:
         blocks += _forecast(forecast, is_doubtful=bool(answer.pace.slow_comebacks))
+        blocks += [doc.Paragraph(measured) for measured in _measured(forecast, run)]
     if answer.forecasts:
         blocks.append(_picture(answer.forecasts))
     blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
@@ -101,11 +103,32 @@ def _forecast(forecast: StormForecast, *, is_doubtful: bool) -> list[doc.Block]:
     connects = doc.Paragraph(f"{_connects(forecast)} {_bound(forecast)}")
     blocks: list[doc.Block] = [back, connects]
     if forecast.curve:
-        end_s = forecast.back.all_s
+        # Of a bound that is the time of its laws alone, which the times above reach beyond.
+        end_s = None if forecast.is_at_most else forecast.back.all_s
         until = "" if end_s is None else f" {format_duration(end_s)}"
         bars = f"{_sparkline(forecast.curve, forecast.connections)}{until}"
         blocks.append(doc.Paragraph(bars, view=doc.TERMINAL))
     return blocks
+
+
+def _measured(forecast: StormForecast, run: Run) -> list[str]:
+    """The storms of the run that were of as many connections, by the same policy."""
+    plan = run.plan
+    policy = policy_words(reconnect_of(plan.reconnect or DEFAULT_RECONNECT))
+    if policy != forecast.policy or plan.connections != forecast.connections:
+        return []
+    sentences = []
+    for number in run.event_windows:
+        event = plan.event_numbered(number)
+        if event is None or event.do not in ("drop", "storm") or event.share < 1.0:
+            continue
+        seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
+        back = back_of(number, added_up(EventCounts(), *seconds))
+        if back.p50_s is not None:
+            sentences.append(
+                f"Event {number} of the run was such a storm: back after {_times(back, None)}."
+            )
+    return sentences
 
 
 def _picture(forecasts: Sequence[StormForecast]) -> doc.Picture:
@@ -266,7 +289,7 @@ def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> s
             "the event may show it."
         )
     connections = plan.connections
-    shown_by = "A storm shows it"
+    shown_by = "A storm of clients that come back at once shows it"
     if _had_all_at_once(run):
         connections *= _LARGER
         shown_by = "A larger storm may show it"

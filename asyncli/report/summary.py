@@ -229,6 +229,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *failed_commands(run),
         *_merge_repeats(run.findings),
         *_unknown_numbers(run, totals, rate),
+        *_took_nobody(summary.events or []),
         *cost.findings,
         *known.findings,
         *_residue_findings(plan, cost.residue),
@@ -274,6 +275,15 @@ def _unknown_numbers(run: Run, totals: Totals, rate: float | None) -> list[Findi
         findings.append(unknown.nothing_to_measure("ramp"))
     if not totals.whole.latency_us and not run.plan.listens:
         findings.append(unknown.nothing_to_measure("latency"))
+    return findings
+
+
+def _took_nobody(events: Iterable[summary_parts.EventPart]) -> list[Finding]:
+    """The events that chose connections and took none of them."""
+    findings = []
+    for event in events:
+        if event.chosen and event.chosen == event.absent:
+            findings.append(unknown.nothing_to_measure("event", event.number, event.chosen))
     return findings
 
 

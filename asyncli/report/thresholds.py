@@ -24,6 +24,7 @@ from asyncli.analysis.worsening import COMPARABLE, Bound, Worsening
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.model.errors import PlanError
 from asyncli.model.quantities import ANY, BEYOND_LATENESS, Quantity, matches, quantity_of
+from asyncli.model.records import CHURN
 from asyncli.model.units import (
     exact,
     exact_duration,
@@ -386,6 +387,22 @@ def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
     return bool(absent) and absent == _value(document, f"{event}.chosen")
 
 
+#: The times back from an event that cannot fall any more once they are known.
+_TIMES_BACK = ("p50_s", "p90_s", "p99_s", "all_s")
+
+
+def time_back_of(key: str) -> int | None:
+    """The number of the event of the plan after which ``key`` is a time back; else None."""
+    event = _event_of_time_back(key)
+    if event is None or not key.endswith(_TIMES_BACK):
+        return None
+    number = event.removeprefix("events.")
+    if not number.isdecimal() or int(number) == CHURN:
+        # Of churn some are ended all the time, so that a share of them may be faster later.
+        return None
+    return int(number)
+
+
 def _event_of_time_back(key: str) -> str | None:
     """The part of the document on the event of whose time back ``key`` is; else None."""
     part, _, _ = key.rpartition(".")
@@ -427,6 +444,9 @@ def _full(key: str, known: Sequence[str], meant: Sequence[str]) -> str:
             f"{shown(key)} is not a number of a run; replace * by a name, such as "
             "connections.deaths.reset"
         )
+    if key.startswith("churn."):
+        # It stands among the events.
+        key = f"events.{CHURN}.{key.removeprefix('churn.')}"
     if any(matches(pattern, key) for pattern in known):
         _require_name(key)
         return key

@@ -56,7 +56,7 @@ def test_of_two_restarts_one_may_be_a_fault() -> None:
     }
 
 
-@pytest.mark.parametrize(("at_s", "severity"), [(COMMAND_S, "info"), (COMMAND_S + 40.0, "info"), (COMMAND_S + 41.0, "warning")])
+@pytest.mark.parametrize(("at_s", "severity"), [(COMMAND_S, "info"), (ENDED_S + 40.0, "info"), (ENDED_S + 41.0, "warning")])
 def test_processes_that_end_after_a_graceful_restart_are_the_command_s(at_s: float, severity: str) -> None:
     """Until each connection has been heard once more: half a keepalive of a minute, and the timeout."""
     run = a_run(1_000, hold_s=90.0, events=("10s run restart",))

@@ -628,6 +628,24 @@ def test_who_is_away_by_the_plan_is_counted_in_the_headline() -> None:
     assert found.why.split()[:3] == ["89", "of", "100"]
     assert "7 not" in found.why
     assert "4 gone" in found.why
+    # Of churn some are on their way, which is no event's.
+    of.whole.events = {records.CHURN: of.whole.events[1]}
+    found = judge(PLAN, of, saturated=False, complete=True)
+    assert ("7 on" in found.why, "7 not" in found.why) == (True, False)
+
+
+def test_who_was_gone_and_is_held_again_is_not_gone() -> None:
+    """A resumed run opens all of its connections."""
+    of = totals(98, 100)
+    of.whole.events[1] = records.EventCounts(ended=30, gone=30)
+    of.whole.events[2] = records.EventCounts(ended=1, waiting=1)
+    found = judge(PLAN, of, saturated=False, complete=True)
+    assert ("1 gone" in found.why, "30" in found.why) == (True, False)
+    of = totals(99, 100)
+    of.whole.events[1] = records.EventCounts(ended=30, gone=30)
+    of.whole.events[2] = records.EventCounts(ended=1, waiting=1)
+    found = judge(PLAN, of, saturated=False, complete=True)
+    assert (found.verdict, "gone" in found.why) == ("passed", False)
 
 
 def of_storms(held: int, away: int, failed: dict[str, int] | None = None) -> Totals:

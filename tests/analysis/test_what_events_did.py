@@ -434,6 +434,12 @@ def test_what_is_not_given_back_is_a_step_that_the_event_made() -> None:
     assert (price.kept, price.moves, price.why) == (MB, 0.0, msgspec.UNSET)
 
 
+@pytest.mark.parametrize(("pages", "kept", "why"), [(0, 0.0, msgspec.UNSET), (2.25, None, "moves"), (-2, None, "moves"), (6, 6 * 4096.0, msgspec.UNSET)])
+def test_a_few_pages_are_no_event_s(pages: float, kept: float | None, why: object) -> None:
+    price = told(dropped(lambda after_s: 50 * MB + pages * 4096 * (after_s > 0))).server
+    assert (price.kept, price.why) == (kept, why)
+
+
 @pytest.mark.parametrize("is_of_files", [True, False])
 def test_pages_of_files_are_no_event_s(is_of_files: bool) -> None:
     """Their share rises too when another program that has the same files open ends."""

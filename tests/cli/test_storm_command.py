@@ -11,11 +11,14 @@ import pytest
 from programs import complaint, here
 from recording import write_run
 from synthetic_run import a_run, bare_run
+from test_storm_pace import stormed
 
 from asyncli.analysis.storm_forecast import Jitter
 from asyncli.analysis.storm_pace import Pace, UnexplainedStorm
+from asyncli.core.storm import Laws
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, Phase, RunEvent, Tick
+from asyncli.model.units import format_duration
 from asyncli.report.storm_report import Answer, doubts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -131,3 +134,15 @@ def test_files_that_show_no_pace(folder: Path) -> None:
     write_run(bare_run(), folder / "nothing.db")
     for name in ("missing.db", "text.db", "nothing.db"):
         assert name in complaint(here(folder, "storm", name, "--backlog", "1"))
+
+
+@pytest.mark.parametrize(("reconnect", "connections", "is_told"), [("now", "600", True), ("jitter:6s", "600", False), ("now", "700", False)])
+def test_a_storm_that_the_run_had_is_told_beside_its_forecast(tmp_path: Path, reconnect: str, connections: str, is_told: bool) -> None:
+    run = stormed(Laws(200, 200, 4_096), "now")
+    [counts] = [tick.events[1] for _, tick in run.ticks if 1 in tick.events]
+    write_run(run, tmp_path / "run.db")
+    printed = here(tmp_path, "storm", "run.db", "--reconnect", reconnect, "-c", connections)
+    all_s = format_duration(counts.back_ms.greatest / 1e3)
+    told = [line for line in printed.out.splitlines() if "Event 1" in line]
+    assert (printed.status, len(told)) == (0, int(is_told))
+    assert f"{all_s} (all)" in printed.out or not is_told

@@ -218,6 +218,24 @@ def test_what_earlier_processes_end_later_is_the_command_s(events: list[str], la
     assert (tick.lost, ended, tick.held) == (lost, 2_003 - lost, 2_003)
 
 
+@pytest.mark.parametrize(("runs_until", "lost"), [(50.0, 0), (44.0, 2_003)])
+def test_what_the_server_ends_while_a_command_runs_is_the_command_s(runs_until: float, lost: int) -> None:
+    """Also of connections that were opened since: all came back from a storm meanwhile, and are reset after 45 s."""
+    orders = shard(events=["9s storm", "10s run 'sleep 30; ./deploy'"], reconnect="jitter:4s")
+    net = SimNet(SimServer(resets_all_at_s=45.0))
+    table = ConnectionTable(orders, 0, net)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    drive(table, net, until_s=30.0)
+    table.command_lasts(2, runs_until, runs=True)
+    # It runs no shorter than was known.
+    table.command_lasts(2, 31.0, runs=True)
+    drive(table, net)
+    tick = table.take_tick(60)
+    ended = tick.events[2].ended if 2 in tick.events else 0
+    assert (tick.lost, ended, tick.held) == (lost, 2_003 - lost, 2_003)
+
+
 def test_of_two_commands_the_earlier_one_lasts_no_longer() -> None:
     orders = shard(events=["10s run ./deploy", "11s run ./deploy"], reconnect="now")
     net = SimNet(SimServer(resets_all_at_s=45.0))

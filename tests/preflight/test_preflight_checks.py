@@ -95,6 +95,11 @@ def test_a_unix_socket_has_no_port_or_tcp_limits() -> None:
         ("comeback_rate", {"events": ("1s drop 10%",), "reconnect": "now"}, {}, {}, "ok", ""),
         ("comeback_rate", {"events": ("1s storm",), "reconnect": "jitter:10s"}, {}, {}, "ok", ""),
         ("comeback_rate", {"events": ("1s storm",)}, {"local": False}, {}, "warn", "jitter:5s"),
+        ("comeback_time", {"events": ("10s storm",), "hold_s": 20.0, "reconnect": "jitter:40s"}, {}, {}, "warn", "--hold 50s"),
+        ("comeback_time", {"events": ("1s storm", "9s vanish 5% for 5s"), "hold_s": 20.0, "reconnect": "backoff:5s..60s"}, {}, {}, "warn", "--hold 22s"),
+        ("comeback_time", {"events": ("50% storm",), "hold_s": 20.0, "reconnect": "jitter:10s"}, {}, {}, "ok", ""),
+        ("comeback_time", {"events": ("50% storm",), "hold_s": 20.0, "reconnect": "jitter:40s"}, {}, {}, "warn", "--hold 80s"),
+        ("comeback_time", {"events": ("18s storm",), "hold_s": 20.0, "reconnect": "fixed:3s"}, {}, {}, "warn", "--hold 21s"),
         ("comeback_rate", {"events": ("1s vanish 50% for 5s",), "reconnect": "backoff:2s..60s"}, {}, {}, "warn", "jitter:5s"),
     ],
 )

@@ -18,7 +18,7 @@ from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.following import fold_news
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, Phase, RunEvent, Tick
+from asyncli.model.records import Deaths, EventCounts, Phase, RunEvent, Tick
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.cost_so_far import cost_so_far
@@ -221,7 +221,7 @@ def test_a_command_that_failed_ends_the_run_at_once(status: int | None, ends: bo
     """Where a limit on its status is to; a limit on the other command is kept."""
     limits = ("events.1.status > 0", "events.2.status > 0", "events.1.back.all_s > 5s")
     plan = Plan(urls=("http://a/",), connections=100, events=("5s run ./deploy", "9s run ./check"), fail_if=limits, abort=True)
-    assert unwatched(plan) == [limits[2]]
+    assert unwatched(plan) == []
     observer = LiveObserver(plan)
     reasons: list[str] = []
     observer.stop = reasons.append
@@ -255,3 +255,90 @@ def test_a_limit_of_another_version_has_no_state(tmp_path: Path) -> None:
     writer.close(False)
     (limit,) = followed(tmp_path / "run.db").state().limits
     assert limit.text == plan.fail_if[0]
+
+
+ALL_BACK = "events.1.back.all_s > 4s"
+STORMED = Plan(urls=("http://a/",), connections=100, events=("5s storm",), abort=True)
+
+
+def stormed(limit: str, back_s: float | None, *, held_by_silent: int = 0, phase: str = "hold") -> tuple[float | None, LiveFold]:
+    """All 100 clients are ended at 10 s; half are back within a second, the others ``back_s`` after it. When an observer ends the run."""
+    observer = LiveObserver(msgspec.structs.replace(STORMED, fail_if=(limit,)))
+    seconds: list[float] = []
+    observer.phase(Phase("hold", 5.0))
+    for second in range(6, 40):
+        t_s = second + 0.1
+        observer.stop = lambda _because, t_s=t_s: seconds.append(t_s)  # type: ignore[misc]
+        tick = Tick(second=second, held=100)
+        if second == 10:
+            observer.event(RunEvent("storm", 10.0, None, "storm", {"number": 1}))
+        if second == 11:
+            tick.events[1] = EventCounts(chosen=100, ended=100, attempts=50, opened=50)
+            for _ in range(50):
+                tick.events[1].back_ms.add(500)
+            if phase != "hold":
+                observer.phase(Phase("drain", 11.0))
+        if back_s is not None and second == 11 + int(back_s):
+            tick.events[1] = EventCounts(attempts=50, opened=50)
+            for _ in range(50):
+                tick.events[1].back_ms.add(round(1e3 * back_s))
+        if second >= 11 and (back_s is None or second < 11 + int(back_s)):
+            tick.held = 50 - held_by_silent
+        observer.tick(t_s, tick)
+    return (seconds[0] if seconds else None), observer.fold
+
+
+@pytest.mark.parametrize(
+    ("limit", "back_s", "ends_s"),
+    [
+        # They were not back in that time, and no worker was silent that long.
+        ("events.1.back.all_s > 4s", None, 19.1),
+        ("events.1.back.p90_s > 4s", 20.0, 19.1),
+        # Half were back in time.
+        ("events.1.back.p50_s > 4s", None, None),
+        # They were back, and it is known how late.
+        ("events.1.back.all_s > 4s", 5.5, 16.1),
+        ("events.1.back.all_s > 4s", 3.5, None),
+        # Judged at the end.
+        ("events.1.back.all_s < 4s", None, None),
+        ("events.1.not_back > 4", None, None),
+    ],
+)
+def test_a_time_back_that_is_surely_over_its_limit_ends_the_run(limit: str, back_s: float | None, ends_s: float | None) -> None:
+    end_s, fold = stormed(limit, back_s)
+    assert end_s == ends_s
+    assert [state.is_crossed for state in fold.state().limits] == [None if ends_s is None else True]
+    told = [notice.t_s for notice in fold.state().findings if notice.finding.code == "limit_crossed"]
+    assert told == [] if ends_s is None else [ends_s]
+    assert bool(unwatched(msgspec.structs.replace(STORMED, fail_if=(limit,)))) == (limit.endswith("< 4s") or "not_back" in limit)
+
+
+def test_clients_of_a_silent_worker_may_be_back() -> None:
+    end_s, _ = stormed(ALL_BACK, None, held_by_silent=10)
+    assert end_s is None
+
+
+def test_in_the_drain_nobody_has_time_to_be_back() -> None:
+    end_s, _ = stormed(ALL_BACK, None, phase="drain")
+    assert end_s is None
+
+
+def test_of_an_event_before_the_first_tick_too_little_is_known() -> None:
+    """As of a soak that was resumed."""
+    observer = LiveObserver(msgspec.structs.replace(STORMED, fail_if=("events.1.back.all_s > 4s",)))
+    observer.stop = pytest.fail
+    observer.event(RunEvent("storm", 4.0, None, "storm", {"number": 1}))
+    for second in range(6, 40):
+        tick = Tick(second=second, held=0)
+        if second == 6:
+            tick.events[1] = EventCounts(chosen=100, ended=100)
+        observer.tick(second + 0.1, tick)
+    assert [limit.is_crossed for limit in observer.fold.state().limits] == [None]
+
+
+@pytest.mark.parametrize(("ends_run", "told"), [(False, ["limit_crossed"]), (True, [])])
+def test_a_limit_that_may_be_kept_again_is_no_news_where_a_crossed_one_ends_the_run(ends_run: bool, told: list[str]) -> None:
+    limit = LimitSoFar("p99 > 50", "p99", 50.0, 60.0, "60 ms", True, is_from_above=True)
+    lasting = msgspec.structs.replace(limit, stays_crossed=True)
+    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((limit,), 1.0)] == told
+    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((lasting,), 1.0)] == ["limit_crossed"]

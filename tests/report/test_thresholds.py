@@ -16,7 +16,7 @@ from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness, so_far
 from asyncli.model.records import Deaths, Tick
-from asyncli.report.limits_so_far import LimitsSoFar
+from asyncli.report.limits_so_far import LimitsSoFar, stays_crossed
 from asyncli.report.live_thresholds import require_limits, too_short
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
@@ -333,3 +333,19 @@ def test_a_time_back_needs_a_hold_in_which_some_come_back(event: str, is_right: 
         return
     with pytest.raises(PlanError, match="hold"):
         require_limits(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_crossed"), [("churn.back.p99_s > 1s", True), ("churn.back.p99_s > 3s", False), ("churn.not_back > 1", True), ("churn.ended > 5", False)]
+)
+def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
+    threshold = parse(text, Summary)
+    document = {"events": [{"number": 0, "ended": 5, "back": {"p99_s": 2.5}, "not_back": 2}, {"number": 1, "ended": 9, "back": {"p99_s": 9.0}}]}
+    [outcome] = judge([threshold], document)
+    assert outcome.crossed is is_crossed
+    plan = Plan(urls=("http://a/",), connections=10, churn="5%/m", fail_if=(text,))
+    require_limits(plan)
+    with pytest.raises(PlanError, match=r"--churn"):
+        require_limits(msgspec.structs.replace(plan, churn=None))
+    # A share of those who come and go all the time may be faster later.
+    assert not stays_crossed(threshold)

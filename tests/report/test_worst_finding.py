@@ -8,7 +8,7 @@ from synthetic_run import a_run, raised
 
 from asyncli.findings.run import command_failed
 from asyncli.model.exit_status import exit_status
-from asyncli.model.records import Deaths, Finding
+from asyncli.model.records import Deaths, EventCounts, Finding, RunEvent
 from asyncli.model.run import Run
 from asyncli.report.answer import beside_pass, one_line, why_with_worst, worst
 from asyncli.report.listing import listed, state
@@ -90,3 +90,24 @@ def test_own_losses_that_a_limit_allows_are_told_once(limit: str, severity: str)
     without = summarise(run).finding("lost_generator_lost")
     assert without is not None
     assert (without.severity, "--fail-if" in without.remedy) == ("error", True)
+
+
+@pytest.mark.parametrize(("absent", "is_told"), [(20, True), (19, False)])
+def test_an_event_that_took_nobody_is_the_worst_warning(absent: int, is_told: bool) -> None:
+    run = a_run(1_000, hold_s=60.0, events=("20s stall 2% for 5s",))
+    hold = run.phase("hold")
+    assert hold is not None
+    at_s = hold.start_s + 20.0
+    run.events.append(RunEvent("stall", at_s, None, "stall 2% for 5s", {"number": 1}))
+    for t_s, tick in run.ticks:
+        if at_s < t_s <= at_s + 1:
+            tick.events[1] = EventCounts(chosen=20, absent=absent, stalled=20 - absent)
+        if at_s + 5 < t_s <= at_s + 6 and absent < 20:
+            tick.events[1] = EventCounts(resumed=20 - absent)
+            tick.events[1].back_ms.add(5)
+    summary = summarise(run)
+    finding = summary.finding("nothing_to_measure")
+    assert (summary.verdict, finding is not None) == ("passed", is_told)
+    if finding is not None:
+        assert worst(summary) == finding
+        assert (finding.severity, finding.fields["number"], finding.fields["chosen"]) == ("warning", 1, 20)
