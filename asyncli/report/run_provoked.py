@@ -161,6 +161,7 @@ _REASONS = {
     "after_another": "no reading was at rest before it, as another event had not settled",
     "too_short": "no reading was in the stall, which was too short",
     "another_event": "no reading was in the stall, which another event cut short",
+    "other_connections": "connections of other clients came or went there meanwhile",
     "unix_socket": "nothing tells that of a Unix socket",
     "noise": "its other changes hide it",
     "grows": "it grew by {grows} a second for each at the end",
