@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.noticed import Noticed, noticed
-from asyncli.analysis.server_count import risen_by_others
+from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
@@ -366,7 +366,14 @@ def _price(
         return msgspec.structs.replace(price, why=why)
     if price.after is None:
         return msgspec.structs.replace(price, why=_why_not_read_after(run))
-    if _has_other_connections(run, counts, (rested_since_s, start_s), (settled_s, end_s)):
+    if has_other_connections(
+        run,
+        counts.ended + counts.stalled,
+        (rested_since_s, start_s),
+        (settled_s, end_s),
+        # The server may still hold whom it silenced, and whose connect got no answer.
+        more=counts.silenced + counts.phantoms + max(0, counts.away) + counts.waiting,
+    ):
         return msgspec.structs.replace(price, why="other_connections")
     return _with_kept(price, price.after, collected=collected)
 
@@ -379,22 +386,6 @@ def _outage_s(planned: PlannedEvent | None) -> float:
         # It ends with the hold.
         return math.inf
     return planned.for_s or 0.0
-
-
-def _has_other_connections(
-    run: Run, counts: EventCounts, before_s: tuple[float, float], after_s: tuple[float, float]
-) -> bool:
-    """Whether the server has so many other connections more or fewer at rest after an event than
-    before it that their memory matters beside that of those whom it concerned.
-    """
-    risen = risen_by_others(run, before_s, after_s)
-    if risen is None:
-        return False
-    concerned = counts.ended + counts.stalled
-    bound = max(FEWEST, WORTH_TELLING * concerned)
-    # The server may still hold whom it silenced, and whose connect got no answer.
-    not_held = counts.silenced + counts.phantoms + max(0, counts.away) + counts.waiting
-    return not -bound <= risen <= bound + not_held
 
 
 def _has_other_processes(

@@ -142,19 +142,28 @@ def _before_and_during(count: Series, run: Run) -> tuple[float, float]:
     return _median(earlier), _median(later)
 
 
-def risen_by_others(
-    run: Run, before_s: tuple[float, float], after_s: tuple[float, float]
-) -> float | None:
-    """By how many connections the server has more between the latter two instants (s on the run's
-    clock) than between the former, beside those that are held (medians). None if nothing counts
-    them then.
+def has_other_connections(
+    run: Run,
+    concerned: int,
+    before_s: tuple[float, float],
+    after_s: tuple[float, float],
+    *,
+    more: int = 0,
+    fewer: int = 0,
+) -> bool:
+    """Whether between the latter two instants (s on the run's clock) the server has so many
+    connections more or fewer than between the former, beside those that are held, that their memory
+    matters beside that of so many whom an event concerned (medians). ``more`` and ``fewer``: by how
+    many these themselves may change that. False where nothing counts them.
     """
     of_others = _less(server_count(run), run.held)
     before = of_others.between(*before_s).values
     after = of_others.between(*after_s).values
     if not before or not after:
-        return None
-    return statistics.median(after) - statistics.median(before)
+        return False
+    risen = statistics.median(after) - statistics.median(before)
+    bound = max(FEWEST, WORTH_TELLING * concerned)
+    return not -bound - fewer <= risen <= bound + more
 
 
 def _median(values: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.server_count import has_other_connections
 from asyncli.model import metrics
 from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import EventCounts, Gap
@@ -28,8 +29,8 @@ Status = Literal["measured", "at_most", "at_least", "estimated", "unknown"]
 #: memory of the whole host, other sockets' included. ``few_readings``: it was read too seldom to
 #: tell whether it still grew. Where it was not read at rest before the stall, which began too
 #: ``early`` in the hold or too soon ``after_another`` event; or not in the stall, which was
-#: ``too_short`` or cut by ``another_event``. ``unix_socket``: nothing tells the kernel's memory of
-#: these.
+#: ``too_short`` or cut by ``another_event``. ``other_connections``: those of other clients came or
+#: went meanwhile. ``unix_socket``: nothing tells the kernel's memory of these.
 Why = Literal[
     "nothing_sent",
     "nothing_waited",
@@ -38,6 +39,7 @@ Why = Literal[
     "after_another",
     "too_short",
     "another_event",
+    "other_connections",
     "unix_socket",
     "noise",
     "grows",
@@ -72,8 +74,8 @@ class SlowReaders(msgspec.Struct, frozen=True):
 
 class _CountedStall(NamedTuple):
     """Since when the hold was at rest, when it began and ended, and when memory had settled after
-    it (s on the run's clock); what it counted; and why a memory that is read in the run may not
-    have been read in the rest before it, and in it.
+    it (s on the run's clock); what it counted; why a memory that is read in the run may not have
+    been read in the rest before it, and in it; and whether connections of others came or went.
     """
 
     rested_since_s: float
@@ -83,6 +85,7 @@ class _CountedStall(NamedTuple):
     counts: EventCounts
     why_no_rest: Why
     why_not_during: Why
+    has_other_connections: bool
 
 
 def slow_readers(
@@ -104,6 +107,14 @@ def slow_readers(
         counts=counts,
         why_no_rest=_why_no_rest(run, start_s),
         why_not_during=_why_not_during(run, start_s, end_s),
+        has_other_connections=has_other_connections(
+            run,
+            counts.stalled,
+            (run.rested_since_s(start_s), start_s),
+            (start_s, end_s - TICK_S / 2),
+            # Those are held as long as they read nothing.
+            fewer=counts.closed,
+        ),
     )
     sockets, is_of_host = _sockets_memory(run)
     user = _cost(memory, stall)
@@ -196,6 +207,8 @@ def _why_unknown(
         return stall.why_no_rest
     if not during:
         return stall.why_not_during
+    if stall.has_other_connections:
+        return "other_connections"
     return None
 
 

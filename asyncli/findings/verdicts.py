@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from asyncli.model.records import CHURN
-from asyncli.model.units import format_clock, format_duration, format_many
+from asyncli.model.units import format_clock, format_duration, format_many, was_or_were
 
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, none still away from an event "
@@ -67,7 +67,7 @@ def fewer_held(held: int, asked: int) -> str:
 
 
 def not_back(count: int, event: int) -> str:
-    verb = "was" if count == 1 else "were"
+    verb = was_or_were(count)
     if event == CHURN:
         return f"{count:,} {verb} not back from churn when the hold ended"
     return f"{count:,} {verb} not back from event {event} when the hold ended"
@@ -112,13 +112,13 @@ def no_end(written: bool | None, end_s: float) -> str:
 
 
 def lost_but_allowed(count: int) -> str:
-    return allowed(f"{count:,} were lost")
+    return allowed(f"{count:,} {was_or_were(count)} lost")
 
 
 def lost_by_asyncli_but_allowed(count: int) -> str:
     return (
-        f"the server lost none; {count:,} were lost with asyncli's own processes, which --fail-if "
-        "allows"
+        f"the server lost none; {count:,} {was_or_were(count)} lost with asyncli's own processes, "
+        "which --fail-if allows"
     )
 
 

@@ -307,6 +307,13 @@ def format_many(count: float, noun: str) -> str:
     return f"{number} {noun}s"
 
 
+def was_or_were(count: float) -> str:
+    """The verb of so many: ``1 was``, ``1,200 were``."""
+    if count == 1:
+        return "was"
+    return "were"
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds: ``"250 ms"``, ``"12.5 s"``, ``"3 min 20 s"``, ``"8 h 5 min"``."""
     if seconds < 0:

@@ -316,6 +316,8 @@ def plain_line(state: LiveState) -> str:
 
 def _progress(state: LiveState) -> Iterator[str]:
     yield f"held {format_count(state.held)} of {format_count(state.asked)}"
+    if state.away and state.phase == "hold":
+        yield f"{format_count(state.away)} away by events"
     if state.phase == "ramp" and state.achieved_per_s is not None:
         yield f"{state.achieved_per_s:,.0f}/s (asked {or_dash(state.asked_per_s, ',.0f')}/s)"
     left_s = round(state.eta_s or 0)

@@ -287,6 +287,8 @@ def _connections(state: LiveState) -> Iterator[Fact]:
     else:
         yield "reopened", format_count(state.reopened), ""
     yield "connecting", format_count(state.connecting), ""
+    if state.away and state.phase == "hold":
+        yield "away", format_count(state.away), ""
     yield "lost", format_count(state.lost), _red_above_zero(state.lost)
     yield "failed", format_count(state.failed), _red_above_zero(state.failed)
 

@@ -8,6 +8,7 @@ from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
+from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.text import oneline
 from asyncli.model.units import (
     format_bytes,
@@ -16,6 +17,7 @@ from asyncli.model.units import (
     format_duration,
     format_many,
     format_share,
+    was_or_were,
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
@@ -119,7 +121,8 @@ def _absent(event: EventPart, where: str) -> str:
     if not event.absent:
         return ""
     absent = format_count(known(event.absent))
-    text = f"; {absent} of the {format_count(known(event.chosen))} chosen were {where}"
+    were = was_or_were(known(event.absent))
+    text = f"; {absent} of the {format_count(known(event.chosen))} chosen {were} {where}"
     if event.absent == event.chosen:
         text += ": it took nobody, and shows nothing"
     return text
@@ -154,12 +157,16 @@ _REASONS = {
     "nothing_sent": (
         "the server sent nothing meanwhile, and a stall shows something only where it sends"
     ),
-    "nothing_waited": "what the server sent meanwhile fitted into the clients' own buffers",
+    "nothing_waited": (
+        "what the server sent meanwhile fitted into the clients' own buffers; stall for longer, or "
+        f"have it send each of them more than {format_bytes(UNREAD_BYTES)} meanwhile"
+    ),
     "not_read": "nothing read it",
     "early": "no reading was at rest before it, as the stall began too early in the hold",
     "after_another": "no reading was at rest before it, as another event had not settled",
     "too_short": "no reading was in the stall, which was too short",
     "another_event": "no reading was in the stall, which another event cut short",
+    "other_connections": "connections of other clients came or went there meanwhile",
     "unix_socket": "nothing tells that of a Unix socket",
     "noise": "its other changes hide it",
     "grows": "it grew by {grows} a second for each at the end",
@@ -363,18 +370,15 @@ def _comeback(event: EventPart) -> str:
     if event.closed:
         parts.append(_closed(event))
     if event.ended_again:
-        again = format_count(known(event.ended_again))
-        parts.append(f"{again} were ended by another event before they were back")
+        parts.append(f"{_so_many(event.ended_again)} ended by another event before being back")
     if event.lost_with_worker:
         lost = format_count(known(event.lost_with_worker))
-        parts.append(f"{lost} went with a process of asyncli's own before they were back")
+        parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
-        waiting = format_count(known(event.waiting))
-        parts.append(f"{waiting} were not to be back before the drain")
+        parts.append(f"{_so_many(event.waiting)} not to be back before the drain")
     if event.unheard:
-        unheard = format_count(known(event.unheard))
         parts.append(
-            f"whether {unheard} were back cannot be told: the server sent them nothing since"
+            f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
         )
     if event.not_back:
         parts.append(_not_back(event.not_back, back))
@@ -384,7 +388,7 @@ def _comeback(event: EventPart) -> str:
 
 def _few_back(event: EventPart, came: int, back: Back) -> str:
     """How many were back, fewer than half, and in what time."""
-    text = f"{format_count(came)} of {format_count(concerned(event))} were back"
+    text = f"{format_count(came)} of {format_count(concerned(event))} {was_or_were(came)} back"
     if back.waited_s is None:
         return text
     return f"{text} in {format_duration(back.waited_s)}"
@@ -393,8 +397,13 @@ def _few_back(event: EventPart, came: int, back: Back) -> str:
 def _not_back(count: int, back: Back) -> str:
     """How many were not back, and in what time, which may have been short."""
     if back.waited_s is None:
-        return f"{format_count(count)} were not back"
-    return f"{format_count(count)} were not back in {format_duration(back.waited_s)}"
+        return f"{_so_many(count)} not back"
+    return f"{_so_many(count)} not back in {format_duration(back.waited_s)}"
+
+
+def _so_many(count: int | msgspec.UnsetType) -> str:
+    """``1 was``, ``1,200 were``."""
+    return f"{format_count(known(count))} {was_or_were(known(count))}"
 
 
 #: Who decided how long a comeback took.
@@ -447,7 +456,7 @@ def _attempts(event: EventPart) -> str:
         # Those that are heard again need no connect.
         connects -= event.returned
     if not connects:
-        return "without a connect"
+        return "no connect was made"
     attempts = format_many(connects, "connect")
     failures = event.failures
     assert failures is not msgspec.UNSET
@@ -551,7 +560,7 @@ def _others(event: EventPart) -> str:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")
     if isinstance(event.least_held, int):
-        parts.append(f"at least {format_count(event.least_held)} held as a second ended")
+        parts.append(f"the fewest held as a second ended: {format_count(event.least_held)}")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")
         parts.append(f"{overflows} on this host, of all its servers")

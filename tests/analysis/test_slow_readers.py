@@ -60,6 +60,24 @@ def test_a_cost_that_has_come_to_rest_is_measured() -> None:
     assert (kernel.status, kernel.per_connection) == ("measured", MB)
 
 
+@pytest.mark.parametrize(("others", "is_known"), [(lambda _: 50.0, True), (lambda after_s: 80.0 * (after_s > 3), False), (lambda after_s: 80.0 * (after_s < 3), False)])
+def test_a_cost_is_unknown_where_others_connected_in_the_stall(others: Callable[[float], float], is_known: bool) -> None:
+    run = a_run(filled, filled)
+    for sample in run.samples:
+        held = 100.0 if sample.t_s >= 5 else 0.0
+        sample.values[metrics.SERVER_SOCKETS] = held + others(sample.t_s - 20.0)
+    for cost in costs_of(run):
+        assert (cost.per_connection, cost.why) == ((4 * MB, msgspec.UNSET) if is_known else (None, "other_connections"))
+
+
+def test_whom_the_server_ended_while_they_stalled_are_no_others() -> None:
+    run = a_run(filled, filled, counts=EventCounts(chosen=10, stalled=10, closed=8, waited_bytes=100_000_000, closes={"reset": 8}))
+    for sample in run.samples:
+        sample.values[metrics.SERVER_SOCKETS] = 100.0 - 8.0 * (23 < sample.t_s < 41)
+    user, _ = costs_of(run)
+    assert (user.status, user.why) == ("at_least", "ended")
+
+
 def test_a_cost_that_still_grows_is_a_lower_bound() -> None:
     user, kernel = costs_of(a_run(lambda after_s: 3 * MB * max(0.0, after_s), filled))
     assert (user.status, user.why) == ("at_least", "grows")

@@ -115,7 +115,7 @@ def test_what_a_command_prints_hides_the_plan_s_secrets(tmp_path: Path, nginx: A
 def test_who_falls_silent_is_held_by_the_server_until_it_notices(tmp_path: Path, nginx: Any) -> None:
     """The nginx of these tests never does; the others' heartbeats go on."""
     words = ("--at", "1s", "vanish 20% for 1s then return", "--at", "10s", "vanish 10% for 1s", "--at", "19s", "vanish 5%")
-    summary = stormed(tmp_path, nginx, "--hold", "24s", *words, "--reconnect", "now", connections=400)
+    summary = stormed(tmp_path, nginx, "--hold", "27s", *words, "--reconnect", "now", connections=400)
     assert summary["run"]["verdict"] == "passed"
     connections = summary["connections"]
     assert (connections["held"], connections["lost"], connections["opened"]) == (380, 0, 440)

@@ -489,6 +489,9 @@ def test_who_is_not_to_be_back_yet_is_away_and_who_failed_to_come_is_not() -> No
     assert away_after(2, ended_again=5, lost_with_worker=5) == 30
     # Some stay away for good.
     assert away_after(2, attempts=10, gone=20) == 20
+    assert "20 away" not in plain_line(fold.state())
+    fold.phase(Phase("hold", fold.state().elapsed_s))
+    assert "20 away" in plain_line(fold.state())
 
 
 @pytest.mark.parametrize(
