@@ -14,7 +14,8 @@ from asyncli.findings.losses import lost_with
 from asyncli.model.plan import Plan
 from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 
-Verdict = Literal["passed", "failed", "invalid", "untested"]
+#: "unjudged": there is none, since a limit cannot be judged in this installation.
+Verdict = Literal["passed", "failed", "invalid", "untested", "unjudged"]
 
 #: The keys of what a rule is about; a --fail-if on one of them replaces that part of the rule.
 LOST = "connections.lost"
@@ -28,7 +29,7 @@ _SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
-    """The verdict, and its reason in one line. ``by_limits``: only crossed limits made it fail."""
+    """The verdict, and its reason in one line. ``by_limits``: only limits decided it."""
 
     verdict: Verdict
     why: str
@@ -41,7 +42,8 @@ class Case(msgspec.Struct, frozen=True):
     ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that
     failed there may be its own fault. ``complete``: the run file has its end; ``written``: a
     process still writes it (None: unknown); ``end_s``: when its records end. ``limited``: keys with
-    a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
+    a --fail-if; ``crossed``: the crossed limits in words, the worst first; ``not_judged``: those
+    that this installation cannot judge. ``suspended``:
     connections that were lost because this machine was suspended. ``unheard``: connections that
     were silent at the end (None: all were heard).
 
@@ -58,6 +60,7 @@ class Case(msgspec.Struct, frozen=True):
     findings: Sequence[Finding] = ()
     limited: Collection[str] = ()
     crossed: Sequence[str] = ()
+    not_judged: Sequence[str] = ()
     end_s: float = 0.0
     suspended: int = 0
     unheard: Unheard | None = None
@@ -289,6 +292,19 @@ def _not_back(case: Case) -> list[str]:
     return reasons
 
 
+# Unjudged: the run may have passed or not.
+
+
+def limits_cannot_be_judged(case: Case) -> Judgement | None:
+    """Nothing else made the run fail, and this installation cannot judge one of its limits."""
+    if not case.not_judged:
+        return None
+    reasons = list(case.not_judged)
+    if not case.complete:
+        reasons.insert(0, verdicts.no_end(case.written, case.end_s))
+    return Judgement("unjudged", case.with_stop("; ".join(reasons)), by_limits=True)
+
+
 # Invalid: the run did not come to its end, or its records did not.
 
 
@@ -360,6 +376,7 @@ RULES: tuple[Rule, ...] = (
     ports_or_descriptors_ran_out,
     connects_failed_in_a_late_ramp,
     the_server_failed,
+    limits_cannot_be_judged,
     stopped_before_its_hold,
     cut_by_the_user,
     not_complete,

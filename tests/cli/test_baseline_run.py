@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
@@ -18,12 +20,15 @@ from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.cli.check import command
 from asyncli.findings.run import baseline_runs_left_out, decided_early
+from asyncli.model import installed
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.model.units import parse_duration
 from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.junit import to_junit
+from asyncli.report.listing import listed
 from asyncli.report.run_limits import limits_sections
 from asyncli.report.run_report import report_markdown, run_document
 from asyncli.report.summary import summarise
@@ -161,6 +166,50 @@ def test_a_run_without_its_baseline_is_undecided() -> None:
     assert summary.run.verdict == "failed"
     (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
     assert finding.fields["value"] is None
+
+
+@pytest.fixture
+def without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computes numbers is not installed, as with asyncli-light."""
+    monkeypatch.setattr(installed, "is_installed", lambda module: module not in installed.NUMERIC)
+    for module in ("numpy", "scipy"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+FIXED = "cost.server_user > 1kB"
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "of_each"),
+    [
+        ((LIMIT,), "unjudged", ["limit_unknown"]),
+        ((FIXED, "lost > 0"), "unjudged", ["limit_unknown", "limit_kept"]),
+        (("drift.kernel > 1MB/h",), "unjudged", ["limit_unknown"]),
+        ((LIMIT, "heartbeats.latency_ms.p99 > 1us"), "failed", ["limit_unknown", "limit_crossed"]),
+        (("lost > 0",), "passed", ["limit_kept"]),
+    ],
+)
+def test_a_verdict_does_not_depend_on_what_is_installed(limits: tuple[str, ...], verdict: str, of_each: list[str], request: pytest.FixtureRequest) -> None:
+    run = compared(a_soak(5), a_soak(1), *limits)
+    with_all = summarise(run)
+    request.getfixturevalue("without_numpy")
+    summary = summarise(run)
+    assert summary.verdict == verdict
+    assert verdict in ("unjudged", with_all.verdict)
+    assert sorted(finding.code for finding in summary.findings if finding.code.startswith("limit_")) == sorted(of_each)
+    judged_here = [limit.kept is not None for limit in summary.limits]
+    assert judged_here == [limit.not_judged is None for limit in summary.limits] == [code != "limit_unknown" for code in of_each]
+    suite = ET.fromstring(to_junit(summary))
+    skipped = [case.get("name") for case in suite.findall("testcase") if case.find("skipped") is not None]
+    assert [name for name in skipped if name != "verdict"] == [limit.limit for limit in summary.limits if limit.not_judged]
+    assert suite.get("errors") == "0"
+    table = limits_sections(summary)[0].blocks[0]
+    assert isinstance(table, doc.DataTable)
+    assert [row.cells[0] == "not judged" for row in table.rows] == [not judged for judged in judged_here]
+    assert listed(run, "run.db", 0, changed_s=60.0, age_s=60.0).verdict == verdict
+    ending = cost_so_far(run).ending
+    assert ending is not None
+    assert ending.verdict == verdict
 
 
 def test_a_decision_before_the_end() -> None:
