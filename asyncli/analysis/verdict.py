@@ -42,8 +42,9 @@ class Case(msgspec.Struct, frozen=True):
     ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that
     failed there may be its own fault. ``complete``: the run file has its end; ``written``: a
     process still writes it (None: unknown); ``end_s``: when its records end. ``limited``: keys with
-    a --fail-if; ``crossed``: the crossed limits in words, the worst first; ``not_judged``: those
-    that this installation cannot judge. ``suspended``:
+    a --fail-if; ``crossed``: the limits that were crossed or undecided in words, the worst first;
+    ``within_lateness``: those that only asyncli's own lateness may have crossed; ``not_judged``:
+    those that this installation cannot judge. ``suspended``:
     connections that were lost because this machine was suspended. ``unheard``: connections that
     were silent at the end (None: all were heard).
 
@@ -60,6 +61,7 @@ class Case(msgspec.Struct, frozen=True):
     findings: Sequence[Finding] = ()
     limited: Collection[str] = ()
     crossed: Sequence[str] = ()
+    within_lateness: Sequence[str] = ()
     not_judged: Sequence[str] = ()
     end_s: float = 0.0
     suspended: int = 0
@@ -255,7 +257,7 @@ def the_server_failed(case: Case) -> Judgement | None:
     reasons += [*_server_stopped(case), *wrong]
     if not reasons and not case.crossed:
         return None
-    why = case.with_early_stop("; ".join((*reasons, *case.crossed)))
+    why = case.with_early_stop("; ".join((*reasons, *case.crossed, *case.within_lateness)))
     return Judgement("failed", why, by_limits=not reasons)
 
 
@@ -333,6 +335,15 @@ def not_complete(case: Case) -> Judgement | None:
     return Judgement("invalid", case.with_stop(verdicts.no_end(case.written, case.end_s)))
 
 
+def limits_within_lateness(case: Case) -> Judgement | None:
+    """A limit on latencies is undecided only because of asyncli's own lateness, of which nothing
+    is the server's.
+    """
+    if not case.within_lateness:
+        return None
+    return Judgement("invalid", case.with_stop("; ".join(case.within_lateness)), by_limits=True)
+
+
 def passed(case: Case) -> Judgement:
     events = case.whole.events.values()
     held = verdicts.held_until(
@@ -381,6 +392,7 @@ RULES: tuple[Rule, ...] = (
     cut_by_the_user,
     not_complete,
     records_do_not_add_up,
+    limits_within_lateness,
 )
 
 

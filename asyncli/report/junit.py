@@ -26,13 +26,17 @@ def to_junit(summary: Summary) -> str:
     run = summary.run
     verdict = summary.finding(f"verdict_{summary.verdict}")
     reason = ("", "")
-    by_limits = False
     if verdict is not None:
         reason = (verdict.evidence, verdict.remedy)
-        by_limits = verdict.fields["by_limits"]
     url = summary.plan["urls"][0]
     return suite(
-        summary.verdict, reason, summary.findings, url, run.started, run.duration_s, by_limits
+        summary.verdict,
+        reason,
+        summary.findings,
+        url,
+        run.started,
+        run.duration_s,
+        summary.is_by_limits,
     )
 
 

@@ -25,7 +25,7 @@ from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all, with_files_at_rest
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
-from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
@@ -176,7 +176,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     if run.events:
         summary.events = _events(steady, known)
     outcomes, unreadable = limits_of(run, summary, known)
-    crossed = [outcome.words for outcome in not_kept(outcomes)]
+    broken = not_kept(outcomes)
+    crossed = [outcome.words for outcome in broken if not outcome.by_lateness]
     crossed += [finding.evidence for finding in unreadable]
     suspensions = [diagnosis for diagnosis in known.diagnoses if diagnosis.code == SUSPENDED]
     case = Case(
@@ -189,6 +190,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         findings=run.findings,
         limited=[outcome.threshold.key for outcome in outcomes],
         crossed=crossed,
+        within_lateness=[outcome.words for outcome in broken if outcome.by_lateness],
         not_judged=[outcome.words for outcome in outcomes if outcome.is_unjudged_here],
         end_s=run.end_s,
         suspended=sum(diagnosis.count for diagnosis in suspensions),
@@ -286,12 +288,6 @@ def verdict_needs_summary(run: Run) -> bool:
     if run.plan.fail_if or run.plan.listens or stopped_since(run, run.stop_s) is not None:
         return True
     return any(finding.code == SUSPENDED for finding in run.findings)
-
-
-def summary_verdict(run: Run) -> tuple[Verdict, str]:
-    """The verdict of the whole run and its reason; see :func:`verdict_needs_summary`."""
-    summary = summarise(run)
-    return summary.verdict, summary.why
 
 
 def limits_of(

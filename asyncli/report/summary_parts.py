@@ -474,6 +474,12 @@ class Summary(msgspec.Struct):
             return ""
         return verdict.evidence
 
+    @property
+    def is_by_limits(self) -> bool:
+        """Whether only limits decided the verdict."""
+        verdict = self.finding(f"verdict_{self.verdict}")
+        return verdict is not None and bool(verdict.fields["by_limits"])
+
     def finding(self, *codes: str) -> Finding | None:
         """The first finding with one of these codes."""
         for finding in self.findings:

@@ -104,6 +104,7 @@ FIRST_TO_APPLY = {
     "cut_by_the_user": (totals(100, 100), {"findings": [Finding(CUT, "warning", "ended at once", fields={"phase": "hold"})]}),
     "not_complete": (totals(100, 100), {"complete": False}),
     "records_do_not_add_up": (Totals(Tick(opened=100, answered=100), held=100, missing=Unaccounted(9.0, 40)), {}),
+    "limits_within_lateness": (totals(100, 100), {"within_lateness": ["undecided"]}),
     "": (totals(100, 100), {}),
 }
 
