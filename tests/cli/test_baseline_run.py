@@ -19,6 +19,7 @@ from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.cli.check import command
+from asyncli.findings.compare import SERVED_BY
 from asyncli.findings.run import baseline_runs_left_out, decided_early
 from asyncli.model import installed
 from asyncli.model.errors import PlanError
@@ -96,6 +97,7 @@ def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words
         ({"batch": 100, "interval_s": 0.1}, "(10/10ms)", "(100/100ms)"),
         ({"keepalive_s": 90.0}, "with --keepalive 1m", "with --keepalive 1m30s"),
         ({"plateaus": 3}, "without --plateaus", "with --plateaus 3"),
+        ({"urls": ("https://127.0.0.1:9999/",)}, "http", "https"),
         ({"reopen": False}, "with --reopen", "with --no-reopen"),
         ({"headers": ("A: b", "C: d")}, "without --header", "with --header A: *** --header C: ***"),
     ],
@@ -166,6 +168,23 @@ def test_a_run_without_its_baseline_is_undecided() -> None:
     assert summary.run.verdict == "failed"
     (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
     assert finding.fields["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "warned"),
+    [
+        ("nginx/1.22.1", "python3.11", ["nginx", "python3.11"]),
+        ("nginx/1.22.1", "nginx/1.24.0", None),
+        ("", "nginx/1.24.0", None),
+        ("nginx/1.22.1", "", None),
+    ],
+)
+def test_another_program_that_served_is_told(before: str, now: str, warned: list[str] | None) -> None:
+    earlier, run = a_soak(1), a_soak(2)
+    earlier.environment["server"] = {"label": before}
+    run.environment["server"] = {"label": now}
+    found = [finding for finding in summarise(compared(run, earlier)).findings if finding.code == "compare_host"]
+    assert [finding.fields["differs"] for finding in found] == ([] if warned is None else [{SERVED_BY: warned}])
 
 
 @pytest.fixture
