@@ -40,8 +40,8 @@ def limit_unknown(
     fail makes the run invalid. ``key`` null: this asyncli
     cannot parse the limit, and ``amount`` says why. One that is not judged fails no run: with
     asyncli-light, which lacks NumPy and SciPy, a run whose limit needs them has no verdict, and the
-    run file has all that is needed. ``not_judged``: "not_installed", as there; null of a limit that
-    was judged.
+    run file has all that is needed; or if another limit ended the run. ``not_judged``:
+    "not_installed", "ended_early"; null of a limit that was judged.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
@@ -50,6 +50,13 @@ def limit_unknown(
             f"not judged: {limit}: {key} is {amount}",
             "run 'asyncli report RUN.db' on a host with all of asyncli (pip install asyncli)",
             "warning",
+        )
+    if not_judged == "ended_early":
+        return Words(
+            f"not judged: {limit}: another limit was crossed and ended the run before this one was "
+            "sure",
+            "see the limit that was crossed first; this one needs a run that goes on for longer",
+            "info",
         )
     undecided = f"undecided: {limit}: {key} is {amount}"
     if by_lateness:

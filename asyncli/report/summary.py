@@ -56,7 +56,7 @@ from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.relative_limits import baseline_findings, judge_worsenings
 from asyncli.report.summary_parts import CostPart, Limit, Summary
-from asyncli.report.thresholds import Outcome, Threshold, without_computing
+from asyncli.report.thresholds import Outcome, Threshold, unless_ended_early, without_computing
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 from asyncli.report.why_unknown import why_unknown
@@ -312,6 +312,8 @@ def limits_of(
             outcomes.append(_with_reason(outcome, run, analyses))
     if relative:
         outcomes += judge_worsenings(run, relative, analyses)
+    if _is_ended_by_asyncli(run) and any(outcome.crossed for outcome in outcomes):
+        outcomes = [unless_ended_early(outcome) for outcome in outcomes]
     # In the plan's order.
     outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
     return outcomes, unreadable

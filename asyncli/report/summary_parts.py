@@ -247,8 +247,8 @@ class Limit(msgspec.Struct, omit_defaults=True):
     """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
     undecided). The value of a time back that some did not reach is how long there was for them.
     ``against``: of a limit that compares with earlier runs (``--baseline-run``). ``not_judged``:
-    why it says nothing of the run, "not_installed" (asyncli-light cannot compute its number);
-    absent of any other.
+    why it says nothing of the run, "not_installed" (asyncli-light cannot compute its number) or
+    "ended_early" (asyncli ended the run for another limit that was crossed); absent of any other.
     """
 
     limit: str

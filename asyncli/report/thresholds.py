@@ -296,6 +296,16 @@ def without_computing(threshold: Threshold) -> Outcome:
     return Outcome(threshold, None, None, why=NOT_INSTALLED, not_judged="not_installed")
 
 
+def unless_ended_early(outcome: Outcome) -> Outcome:
+    """The outcome in a run that asyncli ended for another limit that was crossed: an interval that
+    is too wide is no finding then. What is undecided for a reason of its own stays so.
+    """
+    is_of_hold = outcome.value is not None or outcome.threshold.is_relative
+    if outcome.crossed is not None or outcome.by_lateness or not is_of_hold:
+        return outcome
+    return msgspec.structs.replace(outcome, worsening=None, ci95=None, not_judged="ended_early")
+
+
 def bound_of(threshold: Threshold) -> Bound:
     """The bound of a limit that compares with earlier runs."""
     if threshold.whole == OF_BASELINE:

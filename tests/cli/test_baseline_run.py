@@ -231,6 +231,21 @@ def test_a_verdict_does_not_depend_on_what_is_installed(limits: tuple[str, ...],
     assert ending.verdict == verdict
 
 
+@pytest.mark.parametrize(("is_ended", "share", "not_judged"), [(True, 0.05, "ended_early"), (False, 0.05, None), (True, 0.0, None)])
+def test_a_limit_that_another_one_cut_short_is_not_judged(is_ended: bool, share: float, not_judged: str | None) -> None:
+    run = compared(padded(5, share), a_soak(1), LIMIT, "heartbeats.latency_ms.p50 worse by 1%", "server.rss_bytes.hold_end < 1")
+    if is_ended:
+        run.findings.append(decided_early("hold", 60.0, 300.0, True, "a limit"))
+    summary = summarise(run)
+    assert [limit.not_judged for limit in summary.limits] == [None, not_judged, None]
+    assert summary.limits[1].kept is None
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    assert (finding.fields["not_judged"], finding.severity) == (not_judged, "info" if not_judged else "error")
+    assert (finding.evidence in summary.why) is (not_judged is None)
+    (case,) = [case for case in ET.fromstring(to_junit(summary)).findall("testcase") if case.get("name") == summary.limits[1].limit]
+    assert case[0].tag == ("skipped" if not_judged else "error")
+
+
 def test_a_decision_before_the_end() -> None:
     plan = compared(a_soak(), a_soak(2)).plan
     good = cost_so_far(cut(compared(a_soak(5, hold_s=90.0), a_soak(1)), 180.0))
