@@ -229,7 +229,9 @@ class Recorded(Results):
 
     @property
     def verdict(self) -> Verdict:
-        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``."""
+        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``; ``"unjudged"`` if this
+        installation cannot judge a limit.
+        """
         return self.summary.verdict
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Latency, Lateness, in_ms
-from asyncli.analysis.verdict import Verdict, but_allowed
+from asyncli.analysis.verdict import but_allowed
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
@@ -27,6 +28,7 @@ from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
 from asyncli.model.units import format_count, format_duration, format_rate, format_share
 
+Verdict = Literal["passed", "failed", "invalid", "untested"]
 RULE = (
     "passed: every request was answered below status 400 (a --fail-if on a status replaces that "
     "for it), or in flight at the end for not much longer than answers took; failed: else; "

@@ -23,7 +23,8 @@ from asyncli.model.records import (
     Tick,
 )
 
-Verdict = Literal["passed", "failed", "invalid", "untested"]
+#: "unjudged": there is none, since a limit cannot be judged in this installation.
+Verdict = Literal["passed", "failed", "invalid", "untested", "unjudged"]
 
 #: The keys of what a rule is about; a --fail-if on one of them replaces that part of the rule.
 LOST = "connections.lost"
@@ -37,7 +38,7 @@ _SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
-    """The verdict, and its reason in one line. ``by_limits``: only crossed limits made it fail."""
+    """The verdict, and its reason in one line. ``by_limits``: only limits decided it."""
 
     verdict: Verdict
     why: str
@@ -50,7 +51,9 @@ class Case(msgspec.Struct, frozen=True):
     ``saturated``: asyncli was the limit. ``late_ramp``: it was late in the ramp, so connects that
     failed there may be its own fault. ``complete``: the run file has its end; ``written``: a
     process still writes it (None: unknown); ``end_s``: when its records end. ``limited``: keys with
-    a --fail-if; ``crossed``: the crossed limits in words, the worst first. ``suspended``:
+    a --fail-if; ``crossed``: the limits that were crossed or undecided in words, the worst first;
+    ``within_lateness``: those that only asyncli's own lateness may have crossed; ``not_judged``:
+    those that this installation cannot judge. ``suspended``:
     connections that were lost because this machine was suspended. ``unheard``: connections that
     were silent at the end (None: all were heard).
 
@@ -67,6 +70,8 @@ class Case(msgspec.Struct, frozen=True):
     findings: Sequence[Finding] = ()
     limited: Collection[str] = ()
     crossed: Sequence[str] = ()
+    within_lateness: Sequence[str] = ()
+    not_judged: Sequence[str] = ()
     end_s: float = 0.0
     suspended: int = 0
     unheard: Unheard | None = None
@@ -261,7 +266,7 @@ def the_server_failed(case: Case) -> Judgement | None:
     reasons += [*_server_stopped(case), *wrong]
     if not reasons and not case.crossed:
         return None
-    why = case.with_early_stop("; ".join((*reasons, *case.crossed)))
+    why = case.with_early_stop("; ".join((*reasons, *case.crossed, *case.within_lateness)))
     return Judgement("failed", why, by_limits=not reasons)
 
 
@@ -298,6 +303,19 @@ def _not_back(case: Case) -> list[str]:
     return reasons
 
 
+# Unjudged: the run may have passed or not.
+
+
+def limits_cannot_be_judged(case: Case) -> Judgement | None:
+    """Nothing else made the run fail, and this installation cannot judge one of its limits."""
+    if not case.not_judged:
+        return None
+    reasons = list(case.not_judged)
+    if not case.complete:
+        reasons.insert(0, verdicts.no_end(case.written, case.end_s))
+    return Judgement("unjudged", case.with_stop("; ".join(reasons)), by_limits=True)
+
+
 # Invalid: the run did not come to its end, or its records did not.
 
 
@@ -324,6 +342,15 @@ def not_complete(case: Case) -> Judgement | None:
     if case.complete:
         return None
     return Judgement("invalid", case.with_stop(verdicts.no_end(case.written, case.end_s)))
+
+
+def limits_within_lateness(case: Case) -> Judgement | None:
+    """A limit on latencies is undecided only because of asyncli's own lateness, of which nothing
+    is the server's.
+    """
+    if not case.within_lateness:
+        return None
+    return Judgement("invalid", case.with_stop("; ".join(case.within_lateness)), by_limits=True)
 
 
 def passed(case: Case) -> Judgement:
@@ -375,10 +402,12 @@ RULES: tuple[Rule, ...] = (
     ports_or_descriptors_ran_out,
     connects_failed_in_a_late_ramp,
     the_server_failed,
+    limits_cannot_be_judged,
     stopped_before_its_hold,
     cut_by_the_user,
     not_complete,
     records_do_not_add_up,
+    limits_within_lateness,
 )
 
 

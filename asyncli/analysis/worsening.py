@@ -42,7 +42,7 @@ from asyncli.analysis.estimates import (
     summed_variance,
 )
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
-from asyncli.findings.compare import compare_asyncli, compare_host
+from asyncli.findings.compare import SERVED_BY, compare_asyncli, compare_host
 from asyncli.model.records import Finding
 from asyncli.model.units import format_many
 
@@ -90,6 +90,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
     def of(cls, name: str, run: MeasuredRun) -> BaselineRun:
         numbers: dict[str, Estimate] = {}
         unknown: dict[str, str] = {}
+        facts = {**run.facts, SERVED_BY: _program(run.facts)}
         for key in COMPARABLE.values():
             number = run.number(key)
             if not isinstance(number, Estimate):
@@ -110,7 +111,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
             unknown=unknown,
             kinds=run.kinds,
             late_ms=run.late_ms,
-            facts={key: run.facts.get(key) for key in (*_HOST, *OURS, "local")},
+            facts={key: facts.get(key) for key in (*_HOST, *OURS, "local", SERVED_BY)},
         )
 
     def measured(self) -> MeasuredRun:
@@ -238,8 +239,8 @@ def _of_all(reasons: Sequence[str]) -> str:
 
 
 def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list[Finding]:
-    """Findings if baseline runs were of another host, or of another version of asyncli, which may
-    explain a difference.
+    """Findings if baseline runs were of another host, of another program that served, or of another
+    version of asyncli, which may explain a difference.
     """
     findings = []
     for keys, differ in ((_HOST, compare_host), (OURS, compare_asyncli)):
@@ -252,7 +253,21 @@ def not_alike(baseline: Sequence[BaselineRun], facts: Mapping[str, Any]) -> list
                 differing[key] = [others[0], here]
         if differing:
             findings.append(differ(differing))
+    program = _program(facts)
+    before = [earlier.facts.get(SERVED_BY) for earlier in baseline]
+    # A run of an earlier version has not recorded it; elsewhere it may be unknown.
+    others = [name for name in before if name and name != program]
+    if program and others:
+        findings.append(compare_host({SERVED_BY: [others[0], program]}))
     return findings
+
+
+def _program(facts: Mapping[str, Any]) -> str:
+    """The program that served, without its version: builds of one program are compared. "" if it is
+    unknown.
+    """
+    label = facts.get("server.label") or ""
+    return str(label).partition("/")[0]
 
 
 def _difference(

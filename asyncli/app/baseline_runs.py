@@ -191,12 +191,20 @@ def _without_relative_limits(run: Run) -> Run:
 
 def _facts_of_plan(plan: Plan) -> dict[str, Any]:
     """What two runs must have in common to be compared: all of the plan but where the server is,
-    and how long connections are held.
+    and how long connections are held. Of its URLs that is whether they are of TLS.
     """
-    known = facts(plan, {})
-    return {
-        key: value for key, value in known.items() if is_of_plan(key) and key not in _MAY_DIFFER
-    }
+    known = {}
+    for key, value in facts(plan, {}).items():
+        if is_of_plan(key) and key not in _MAY_DIFFER:
+            known[key] = value
+    known["scheme"] = _schemes(plan)
+    return known
+
+
+def _schemes(plan: Plan) -> str:
+    """The schemes of its URLs: "https", or "http and https"."""
+    schemes = {target.url.partition("://")[0].lower() for target in plan.targets}
+    return " and ".join(sorted(schemes))
 
 
 def _require_same_plan(path: Path, run: Plan, new: Plan) -> None:

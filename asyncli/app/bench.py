@@ -338,16 +338,20 @@ def require_limits(plan: BenchPlan, where: str = "--fail-if") -> None:
 
 
 def bench_results(run: BenchRun) -> BenchResult:
-    """The results of ``run``. A crossed limit makes it fail."""
+    """The results of ``run``. A crossed limit makes it fail; one that only asyncli's own lateness
+    may have crossed makes it invalid.
+    """
     limits = [parse(text, BenchResult) for text in run.plan.fail_if]
     result = evaluate_bench(run, [limit.key for limit in limits])
     document = msgspec.to_builtins(result, str_keys=True)
     document[BEYOND_LATENESS] = beyond_lateness(run.total.latency_us, run.total.lateness_us)
     outcomes = judge(limits, document)
     result.findings += limit_findings(outcomes)
-    broken = [outcome.words for outcome in not_kept(outcomes)]
+    not_held = not_kept(outcomes)
+    broken = [outcome.words for outcome in not_held]
     if broken and result.verdict == "passed":
-        result.verdict = "failed"
+        is_by_lateness = all(outcome.by_lateness for outcome in not_held)
+        result.verdict = "invalid" if is_by_lateness else "failed"
         result.why = "; ".join(broken)
     elif broken and result.verdict == "failed":
         result.why = "; ".join([result.why, *broken])

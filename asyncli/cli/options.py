@@ -600,10 +600,6 @@ def plan_from(
     return plan
 
 
-# The parts of a run's JSON that asyncli-light does not compute.
-_COMPUTED = ("cost", "drift", "forecast", "reconciliation", "residue")
-
-
 def _require_computed(plan: Plan, where: str) -> None:
     """Raise :class:`PlanError` for a limit on a number that cannot be computed here: it would be
     crossed at the end of every run.
@@ -615,7 +611,7 @@ def _require_computed(plan: Plan, where: str) -> None:
 
     for text in plan.fail_if:
         limit = parse(text, Summary)
-        if limit.is_relative or limit.key.partition(".")[0] in _COMPUTED:
+        if limit.is_computed:
             raise PlanError(
                 f"{where}: {text!r} needs NumPy and SciPy, which are not installed here; "
                 f"{how_to_install()}"

@@ -17,11 +17,14 @@ Differs = Mapping[str, Sequence[Any]]
 _BYTES = ("memory_bytes", "limits.cgroup_memory_limit")
 # Numbers that are no counts.
 _IDENTIFIERS = ("plan.seed", "plan.server_pid")
+#: The program that served, without its version.
+SERVED_BY = "served_by"
 #: Prefix of the server's directives.
 DIRECTIVE = "server.directives."
 # The sentence has this many; the fields have all.
 _NAMED = 6
 _NAMES = {
+    SERVED_BY: "program",
     "local": "both ends on one host",
     "memory_bytes": "memory",
     "cpus": "CPUs",
@@ -140,9 +143,17 @@ def compare_plan(differs: Differs) -> str:
 
 
 @finding("compare_host", "warning", "run both on the same host")
-def compare_host(differs: Differs) -> str:
-    """The runs were made on different hosts, which may explain their differences."""
-    return f"different hosts: {_listed(differs)}"
+def compare_host(differs: Differs) -> Words:
+    """The runs were made on different hosts, or of different programs that served, which may
+    explain their differences.
+    """
+    if SERVED_BY in differs:
+        return Words(
+            f"different programs served: {_listed(differs)}",
+            "see whether the URL is the right one, with nothing before the server; or compare with "
+            "runs of the same program",
+        )
+    return Words(f"different hosts: {_listed(differs)}")
 
 
 @finding("compare_asyncli", "warning", "repeat the older with the newer one")

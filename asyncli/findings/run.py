@@ -16,7 +16,7 @@ BY_PAGE = "on the page"
 _SO_FAR = "the numbers are those so far; run again for the rest"
 # Of a command, and of what it printed.
 _LONGEST_QUOTED = 100
-_SEVERITIES: dict[str, Severity] = {"passed": "info"}
+_SEVERITIES: dict[str, Severity] = {"passed": "info", "unjudged": "warning"}
 
 
 def where(phase: str | None, after_s: float, of_s: float | None) -> str:
@@ -39,12 +39,14 @@ def resume_with(command: str) -> str:
 
 def _verdict(verdict: str, why: str, rule: str, by_limits: bool) -> Words:
     """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it; ``by_limits``:
-    only limits made it fail.
+    only limits decided it.
     """
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
 
 
-verdict = finding("verdict_{verdict}", "error", values="failed, invalid or untested")(_verdict)
+verdict = finding(
+    "verdict_{verdict}", "error", values="failed, invalid, untested or unjudged (a warning)"
+)(_verdict)
 finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 
 

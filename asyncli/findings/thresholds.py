@@ -26,16 +26,38 @@ def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
 
 @finding("limit_unknown", "error")
 def limit_unknown(
-    limit: str, key: str | None, value: float | None, amount: str, by_lateness: bool
+    limit: str,
+    key: str | None,
+    value: float | None,
+    amount: str,
+    by_lateness: bool,
+    not_judged: str | None = None,
 ) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
     interval includes the limit; or the interval of its difference from earlier runs includes both
     0 and the limit, which more of these (--baseline-run) make narrower. ``by_lateness``: of a
-    latency, it is above the limit only with asyncli's own lateness. ``key`` null: this asyncli
-    cannot parse the limit, and ``amount`` says why.
+    latency, it is above the limit only with asyncli's own lateness, which without another reason to
+    fail makes the run invalid. ``key`` null: this asyncli
+    cannot parse the limit, and ``amount`` says why. One that is not judged fails no run: with
+    asyncli-light, which lacks NumPy and SciPy, a run whose limit needs them has no verdict, and the
+    run file has all that is needed; or if another limit ended the run. ``not_judged``:
+    "not_installed", "ended_early"; null of a limit that was judged.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
+    if not_judged == "not_installed":
+        return Words(
+            f"not judged: {limit}: {key} is {amount}",
+            "run 'asyncli report RUN.db' on a host with all of asyncli (pip install asyncli)",
+            "warning",
+        )
+    if not_judged == "ended_early":
+        return Words(
+            f"not judged: {limit}: another limit was crossed and ended the run before this one was "
+            "sure",
+            "see the limit that was crossed first; this one needs a run that goes on for longer",
+            "info",
+        )
     undecided = f"undecided: {limit}: {key} is {amount}"
     if by_lateness:
         return Words(

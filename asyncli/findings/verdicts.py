@@ -13,10 +13,10 @@ RULE = (
     "passed: as many held at the hold's end as asked for, none lost, none still away from an event "
     "whose turn it was to be back, no answer an error (status 400 or more), and no server that a "
     "signal or a debugger had stopped at the end; a --fail-if on held, on lost, on an event's "
-    "not_back or on a status replaces that part; invalid: asyncli was the limit, or you "
-    "stopped the run before its hold; untested: nothing connected, or no heartbeat ever answered "
-    "(of listening ones: no byte came and no program accepted them), or the server sends such "
-    "answers unasked as often; else failed"
+    "not_back or on a status replaces that part; invalid: asyncli was the limit, or only its own "
+    "lateness is above a limit, or you stopped the run before its hold; untested: nothing "
+    "connected, or no heartbeat ever answered (of listening ones: no byte came and no program "
+    "accepted them), or the server sends such answers unasked as often; else failed"
 )
 
 NO_RECORDS = "the run file has no record of its connections"

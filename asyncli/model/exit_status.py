@@ -17,6 +17,7 @@ _OF_VERDICT = {
     "held": PASSED,
     "untested": UNTESTED,
     "invalid": INVALID,
+    "unjudged": INVALID,
     "failed": FAILED,
     "stopped": FAILED,
 }

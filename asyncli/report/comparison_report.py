@@ -41,7 +41,7 @@ from asyncli.report.differences import (
 )
 from asyncli.report.figures.forest import forest, forest_alt
 from asyncli.report.format import utf8
-from asyncli.report.summary import summary_verdict, verdict_needs_summary
+from asyncli.report.summary import summarise, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.store.reader import read_run
 
@@ -92,8 +92,10 @@ def _measure_file(
         raise StoreError(reason)
     measured = measure(name, str(path), run)
     if verdict_needs_summary(run):
-        measured.verdict, measured.why = summary_verdict(run)
-        if run.complete:
+        summary = summarise(run)
+        measured.verdict = summary.verdict
+        measured.why = summary.why
+        if run.complete and not summary.is_by_limits:
             measured.spoiled = measured.why if measured.verdict == "invalid" else ""
     return measured
 

@@ -18,21 +18,25 @@ LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 def to_junit(summary: Summary) -> str:
     """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that
-    cannot be judged is an error.
+    cannot be judged is an error; one that only this installation cannot judge is skipped.
 
-    If only limits made the run fail, their tests say so, and the test of the verdict is skipped:
+    If only limits decided the verdict, their tests say so, and the test of the verdict is skipped:
     each cause counts once.
     """
     run = summary.run
     verdict = summary.finding(f"verdict_{summary.verdict}")
     reason = ("", "")
-    by_limits = False
     if verdict is not None:
         reason = (verdict.evidence, verdict.remedy)
-        by_limits = verdict.fields["by_limits"]
     url = summary.plan["urls"][0]
     return suite(
-        summary.verdict, reason, summary.findings, url, run.started, run.duration_s, by_limits
+        summary.verdict,
+        reason,
+        summary.findings,
+        url,
+        run.started,
+        run.duration_s,
+        summary.is_by_limits,
     )
 
 
@@ -50,13 +54,13 @@ def suite(
     by_limits: bool,
 ) -> str:
     """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``:
-    only limits made it fail.
+    only limits decided it.
     """
     kind = "skipped" if by_limits else _KINDS.get(verdict, "error")
     cases = [("verdict", kind, *why)]
     for finding in findings:
         if finding.code in LIMITS:
-            kind = _KINDS.get(finding.code, "error")
+            kind = _kind_of_limit(finding)
             cases.append((finding.fields["limit"], kind, finding.evidence, finding.remedy))
     kinds = [kind for _, kind, _, _ in cases]
     root = ET.Element(
@@ -75,6 +79,12 @@ def suite(
             ET.SubElement(case, kind, message=_clean(evidence), type=verdict).text = _clean(remedy)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _kind_of_limit(finding: Finding) -> str:
+    if finding.fields.get("not_judged") is not None:
+        return "skipped"
+    return _KINDS.get(finding.code, "error")
 
 
 def _clean(text: str) -> str:

@@ -37,12 +37,18 @@ def limits_sections(summary: Summary) -> list[doc.Section]:
 
 
 def _cells(limit: Limit, *, compares: bool) -> list[doc.Cell]:
-    cells: list[doc.Cell] = [_CALLS[limit.kept], _value(limit.limit, limit.value)]
+    cells: list[doc.Cell] = [_call(limit), _value(limit.limit, limit.value)]
     if not compares:
         return cells
     if limit.against is None:
         return [*cells, "-", "-", "-"]
     return [*cells, *_compared(limit.limit, limit.against)]
+
+
+def _call(limit: Limit) -> str:
+    if limit.not_judged is not None:
+        return "not judged"
+    return _CALLS[limit.kept]
 
 
 def _compared(text: str, against: Against) -> list[doc.Cell]:

@@ -13,7 +13,7 @@ from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.server import OF_ANOTHER
-from asyncli.findings.thresholds import limit_kept
+from asyncli.findings.thresholds import limit_kept, limit_unknown
 from asyncli.model.records import DECIDED, GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from asyncli.report.analyses import Analyses
 
 # What the limits say, and why they ended the run: the short report has these too.
-_NO_NOTES = (limit_kept.code, DECIDED)
+_NO_NOTES = (limit_kept.code, limit_unknown.code, DECIDED)
 # A shorter hold is not in the headline: a hold that was not reached has some milliseconds.
 _A_HOLD_S = 0.1
 

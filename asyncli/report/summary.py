@@ -25,7 +25,7 @@ from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all, with_files_at_rest
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
-from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, Verdict, ended_by_user, judge
+from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
@@ -36,6 +36,7 @@ from asyncli.findings.runfile import records_missing
 from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.verdicts import RULE
+from asyncli.model.installed import can_compute
 from asyncli.model.metrics import (
     GENERATOR_CPU_S,
     GENERATOR_PROCESSES,
@@ -55,7 +56,7 @@ from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.relative_limits import baseline_findings, judge_worsenings
 from asyncli.report.summary_parts import CostPart, Limit, Summary
-from asyncli.report.thresholds import Outcome, Threshold
+from asyncli.report.thresholds import Outcome, Threshold, unless_ended_early, without_computing
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 from asyncli.report.why_unknown import why_unknown
@@ -175,7 +176,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     if run.events:
         summary.events = _events(steady, known)
     outcomes, unreadable = limits_of(run, summary, known)
-    crossed = [outcome.words for outcome in not_kept(outcomes)]
+    broken = not_kept(outcomes)
+    crossed = [outcome.words for outcome in broken if not outcome.by_lateness]
     crossed += [finding.evidence for finding in unreadable]
     suspensions = [diagnosis for diagnosis in known.diagnoses if diagnosis.code == SUSPENDED]
     case = Case(
@@ -188,6 +190,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         findings=run.findings,
         limited=[outcome.threshold.key for outcome in outcomes],
         crossed=crossed,
+        within_lateness=[outcome.words for outcome in broken if outcome.by_lateness],
+        not_judged=[outcome.words for outcome in outcomes if outcome.is_unjudged_here],
         end_s=run.end_s,
         suspended=sum(diagnosis.count for diagnosis in suspensions),
         unheard=silent,
@@ -255,7 +259,7 @@ def _limit(outcome: Outcome) -> Limit:
             difference.high,
             difference.runs,
         )
-    return Limit(outcome.threshold.text, outcome.value, kept, against)
+    return Limit(outcome.threshold.text, outcome.value, kept, against, outcome.not_judged)
 
 
 def _full_handshakes(run: Run) -> float | None:
@@ -296,28 +300,18 @@ def verdict_needs_summary(run: Run) -> bool:
     return any(finding.code == SUSPENDED for finding in run.findings)
 
 
-def summary_verdict(run: Run) -> tuple[Verdict, str]:
-    """The verdict of the whole run and its reason; see :func:`verdict_needs_summary`."""
-    summary = summarise(run)
-    return summary.verdict, summary.why
-
-
 def limits_of(
     run: Run, summary: Summary, analyses: Analyses
 ) -> tuple[list[Outcome], list[Finding]]:
     """The judged limits, and findings for the limits that this version cannot parse. A run that is
     not complete is judged as at a look before its end.
     """
-    limits: list[Threshold] = []
-    unreadable = []
-    for text in run.plan.fail_if:
-        try:
-            limits.append(parse_limit(text, Summary))
-        except ValueError as error:
-            unreadable.append(limit_unknown(text, None, None, str(error), by_lateness=False))
-    relative = [limit for limit in limits if limit.is_relative]
-    others = [limit for limit in limits if not limit.is_relative]
-    outcomes: list[Outcome] = []
+    limits, unreadable = _readable_limits(run.plan)
+    not_here = _not_computed_here(limits)
+    outcomes = [without_computing(limit) for limit in not_here]
+    judged = [limit for limit in limits if limit not in not_here]
+    relative = [limit for limit in judged if limit.is_relative]
+    others = [limit for limit in judged if not limit.is_relative]
     if others:
         document = msgspec.to_builtins(summary, str_keys=True)
         whole = analyses.totals.whole
@@ -328,9 +322,30 @@ def limits_of(
             outcomes.append(_with_reason(outcome, run, analyses))
     if relative:
         outcomes += judge_worsenings(run, relative, analyses)
+    if _is_ended_by_asyncli(run) and any(outcome.crossed for outcome in outcomes):
+        outcomes = [unless_ended_early(outcome) for outcome in outcomes]
     # In the plan's order.
     outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
     return outcomes, unreadable
+
+
+def _readable_limits(plan: Plan) -> tuple[list[Threshold], list[Finding]]:
+    """The limits of a plan, and findings for those that this version cannot parse."""
+    limits = []
+    unreadable = []
+    for text in plan.fail_if:
+        try:
+            limits.append(parse_limit(text, Summary))
+        except ValueError as error:
+            unreadable.append(limit_unknown(text, None, None, str(error), by_lateness=False))
+    return limits, unreadable
+
+
+def _not_computed_here(limits: Iterable[Threshold]) -> list[Threshold]:
+    """The limits whose numbers this installation cannot compute."""
+    if can_compute():
+        return []
+    return [limit for limit in limits if limit.is_computed]
 
 
 def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
@@ -350,8 +365,9 @@ def _allowed(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The limits that were not kept: crossed before undecided, connections first."""
-    broken = [outcome for outcome in outcomes if outcome.crossed is not False]
+    """The limits that were judged and not kept: crossed before undecided, connections first."""
+    judged = [outcome for outcome in outcomes if outcome.not_judged is None]
+    broken = [outcome for outcome in judged if outcome.crossed is not False]
     return sorted(broken, key=_rank_of_limit)
 
 
@@ -368,7 +384,12 @@ def _limit_finding(outcome: Outcome) -> Finding:
     limit = outcome.threshold
     if outcome.crossed is None or outcome.value is None:
         return limit_unknown(
-            limit.text, limit.key, outcome.value, outcome.amount, by_lateness=outcome.by_lateness
+            limit.text,
+            limit.key,
+            outcome.value,
+            outcome.amount,
+            by_lateness=outcome.by_lateness,
+            not_judged=outcome.not_judged,
         )
     if outcome.crossed:
         return limit_crossed(limit.text, limit.key, outcome.value, outcome.amount)

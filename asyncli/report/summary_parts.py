@@ -33,6 +33,7 @@ from asyncli.analysis.verdict import Verdict
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import Environment, EventKind, Finding, Gap, Phase, RunEvent
 from asyncli.model.runtimes import Runtime
+from asyncli.report.thresholds import NotJudged
 
 
 class RunPart(msgspec.Struct):
@@ -245,13 +246,16 @@ class Against(msgspec.Struct):
 class Limit(msgspec.Struct, omit_defaults=True):
     """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null:
     undecided). The value of a time back that some did not reach is how long there was for them.
-    ``against``: of a limit that compares with earlier runs (``--baseline-run``).
+    ``against``: of a limit that compares with earlier runs (``--baseline-run``). ``not_judged``:
+    why it says nothing of the run, "not_installed" (asyncli-light cannot compute its number) or
+    "ended_early" (asyncli ended the run for another limit that was crossed); absent of any other.
     """
 
     limit: str
     value: float | None
     kept: bool | None
     against: Against | None = None
+    not_judged: NotJudged | None = None
 
 
 T = TypeVar("T")
@@ -469,6 +473,12 @@ class Summary(msgspec.Struct):
         if verdict is None:
             return ""
         return verdict.evidence
+
+    @property
+    def is_by_limits(self) -> bool:
+        """Whether only limits decided the verdict."""
+        verdict = self.finding(f"verdict_{self.verdict}")
+        return verdict is not None and bool(verdict.fields["by_limits"])
 
     def finding(self, *codes: str) -> Finding | None:
         """The first finding with one of these codes."""

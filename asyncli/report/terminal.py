@@ -24,6 +24,7 @@ VERDICT_STYLE = {
     "failed": "bold red",
     "invalid": "bold magenta",
     "untested": "bold yellow",
+    "unjudged": "bold yellow",
     "running": "bold cyan",
     "incomplete": "bold magenta",
     "found": "bold green",

@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -84,6 +84,13 @@ _OF = {
     "heartbeats.sent": "sent",
     "requests.total": "sent",
 }
+#: The parts of the JSON that are computed with NumPy and SciPy.
+_COMPUTED = ("cost", "drift", "forecast", "reconciliation", "residue")
+#: Why a limit is not judged: this installation lacks what its number is computed with, or asyncli
+#: ended the run for another limit.
+NotJudged = Literal["not_installed", "ended_early"]
+#: Why the number of a limit is not known here.
+NOT_INSTALLED = "it needs NumPy and SciPy, which are not installed here"
 # Parts of the JSON that are not results.
 _EXCLUDED = ("schema", "plan", "environment", "findings", "diagnoses")
 # Parts with counts by name.
@@ -111,6 +118,11 @@ class Threshold(msgspec.Struct, frozen=True):
         """Whether it compares with the baseline runs."""
         return self.comparison == WORSE_BY
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether its number, or what it is compared with, needs NumPy and SciPy."""
+        return self.is_relative or self.key.partition(".")[0] in _COMPUTED
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """``value`` of the key (None: unknown) and whether the limit was ``crossed`` (None: undecided).
@@ -119,7 +131,8 @@ class Outcome(msgspec.Struct, frozen=True):
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
     limits. ``why``: the reason for no value; "" where none is known. ``has_more``: more than
     the value, which is as far as the run goes. ``beyond_lateness_ms``: of a latency whose limit is
-    undecided for asyncli's own lateness, what is surely left without it.
+    undecided for asyncli's own lateness, what is surely left without it. ``not_judged``: why it
+    says nothing of the run; None of one that is kept, crossed or undecided.
     """
 
     threshold: Threshold
@@ -131,6 +144,7 @@ class Outcome(msgspec.Struct, frozen=True):
     why: str = ""
     has_more: bool = False
     beyond_lateness_ms: float | None = None
+    not_judged: NotJudged | None = None
 
     @property
     def by_lateness(self) -> bool:
@@ -140,9 +154,16 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         text = f"{self.threshold.text}: {self.threshold.key} is {self.amount}"
+        if self.not_judged is not None:
+            return f"not judged: {text}"
         if self.crossed is None:
             return f"undecided: {text}"
         return text
+
+    @property
+    def is_unjudged_here(self) -> bool:
+        """Whether this installation cannot judge it."""
+        return self.not_judged == "not_installed"
 
     @property
     def amount(self) -> str:
@@ -269,6 +290,21 @@ def judge_worsening(threshold: Threshold, worsening: Worsening | str) -> Outcome
     if isinstance(worsening, str):
         return Outcome(threshold, None, None, worsening=worsening)
     return Outcome(threshold, worsening.value, worsening.is_worse, worsening=worsening)
+
+
+def without_computing(threshold: Threshold) -> Outcome:
+    """The outcome of a limit whose number this installation cannot compute."""
+    return Outcome(threshold, None, None, why=NOT_INSTALLED, not_judged="not_installed")
+
+
+def unless_ended_early(outcome: Outcome) -> Outcome:
+    """The outcome in a run that asyncli ended for another limit that was crossed: an interval that
+    is too wide is no finding then. What is undecided for a reason of its own stays so.
+    """
+    is_of_hold = outcome.value is not None or outcome.threshold.is_relative
+    if outcome.crossed is not None or outcome.by_lateness or not is_of_hold:
+        return outcome
+    return msgspec.structs.replace(outcome, worsening=None, ci95=None, not_judged="ended_early")
 
 
 def bound_of(threshold: Threshold) -> Bound:

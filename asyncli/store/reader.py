@@ -21,7 +21,7 @@ from asyncli.findings.runfile import samples_skipped
 from asyncli.model.errors import NotBegunError, PlanError, StoreError
 from asyncli.model.garbage import uncollected
 from asyncli.model.metrics import greatest, is_in_reports
-from asyncli.model.plan import load_plan
+from asyncli.model.plan import Plan, load_plan
 from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
@@ -143,6 +143,10 @@ def _open_file(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+class _UnknownPlanError(PlanError):
+    """The plan of a run that another version of asyncli wrote, and that this one cannot read."""
+
+
 def _connect(path: Path) -> sqlite3.Connection | None:
     """A working read-only connection, or None if SQLite cannot open a file that it needs."""
     uri = path.absolute().as_uri() + "?mode=ro"
@@ -188,6 +192,8 @@ def _read_error(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
         return StoreError(f"{path}: is not a run file (not SQLite)", to_name=_OF_ASYNCLI)
     why = " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, _UnknownPlanError):
+        return StoreError(f"{path}: {error}; read it with that version, or with a later one")
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save the rest")
 
 
@@ -251,11 +257,12 @@ def read_frame(connection: sqlite3.Connection) -> Run:
     ]
     require_plausible([phase.start_s for phase in phases])
     require_plausible([phase.end_s for phase in phases if phase.end_s is not None])
+    environment = plain(msgspec.json.decode(meta["environment"], type=dict[str, Any]))
     return Run(
         id=text_of(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        plan=load_plan(msgspec.json.decode(meta["plan"])),
-        environment=plain(msgspec.json.decode(meta["environment"], type=dict[str, Any])),
+        plan=_plan_of(msgspec.json.decode(meta["plan"]), environment),
+        environment=environment,
         phases=phases,
         ticks=[],
         samples=(),
@@ -267,6 +274,25 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         events=read_events(connection),
         started_wall_s=started_wall_s,
     )
+
+
+def _plan_of(document: Any, environment: Mapping[str, Any]) -> Plan:
+    """The recorded plan. A later version may have options, or values of them, that this one has
+    not.
+    """
+    try:
+        return load_plan(document)
+    except PlanError as error:
+        # In a checkout git is asked for the version.
+        from asyncli import __version__
+
+        wrote = environment.get("asyncli")
+        if not isinstance(wrote, str) or wrote == __version__:
+            raise
+        raise _UnknownPlanError(
+            f"was written by asyncli {wrote}, whose plans this one ({__version__}) does not know: "
+            f"{error}"
+        ) from None
 
 
 def _gaps(connection: sqlite3.Connection) -> list[Gap]:

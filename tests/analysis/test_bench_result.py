@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
+from asyncli.app.bench import bench_results
 from asyncli.core.histogram import Histogram
 from asyncli.model.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.model.errors import PlanError
@@ -47,6 +48,13 @@ def a_run(
 
 def codes(found: BenchResult) -> list[str]:
     return [one.code for one in found.findings]
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [("latency_ms.p99 > 1ms", "invalid"), ("latency_ms.p99 > 1us", "failed"), ("latency_ms.p99 > 1s", "passed")])
+def test_a_limit_that_only_the_lateness_of_asyncli_crosses_makes_a_bench_invalid(limit: str, verdict: str) -> None:
+    late = {"latency_us": histogram(*[1500] * 1000), "lateness_us": histogram(*[1400] * 1000)}
+    run = a_run(plan={"duration_s": 2.0, "rate": 500.0, "fail_if": (limit,)}, **late)
+    assert bench_results(run).verdict == verdict
 
 
 def test_figures() -> None:

@@ -99,10 +99,12 @@ FIRST_TO_APPLY = {
     "ports_or_descriptors_ran_out": (totals(60, 60, None, {"no_ports": 40}), {}),
     "connects_failed_in_a_late_ramp": (totals(60, 60, None, {"refused": 40}), {"late_ramp": True}),
     "the_server_failed": (totals(99, 100, {"reset": 1}), {}),
+    "limits_cannot_be_judged": (totals(100, 100), {"not_judged": ["not judged"]}),
     "stopped_before_its_hold": (totals(60, 60), {"findings": [STOPPED_IN_RAMP]}),
     "cut_by_the_user": (totals(100, 100), {"findings": [Finding(CUT, "warning", "ended at once", fields={"phase": "hold"})]}),
     "not_complete": (totals(100, 100), {"complete": False}),
     "records_do_not_add_up": (Totals(Tick(opened=100, answered=100), held=100, missing=Unaccounted(9.0, 40)), {}),
+    "limits_within_lateness": (totals(100, 100), {"within_lateness": ["undecided"]}),
     "": (totals(100, 100), {}),
 }
 

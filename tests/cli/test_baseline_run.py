@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
@@ -17,13 +19,17 @@ from asyncli.analysis.measured import measure
 from asyncli.analysis.worsening import BaselineRun
 from asyncli.app.baseline_runs import BaselineRuns, read_baseline_runs
 from asyncli.cli.check import command
+from asyncli.findings.compare import SERVED_BY
 from asyncli.findings.run import baseline_runs_left_out, decided_early
+from asyncli.model import installed
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.model.units import parse_duration
 from asyncli.report import document as doc
 from asyncli.report.cost_so_far import cost_so_far, decided
+from asyncli.report.junit import to_junit
+from asyncli.report.listing import listed
 from asyncli.report.run_limits import limits_sections
 from asyncli.report.run_report import report_markdown, run_document
 from asyncli.report.summary import summarise
@@ -91,6 +97,7 @@ def test_a_run_that_cannot_be_compared_is_refused(folder: Path, name: str, words
         ({"batch": 100, "interval_s": 0.1}, "(10/10ms)", "(100/100ms)"),
         ({"keepalive_s": 90.0}, "with --keepalive 1m", "with --keepalive 1m30s"),
         ({"plateaus": 3}, "without --plateaus", "with --plateaus 3"),
+        ({"urls": ("https://127.0.0.1:9999/",)}, "http", "https"),
         ({"reopen": False}, "with --reopen", "with --no-reopen"),
         ({"headers": ("A: b", "C: d")}, "without --header", "with --header A: *** --header C: ***"),
     ],
@@ -161,6 +168,82 @@ def test_a_run_without_its_baseline_is_undecided() -> None:
     assert summary.run.verdict == "failed"
     (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
     assert finding.fields["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "warned"),
+    [
+        ("nginx/1.22.1", "python3.11", ["nginx", "python3.11"]),
+        ("nginx/1.22.1", "nginx/1.24.0", None),
+        ("", "nginx/1.24.0", None),
+        ("nginx/1.22.1", "", None),
+    ],
+)
+def test_another_program_that_served_is_told(before: str, now: str, warned: list[str] | None) -> None:
+    earlier, run = a_soak(1), a_soak(2)
+    earlier.environment["server"] = {"label": before}
+    run.environment["server"] = {"label": now}
+    found = [finding for finding in summarise(compared(run, earlier)).findings if finding.code == "compare_host"]
+    assert [finding.fields["differs"] for finding in found] == ([] if warned is None else [{SERVED_BY: warned}])
+
+
+@pytest.fixture
+def without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computes numbers is not installed, as with asyncli-light."""
+    monkeypatch.setattr(installed, "is_installed", lambda module: module not in installed.NUMERIC)
+    for module in ("numpy", "scipy"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+FIXED = "cost.server_user > 1kB"
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "of_each"),
+    [
+        ((LIMIT,), "unjudged", ["limit_unknown"]),
+        ((FIXED, "lost > 0"), "unjudged", ["limit_unknown", "limit_kept"]),
+        (("drift.kernel > 1MB/h",), "unjudged", ["limit_unknown"]),
+        ((LIMIT, "heartbeats.latency_ms.p99 > 1us"), "failed", ["limit_unknown", "limit_crossed"]),
+        (("lost > 0",), "passed", ["limit_kept"]),
+    ],
+)
+def test_a_verdict_does_not_depend_on_what_is_installed(limits: tuple[str, ...], verdict: str, of_each: list[str], request: pytest.FixtureRequest) -> None:
+    run = compared(a_soak(5), a_soak(1), *limits)
+    with_all = summarise(run)
+    request.getfixturevalue("without_numpy")
+    summary = summarise(run)
+    assert summary.verdict == verdict
+    assert verdict in ("unjudged", with_all.verdict)
+    assert sorted(finding.code for finding in summary.findings if finding.code.startswith("limit_")) == sorted(of_each)
+    judged_here = [limit.kept is not None for limit in summary.limits]
+    assert judged_here == [limit.not_judged is None for limit in summary.limits] == [code != "limit_unknown" for code in of_each]
+    suite = ET.fromstring(to_junit(summary))
+    skipped = [case.get("name") for case in suite.findall("testcase") if case.find("skipped") is not None]
+    assert [name for name in skipped if name != "verdict"] == [limit.limit for limit in summary.limits if limit.not_judged]
+    assert suite.get("errors") == "0"
+    table = limits_sections(summary)[0].blocks[0]
+    assert isinstance(table, doc.DataTable)
+    assert [row.cells[0] == "not judged" for row in table.rows] == [not judged for judged in judged_here]
+    assert listed(run, "run.db", 0, changed_s=60.0, age_s=60.0).verdict == verdict
+    ending = cost_so_far(run).ending
+    assert ending is not None
+    assert ending.verdict == verdict
+
+
+@pytest.mark.parametrize(("is_ended", "share", "not_judged"), [(True, 0.05, "ended_early"), (False, 0.05, None), (True, 0.0, None)])
+def test_a_limit_that_another_one_cut_short_is_not_judged(is_ended: bool, share: float, not_judged: str | None) -> None:
+    run = compared(padded(5, share), a_soak(1), LIMIT, "heartbeats.latency_ms.p50 worse by 1%", "server.rss_bytes.hold_end < 1")
+    if is_ended:
+        run.findings.append(decided_early("hold", 60.0, 300.0, True, "a limit"))
+    summary = summarise(run)
+    assert [limit.not_judged for limit in summary.limits] == [None, not_judged, None]
+    assert summary.limits[1].kept is None
+    (finding,) = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    assert (finding.fields["not_judged"], finding.severity) == (not_judged, "info" if not_judged else "error")
+    assert (finding.evidence in summary.why) is (not_judged is None)
+    (case,) = [case for case in ET.fromstring(to_junit(summary)).findall("testcase") if case.get("name") == summary.limits[1].limit]
+    assert case[0].tag == ("skipped" if not_judged else "error")
 
 
 def test_a_decision_before_the_end() -> None:

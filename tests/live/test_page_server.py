@@ -235,7 +235,7 @@ async def test_the_verdict_of_an_ended_run_is_that_of_the_report(ended: Path) ->
     assert deciding
     assert deciding <= told
     verdicts = {sample.labels["verdict"]: sample.value for sample in text["asyncli_run_verdict"].samples}
-    assert verdicts == {"passed": 0, "failed": 1, "invalid": 0, "untested": 0}
+    assert verdicts == {"passed": 0, "failed": 1, "invalid": 0, "untested": 0, "unjudged": 0}
 
 
 async def events_of(client: aiohttp.ClientSession, query: str, most: int) -> list[tuple[str, dict[str, Any]]]:

@@ -14,7 +14,9 @@ from made_runs import KINDS, nothing
 from recording import write_run
 from synthetic_run import a_run, without
 
+from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import needs_root
+from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import plan_document
 from asyncli.model.records import Deaths, Finding
 from asyncli.model.run import Run
@@ -190,6 +192,30 @@ def test_junit_has_a_test_for_the_verdict_and_each_limit(limits: tuple[str, ...]
     assert len(cases[0].findall("skipped")) == skipped
     assert len(suite.findall("testcase/failure")) == failures
     assert all(one.get("message") for one in suite.iter() if one.tag in ("failure", "error", "skipped"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "status"),
+    [
+        (("heartbeats.latency_ms.p99 > 10",), "invalid", 4),
+        (("heartbeats.latency_ms.p99 > 10", "lost > 0"), "invalid", 4),
+        (("heartbeats.latency_ms.p99 > 10", "held > 1"), "failed", 99),
+        (("heartbeats.latency_ms.p99 > 10", "server.pss_bytes.hold_end > 1GB"), "failed", 99),
+        (("heartbeats.latency_ms.p99 > 1us",), "failed", 99),
+    ],
+)
+def test_what_only_the_lateness_of_asyncli_crosses_says_nothing_of_the_server(limits: tuple[str, ...], verdict: str, status: int) -> None:
+    run = with_limits(limits, 0)
+    for _, tick in run.ticks:
+        sent = tick.latency_us.count
+        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+        tick.latency_us.add_counts({20_000: sent})
+        tick.lateness_us.add_counts({19_700: sent})
+    summary = summarise(run)
+    assert (summary.verdict, exit_status(summary.verdict), summary.is_by_limits) == (verdict, status, True)
+    assert summary.limits[0].kept is (False if "1us" in limits[0] else None)
+    suite = ET.fromstring(to_junit(summary))
+    assert int(suite.get("errors", "")) + int(suite.get("failures", "")) == sum(not limit.kept for limit in summary.limits)
 
 
 def test_characters_forbidden_in_xml_are_replaced() -> None:

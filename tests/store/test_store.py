@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -18,6 +19,8 @@ import pytest
 from programs import until
 from recording import a_tick, new_run
 
+import asyncli
+from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
 from asyncli.model.records import SCHEMA, Check, Finding, Phase, Sample
 from asyncli.model.samples import Samples
@@ -318,3 +321,20 @@ def test_where_no_folder_takes_it_a_run_is_left_without_an_end(tmp_path: Path, m
     cut = read_run(path)
     assert ([tick.second for _, tick in cut.ticks], cut.complete) == ([1], False)
 
+
+@pytest.mark.parametrize(("wrote", "is_of_another"), [("99.0.0", True), (asyncli.__version__, False), (None, False)])
+@pytest.mark.parametrize("changes", [{"newoption": 1}, {"events": ["5s teleport"]}])
+def test_a_plan_of_a_later_version_is_not_called_damaged(tmp_path: Path, changes: dict[str, object], wrote: str | None, is_of_another: bool) -> None:
+    path = tmp_path / "run.db"
+    writer = create(path)
+    fill(writer)
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for key, news in (("plan", changes), ("environment", {"asyncli": wrote})):
+            (text,) = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (json.dumps({**json.loads(text), **news}), key))
+    with pytest.raises(StoreError) as refused:
+        read_run(path)
+    said = str(refused.value)
+    assert ("99.0.0" in said, asyncli.__version__ in said, "damaged" in said) == (is_of_another, is_of_another, not is_of_another)
+    assert str(next(iter(changes))) in said
