@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from programs import Program, here, report, until
 
+import asyncli
 from asyncli.experiments import load
 from asyncli.experiments.client_lost import conclude
 from asyncli.experiments.record import Claim, Round, Rounds
@@ -88,6 +89,8 @@ def test_without_dask_or_with_a_hold_that_is_too_short_it_says_so(tmp_path: Path
     if "asyncli[dask]" not in done.err:
         complaint = "--duration: 20s is too short for a cut of 25s; write 27 s or more"
         assert (done.status, done.err.strip()) == (2, f"asyncli: {complaint}")
+    # The import below puts another module there, which the modules that are put back do not belong to.
+    monkeypatch.setattr(asyncli, "cluster", sys.modules.get("asyncli.cluster"), raising=False)
     for name in [one for one in sys.modules if one.startswith("asyncli.cluster")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "distributed", None)
