@@ -99,7 +99,8 @@ class Program:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         # Temporary files go to the test's folder, so that those of a killed lab are removed with it.
         # Not a copy of os.environ: pytest changes it while threads start programs.
-        environment = {**inherited(), _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
+        # No server here has a certificate of a public authority, and to read all of those takes 30 ms.
+        environment = {"SSL_CERT_FILE": os.devnull, **inherited(), _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._popen = subprocess.Popen(
                 [*before, *program, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment

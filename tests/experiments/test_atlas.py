@@ -14,7 +14,6 @@ from asyncli.lab import NAMES
 SMALL = {"rounds": 1, "connections": 200, "plateaus": 3, "rest": "1s", "hold": "2s", "baseline": "1s", "keepalive": "4s"}
 
 
-@pytest.mark.measures
 @pytest.mark.stores
 async def test_each_cell_is_measured() -> None:
     experiment = experiments.load("atlas")

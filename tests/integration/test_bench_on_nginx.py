@@ -152,6 +152,7 @@ def test_a_server_that_falls_silent_does_not_pass(tmp_path: Path, nginx: LabNgin
 
 
 @pytest.mark.measures
+@pytest.mark.alone  # it takes all CPUs
 def test_busy_loops_beside_it_make_it_invalid_and_are_named(tmp_path: Path, nginx: LabNginx) -> None:
     """Two for each CPU: neither asyncli nor nginx has a core then, and both look idle."""
     busyloop = tmp_path / "busyloop"  # so that the process has a name of its own

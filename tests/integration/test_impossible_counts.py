@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from contract import document
 from fault_table import require_as_written
 from programs import SHORT, Program, held, recorded, serving, told
-
-pytestmark = pytest.mark.measures
 
 N = 40
 _PAGE = "Active connections: {0} \nserver accepts handled requests\n {0} {0} {0} \nReading: 0 Writing: 1 Waiting: 0 \n"

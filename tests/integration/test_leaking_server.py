@@ -25,8 +25,6 @@ from asyncli.report.answer import growth
 from asyncli.report.cost_answer import answer
 from asyncli.report.summary import summarise
 
-pytestmark = pytest.mark.measures
-
 # Of each request. In half a minute that is more than its connections take, as no settling is.
 LEAK = 1000
 # A second, in memory that two processes share: 1.9 GB an hour.

@@ -12,8 +12,6 @@ from contract import document
 from fault_table import require_as_written
 from programs import Program, recorded
 
-pytestmark = pytest.mark.measures
-
 EACH, CONNECTIONS = 16_384, 300
 SERVER = textwrap.dedent(
     """

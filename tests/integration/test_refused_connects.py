@@ -122,7 +122,7 @@ def busy_cpus() -> Iterator[None]:
 def test_a_filter_that_rejects_on_a_busy_host(cable: Cable, tmp_path: Path) -> None:
     """CPUs that are busy make connects late, but lead none astray."""
     with cable.inside("server"), an_nginx(address=SERVER) as server, busy_cpus():
-        soak_until_filtered(tmp_path, server, _REJECTING.format(port=server.port), "--hold", "12s", "--timeout", "2s", "--reopen")
+        soak_until_filtered(tmp_path, server, _REJECTING.format(port=server.port), "--hold", "8s", "--timeout", "2s", "--reopen")
     found, summary = recorded(tmp_path / "run.db"), report(tmp_path, "run.db")
     assert found is not None
     assert summary["connections"]["failures"].keys() == {"unreachable"}, summary["connections"]
