@@ -75,7 +75,9 @@ def test_a_reload_by_command_is_the_event_s(tmp_path: Path, nginx: Any) -> None:
     assert (connections["held"], connections["lost"], connections["failed"]) == (1_000, 0, 0)
     command, mark = summary["events"]
     assert (command["kind"], command["status"], command["output"]) == ("run", 0, "reloaded")
-    assert (command["ended"], command["back"]["all_s"] < 6.0, command["not_back"]) == (1_000, True, 0)
+    # One that is back at once may be accepted by a worker of before that still listens.
+    assert 1_000 <= command["ended"] <= 1_010
+    assert (command["back"]["all_s"] < 6.0, command["not_back"]) == (True, 0)
     assert (mark["kind"], mark["text"], mark["number"]) == ("mark", "after it", 2)
     require_row("test_a_reload_by_command_is_the_event_s", tmp_path, summary)
 
