@@ -139,6 +139,8 @@ class Outcome(msgspec.Struct, frozen=True):
     the value, which is as far as the run goes. ``beyond_lateness_ms``: of a latency whose limit is
     undecided for asyncli's own lateness, what is surely left without it. ``not_judged``: why it
     says nothing of the run; None of one that is kept, crossed or undecided.
+    ``by_shared_memory``: it is undecided with an interval that reaches to shared memory which may
+    be another program's.
     """
 
     threshold: Threshold
@@ -151,6 +153,7 @@ class Outcome(msgspec.Struct, frozen=True):
     has_more: bool = False
     beyond_lateness_ms: float | None = None
     not_judged: NotJudged | None = None
+    by_shared_memory: bool = False
 
     @property
     def by_lateness(self) -> bool:
