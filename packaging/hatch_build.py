@@ -43,12 +43,13 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 
 
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses.
-_NOT_OF_LIGHT = ("experiments", "report/figures")
+_NOT_OF_LIGHT = ("experiments", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
     "analysis/sizing.py",
     "analysis/storm_fit.py",
     "analysis/storm_forecast.py",
     "analysis/storm_pace.py",
+    "api.py",
     "app/predicted_storm.py",
     "cli/compare.py",
     "cli/experiment.py",
@@ -57,10 +58,14 @@ _FILES_NOT_OF_LIGHT = (
     "core/storm.py",
     "engine/sim.py",
     "findings/experiment.py",
+    "notebook.py",
     "report/comparison_report.py",
+    "report/differences.py",
     "report/experiment_report.py",
+    "report/html.py",
     "report/size_report.py",
     "report/storm_report.py",
+    "report/tables.py",
 )
 
 

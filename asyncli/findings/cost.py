@@ -129,7 +129,12 @@ def processes_rise(bytes_per_connection: float, freed: bool) -> str:
     )
 
 
-@finding("shared_memory_rises", "warning")
+@finding(
+    "shared_memory_rises",
+    "warning",
+    "end the programs that keep files in memory while you measure (browsers, databases), or use "
+    "another host; if the server writes such files, they are a part of its cost",
+)
 def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
     """Shared memory, or files in memory (tmpfs, /dev/shm), rose with the connections, and no
     process of the server has it mapped: the server may have written it. The server's cost reaches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.findings.cost import shared_memory_rises
 from asyncli.model.units import format_duration
 
 
@@ -32,6 +33,7 @@ def limit_unknown(
     amount: str,
     by_lateness: bool,
     not_judged: str | None = None,
+    by_shared_memory: bool = False,
 ) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
     interval includes the limit; or the interval of its difference from earlier runs includes both
@@ -42,6 +44,8 @@ def limit_unknown(
     asyncli-light, which lacks NumPy and SciPy, a run whose limit needs them has no verdict, and the
     run file has all that is needed; or if another limit ended the run. ``not_judged``:
     "not_installed", "ended_early"; null of a limit that was judged.
+    ``by_shared_memory``: the interval of a cost is wide because of shared memory that may be
+    another program's.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
@@ -64,6 +68,12 @@ def limit_unknown(
             undecided,
             "give asyncli's host more CPU time (fewer connections, no other programs, another "
             "host); or raise the limit",
+        )
+    if by_shared_memory:
+        return Words(
+            f"{undecided}; the interval reaches to shared memory of this host that no process of "
+            "the server has mapped, and that may be another program's",
+            f"{shared_memory_rises.remedy}; or leave the limit out",
         )
     if value is None and ": " in amount:
         return Words(undecided, "remove the cause, or leave the limit out")

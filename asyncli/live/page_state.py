@@ -263,13 +263,10 @@ def _limit(limit: LimitSoFar, elapsed_s: float) -> dict[str, Any]:
     """``share``: how much of the bound is used, where that says something. ``age_s``: how old it
     is; None: as old as the last second.
     """
-    share = None
-    if limit.value is not None and limit.bound > 0 and limit.value >= 0:
-        share = limit.value / limit.bound
     return {
         "text": limit.text,
         "amount": limit.amount,
-        "share": share,
+        "share": limit.share,
         "crossed": limit.is_crossed,
         "key": limit.key,
         "bound": limit.bound,

@@ -58,6 +58,8 @@ class LimitSoFar(msgspec.Struct, frozen=True):
     #: It compares with the baseline runs.
     is_relative: bool = False
     is_from_above: bool = False
+    #: How much of its bound is used; None where that says nothing.
+    share: float | None = None
     at_s: float | None = None
 
     @property
@@ -88,7 +90,22 @@ def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
         stays_crossed(threshold),
         threshold.is_relative,
         _is_from_above(threshold),
+        _share(outcome, bound),
     )
+
+
+def _share(outcome: Outcome, bound: float) -> float | None:
+    """How much of its bound a limit has used: of one that compares with earlier runs, of what the
+    value may be higher by.
+    """
+    used = outcome.value
+    allowed = bound
+    if isinstance(outcome.worsening, Worsening):
+        used = max(0.0, outcome.worsening.difference)
+        allowed = bound - outcome.worsening.before
+    if used is None or used < 0 or allowed <= 0:
+        return None
+    return used / allowed
 
 
 def _falls(key: str) -> bool:

@@ -7,7 +7,7 @@ from asyncli.model.records import Finding
 from asyncli.report import document as doc
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import Against, Limit
-from asyncli.report.thresholds import difference_shown, parse, value_shown
+from asyncli.report.thresholds import differences_shown, parse, value_shown
 
 _VIEW = doc.View.PAGE | doc.View.SUMMARY
 _CODES = (limit_kept.code, limit_crossed.code, limit_unknown.code)
@@ -52,11 +52,8 @@ def _call(limit: Limit) -> str:
 
 
 def _compared(text: str, against: Against) -> list[doc.Cell]:
-    limit = parse(text, Summary)
-    low, difference, high = (
-        difference_shown(limit, value, against.before)
-        for value in (against.low, against.difference, against.high)
-    )
+    ends = (against.low, against.difference, against.high)
+    low, difference, high = differences_shown(parse(text, Summary), against.before, ends)
     return [_value(text, against.before), difference, f"{low} and {high}"]
 
 

@@ -28,7 +28,7 @@ from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
-from asyncli.findings.cost import COST_NAMES
+from asyncli.findings.cost import COST_NAMES, shared_memory_rises
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
@@ -63,6 +63,8 @@ from asyncli.report.why_unknown import why_unknown
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
+# The cost whose interval reaches to shared memory that nobody has mapped.
+_WIDENED = "cost.server_user."
 # More findings of one kind are merged.
 _FEW_OF_A_KIND = 4
 
@@ -324,6 +326,7 @@ def limits_of(
         outcomes += judge_worsenings(run, relative, analyses)
     if _is_ended_by_asyncli(run) and any(outcome.crossed for outcome in outcomes):
         outcomes = [unless_ended_early(outcome) for outcome in outcomes]
+    outcomes = [_with_doubt(outcome, analyses) for outcome in outcomes]
     # In the plan's order.
     outcomes.sort(key=lambda outcome: limits.index(outcome.threshold))
     return outcomes, unreadable
@@ -354,6 +357,15 @@ def _with_reason(outcome: Outcome, run: Run, analyses: Analyses) -> Outcome:
         return outcome
     why = outcome.why or why_unknown(outcome.threshold.key, run, analyses)
     return msgspec.structs.replace(outcome, why=why)
+
+
+def _with_doubt(outcome: Outcome, analyses: Analyses) -> Outcome:
+    """The judged limit, and if it is undecided, whether shared memory makes its interval wide."""
+    is_undecided = outcome.crossed is None and outcome.value is not None
+    if not is_undecided or outcome.not_judged or not outcome.threshold.key.startswith(_WIDENED):
+        return outcome
+    codes = [finding.code for finding in analyses.costs.findings]
+    return msgspec.structs.replace(outcome, by_shared_memory=shared_memory_rises.code in codes)
 
 
 def _allowed(outcomes: Iterable[Outcome]) -> list[str]:
@@ -390,6 +402,7 @@ def _limit_finding(outcome: Outcome) -> Finding:
             outcome.amount,
             by_lateness=outcome.by_lateness,
             not_judged=outcome.not_judged,
+            by_shared_memory=outcome.by_shared_memory,
         )
     if outcome.crossed:
         return limit_crossed(limit.text, limit.key, outcome.value, outcome.amount)

@@ -22,6 +22,7 @@ import msgspec
 
 from asyncli.analysis.worsening import COMPARABLE, Bound, Worsening
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.findings.cost import SURE
 from asyncli.model.errors import PlanError
 from asyncli.model.quantities import ANY, BEYOND_LATENESS, Quantity, matches, quantity_of
 from asyncli.model.records import CHURN
@@ -34,6 +35,10 @@ from asyncli.model.units import (
     shown,
 )
 
+#: Of an interval too wide for its middle.
+WIDE = "wide"
+#: The part of the numbers that may be negative.
+_GROWTH = "drift."
 #: The comparison with the baseline runs.
 WORSE_BY = "worse by"
 _FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<|worse +by\b)\s*(\S.*)")
@@ -46,6 +51,7 @@ _COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "!=": operator.ne,
 }
 _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
+_BARE = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?")
 _STATUS = re.compile(r"[1-9][0-9][0-9]")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6}
 _BYTES = {
@@ -63,6 +69,7 @@ _BYTES = {
 _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minutes": Fraction(1, 60)}
 # Rates may be written with their unit (10MB/h); costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
+_BASE_UNITS = {"bytes": "B"}
 _UNIT_WORDS = {
     "count": "counts",
     "share": "shares of 1",
@@ -133,6 +140,8 @@ class Outcome(msgspec.Struct, frozen=True):
     the value, which is as far as the run goes. ``beyond_lateness_ms``: of a latency whose limit is
     undecided for asyncli's own lateness, what is surely left without it. ``not_judged``: why it
     says nothing of the run; None of one that is kept, crossed or undecided.
+    ``by_shared_memory``: it is undecided with an interval that reaches to shared memory which may
+    be another program's.
     """
 
     threshold: Threshold
@@ -145,6 +154,7 @@ class Outcome(msgspec.Struct, frozen=True):
     has_more: bool = False
     beyond_lateness_ms: float | None = None
     not_judged: NotJudged | None = None
+    by_shared_memory: bool = False
 
     @property
     def by_lateness(self) -> bool:
@@ -199,15 +209,36 @@ def _compared(threshold: Threshold, worsening: Worsening) -> str:
         before = f"the weighted mean of {worsening.runs} baseline runs, {before}"
     else:
         before = f"the baseline run's {before}"
-    low, difference, high = (
-        difference_shown(threshold, value, worsening.before)
-        for value in (worsening.low, worsening.difference, worsening.high)
-    )
+    ends = (worsening.low, worsening.difference, worsening.high)
+    low, difference, high = differences_shown(threshold, worsening.before, ends)
+    if difference == WIDE:
+        return f"{low} to {high} against {before}"
     return f"{difference} against {before} ({low} to {high})"
 
 
+def differences_shown(
+    threshold: Threshold, before: float, interval: tuple[float, float, float]
+) -> tuple[str, str, str]:
+    """Lower end, difference and upper end of ``interval`` as :func:`difference_shown`; the
+    difference in the middle of one that is wide against the value before says nothing.
+    """
+    low, difference, high = interval
+    shown_difference = difference_shown(threshold, difference, before)
+    if high - low > 2 * SURE * abs(before):
+        shown_difference = WIDE
+    return (
+        difference_shown(threshold, low, before),
+        shown_difference,
+        difference_shown(threshold, high, before),
+    )
+
+
 def difference_shown(threshold: Threshold, difference: float, before: float) -> str:
-    """A difference in the unit of its limit: as a share of the value before, or as an amount."""
+    """A difference in the unit of its limit: as a share of the value before, or as an amount. What
+    cannot be below zero falls by no more than it was; growth can.
+    """
+    if before > 0 and not threshold.key.startswith(_GROWTH):
+        difference = max(difference, -before)
     if not math.isfinite(difference):
         return "any"
     if threshold.whole == OF_BASELINE and before > 0:
@@ -264,7 +295,7 @@ def _relative(text: str, key: str, number: str, known: Sequence[str]) -> Thresho
     whole = None
     if not number.endswith("%"):
         bound = _bound(key, number)
-    elif key.startswith("drift."):
+    elif key.startswith(_GROWTH):
         raise ValueError(f"{key} may be near zero, so {number} of it says nothing; write an amount")
     else:
         bound = _number(number[:-1].strip(), {"": 1}, number) / 100
@@ -318,9 +349,29 @@ def require(expressions: Iterable[str], of: type[msgspec.Struct], where: str = "
     """Raise :class:`PlanError` for the first invalid limit, written ``where``."""
     for text in expressions:
         try:
-            parse(text, of)
+            _require_unit(parse(text, of))
         except ValueError as error:
             raise PlanError(f"{where}: {error}") from None
+
+
+def _require_unit(threshold: Threshold) -> None:
+    """Raise ``ValueError`` for a limit that compares with earlier runs by a bare number: 3 may be
+    meant as 3 %. One of a run of an earlier version is judged as it was.
+    """
+    if not threshold.is_relative:
+        return
+    match = _FORM.fullmatch(threshold.text)
+    number = match[3] if match is not None else ""
+    if not _BARE.fullmatch(number):
+        return
+    quantity = quantity_of(threshold.key)
+    unit = _BASE_UNITS.get(quantity.unit, quantity.unit)
+    if quantity.per:
+        unit += _PER[quantity.per][0]
+    text = f"{shown(number)} has no unit; write {number}{unit}"
+    if not threshold.key.startswith(_GROWTH):
+        text += f", or {number}% of the baseline runs' value"
+    raise ValueError(text)
 
 
 def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:

@@ -246,6 +246,24 @@ def test_a_limit_that_another_one_cut_short_is_not_judged(is_ended: bool, share:
     assert case[0].tag == ("skipped" if not_judged else "error")
 
 
+@pytest.mark.parametrize("limit", [LIMIT, "cost.server_user > 1.5kB"])
+@pytest.mark.parametrize("rises", [True, False])
+def test_shared_memory_of_the_host_that_widens_a_cost_is_the_reason(limit: str, rises: bool) -> None:
+    before, run = a_soak(1), a_soak(5)
+    of_server = [sample.values for sample in run.samples if "server.pss_bytes" in sample.values]
+    for values in of_server:
+        risen = values["server.pss_bytes"] - of_server[0]["server.pss_bytes"] if rises else 0.0
+        values |= {"host.shmem_bytes": 40e6 + risen, "server.shmem_bytes": 0.0}
+    summary = summarise(compared(run, before, limit))
+    found = [finding for finding in summary.findings if finding.code == "limit_unknown"]
+    assert [finding.fields["by_shared_memory"] for finding in found] == ([True] if rises else [])
+    (warning,) = [finding for finding in summary.findings if finding.code == "shared_memory_rises"] or [None]
+    assert (warning is not None) is rises
+    if warning is not None:
+        assert warning.remedy
+        assert warning.remedy in found[0].remedy
+
+
 def test_a_decision_before_the_end() -> None:
     plan = compared(a_soak(), a_soak(2)).plan
     good = cost_so_far(cut(compared(a_soak(5, hold_s=90.0), a_soak(1)), 180.0))

@@ -111,7 +111,9 @@ def test_what_is_behind_a_proxy_is_a_part_and_a_reload_is_no_cost(soaked: dict[s
     # Both ends of two connections: one is TCP, the other a Unix socket.
     assert cost["ends"] == 4
     alone = summary["forecast"]["server_memory"]
-    assert alone is None or alone["connections"] < summary["environment"]["memory_bytes"] / BYTES
+    # Of a wide interval only the ends are told.
+    most = None if alone is None else alone["connections"]
+    assert most is None or most < summary["environment"]["memory_bytes"] / BYTES
     assert {"held_behind", "server_reloaded"} <= set(codes(summary))
     assert summary["reconciliation"]["agrees"]
     require_table("test_what_is_behind_a_proxy_is_a_part_and_a_reload_is_no_cost", summary)

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from recording import new_run, write_run
 from synthetic_run import a_run
 
+from asyncli.analysis.worsening import Worsening
 from asyncli.live import page_state
 from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
@@ -26,7 +27,7 @@ from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar, lim
 from asyncli.report.live_thresholds import unwatched
 from asyncli.report.livestate import LiveFold, LiveObserver
 from asyncli.report.summary import Summary, limits_of, summarise
-from asyncli.report.thresholds import Outcome, parse
+from asyncli.report.thresholds import Outcome, judge_worsening, parse
 from asyncli.store.follow import Follower
 
 LIMITS = (
@@ -342,3 +343,12 @@ def test_a_limit_that_may_be_kept_again_is_no_news_where_a_crossed_one_ends_the_
     lasting = msgspec.structs.replace(limit, stays_crossed=True)
     assert [finding.code for finding in LimitNews(ends_run=ends_run).of((limit,), 1.0)] == told
     assert [finding.code for finding in LimitNews(ends_run=ends_run).of((lasting,), 1.0)] == ["limit_crossed"]
+
+
+@pytest.mark.parametrize(("text", "difference", "share"), [("cost.server_user worse by 3%", 30.0, 1.0), ("cost.server_user worse by 50B", 20.0, 0.4), ("cost.server_user worse by 3%", -30.0, 0.0)])
+def test_of_the_bound_on_what_is_worse_the_difference_is_used(text: str, difference: float, share: float) -> None:
+    worsening = Worsening(value=1000.0 + difference, before=1000.0, difference=difference, low=-90.0, high=90.0, over=1.0, runs=1)
+    limit = limit_so_far(judge_worsening(parse(text, Summary), worsening))
+    assert limit.share == pytest.approx(share)
+    of_four, of_none = (limit_so_far(Outcome(parse(text, Summary), 3.0, None)) for text in ("lost > 4", "lost > 0"))
+    assert (of_four.share, of_none.share) == (0.75, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +21,15 @@ from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar, stays_crossed
 from asyncli.report.live_thresholds import require_limits, too_short
 from asyncli.report.summary import Summary
-from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
+from asyncli.report.thresholds import (
+    OF_BASELINE,
+    differences_shown,
+    judge,
+    judge_worsening,
+    keys,
+    parse,
+    require,
+)
 
 DOCUMENT: dict[str, Any] = {
     "connections": {"requested": 1000, "held": 995, "lost": 5, "deaths": {"reset": 5}},
@@ -281,6 +291,35 @@ def test_a_difference_is_judged_by_its_interval() -> None:
     assert [number for number in ("1,020 B", "+2.00 %", "1,000 B", "-0.50 %", "+2.90 %") if number not in amount] == []
     unknown = judge_worsening(limit, "no slope is known")
     assert (unknown.crossed, unknown.value) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high", "ends", "is_wide"),
+    [
+        ("cost.server_user worse by 3%", -300.0, 340.0, ("-30.00 %", "+34.00 %"), False),
+        ("cost.server_user worse by 3%", -2180.0, math.inf, ("-100.00 %", "any"), True),
+        ("cost.server_user worse by 30B", -2180.0, 500.0, ("-1,000 B", "+500 B"), True),
+        # Growth may be negative.
+        ("drift.server_user worse by 30B/h", -2180.0, 500.0, ("-2,180 B an hour", "+500 B an hour"), True),
+    ],
+)
+def test_nothing_is_less_than_nothing(text: str, low: float, high: float, ends: tuple[str, str], is_wide: bool) -> None:
+    limit = parse(text, Summary)
+    before = Worsening(value=1020.0, before=1000.0, difference=20.0, low=low, high=high, over=1.0, runs=1)
+    amount = judge_worsening(limit, before).amount
+    assert [end for end in ends if end not in amount] == []
+    # The middle of an interval wider than the value itself is no number to show.
+    assert ("+2.00 %" in amount or "+20 B" in amount) is not is_wide
+    assert differences_shown(limit, 1000.0, (low, 20.0, high))[::2] == ends
+
+
+def test_a_bare_number_is_no_limit_on_what_is_worse() -> None:
+    for text, units in (("cost.server_user worse by 3", "3B"), ("drift.server_user worse by 1e6", "1e6B/h"), ("latency_ms.p99 worse by +.5", ".5ms")):
+        with pytest.raises(PlanError, match=re.escape(units)):
+            require([text], Summary)
+        # A run of an earlier version may have one.
+        assert parse(text, Summary).is_relative
+    require(["cost.server_user worse by 3 %", "drift.server_user worse by 1MB/h", "latency_ms.p99 worse by 5 ms", "lost > 3"], Summary)
 
 
 def test_a_bench_is_compared_with_no_earlier_run() -> None:
