@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.storm_pace import (
+from asyncli.analysis.storm_bounds import (
     MARGINS,
     StormCpu,
     connected_late,
