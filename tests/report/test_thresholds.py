@@ -318,6 +318,44 @@ def test_an_event_that_took_nobody_keeps_no_limit(key: str, absent: int, is_cros
     assert outcome.crossed is is_crossed
 
 
+@pytest.mark.parametrize(
+    ("limit", "is_crossed"),
+    [
+        ("all_s > 20s", False),
+        ("all_s > 9.5s", False),
+        ("p50_s >= 9.6s", False),
+        ("all_s > 9s", None),
+        ("all_s > 4s", None),
+        ("all_s > 3.5s", True),
+        ("p90_s < 10s", True),
+        ("all_s < 3s", False),
+        ("all_s < 5s", None),
+        ("all_s == 20s", None),
+        ("within_s > 1s", None),
+    ],
+)
+def test_a_time_noticed_between_two_readings_is_judged_by_both(limit: str, is_crossed: bool | None) -> None:
+    noticed = {"p50_s": None, "p90_s": None, "all_s": None, "left": 7, "left_after_s": 4.0, "all_at_most_s": 9.5}
+    [outcome] = judge([parse(f"events.1.noticed.{limit}", Summary)], {"events": [{"number": 1, "noticed": noticed}]})
+    assert (outcome.crossed, outcome.value) == (is_crossed, None)
+    is_told = "within" not in limit
+    assert ("4 s" in outcome.amount, "9.5 s" in outcome.amount) == (is_told, is_told)
+
+
+@pytest.mark.parametrize(
+    ("left_after_s", "at_most_s", "crossed"), [(8.0, None, [True, None]), (None, 8.0, [None, False]), (None, None, [None, None]), (4.0, None, [None, None])]
+)
+def test_a_time_noticed_with_one_reading_is_judged_by_that(left_after_s: float | None, at_most_s: float | None, crossed: list[bool | None]) -> None:
+    """The server held some to the end, or none at one reading; or nothing tells either."""
+    limits = [parse(f"events.1.noticed.all_s > {bound}s", Summary) for bound in (6, 9)]
+    noticed = {"all_s": None, "left_after_s": left_after_s, "all_at_most_s": at_most_s}
+    document = {"events": [{"number": 1, "noticed": noticed}]}
+    assert [outcome.crossed for outcome in judge(limits, document)] == crossed
+    # Nobody fell silent, or the event was no such one.
+    for event in ({"number": 1, "noticed": None}, {"number": 1}):
+        assert [outcome.crossed for outcome in judge(limits, {"events": [event]})] == [None, None]
+
+
 def test_a_mark_has_no_time_back() -> None:
     plan = Plan(urls=("http://127.0.0.1/",), connections=10, events=("5s storm", "9s mark deployed"), fail_if=("events.1.back.all_s > 1s",))
     require_limits(plan)
