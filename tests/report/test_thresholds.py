@@ -18,7 +18,7 @@ from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness, so_far
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar, stays_crossed
 from asyncli.report.live_thresholds import require_limits, too_short
-from asyncli.report.summary import Summary
+from asyncli.report.summary import Summary, limit_findings
 from asyncli.report.thresholds import OF_BASELINE, judge, judge_worsening, keys, parse
 
 DOCUMENT: dict[str, Any] = {
@@ -307,6 +307,8 @@ def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, sta
         event["stalled"] = stalled
     [outcome] = judge([parse("events.1.back.all_s > 5s", Summary)], {"events": [event]})
     assert outcome.crossed is crossed
+    [told] = limit_findings([outcome])
+    assert told.code == ("limit_unknown" if crossed is None else "limit_kept")
 
 
 @pytest.mark.parametrize("key", ["back.all_s", "not_back"])
@@ -350,7 +352,10 @@ def test_a_time_noticed_with_one_reading_is_judged_by_that(left_after_s: float |
     limits = [parse(f"events.1.noticed.all_s > {bound}s", Summary) for bound in (6, 9)]
     noticed = {"all_s": None, "left_after_s": left_after_s, "all_at_most_s": at_most_s}
     document = {"events": [{"number": 1, "noticed": noticed}]}
-    assert [outcome.crossed for outcome in judge(limits, document)] == crossed
+    outcomes = judge(limits, document)
+    assert [outcome.crossed for outcome in outcomes] == crossed
+    codes = {True: "limit_crossed", False: "limit_kept", None: "limit_unknown"}
+    assert [finding.code for finding in limit_findings(outcomes)] == [codes[one] for one in crossed]
     # Nobody fell silent, or the event was no such one.
     for event in ({"number": 1, "noticed": None}, {"number": 1}):
         assert [outcome.crossed for outcome in judge(limits, {"events": [event]})] == [None, None]
