@@ -139,9 +139,20 @@ def changes(run: Run) -> list[Finding]:
         server_reloaded(generation.at_s, generation.started, generation.workers)
         for generation in new
     ]
-    if not has_processes_for_connections(run):
+    if not has_processes_for_connections(run) or _end_before_connections(run):
         findings += _others(run, new)
     return findings
+
+
+def _end_before_connections(run: Run) -> bool:
+    """Whether more processes of the server ended than connections, as of one that starts a process
+    for each request: on a busy machine as many of these live at once as there are connections.
+    """
+    over = 0
+    for _, tick in run.ticks_between(run.first_connect_s, run.stop_s):
+        over += tick.lost + tick.failed + tick.coming_back_lost + tick.ended_by_events
+    ended = _rise(run.series(SERVER_ENDED), run.first_connect_s, run.stop_s)
+    return ended - over >= HALF * max(run.held.values)
 
 
 def _others(run: Run, new: list[Generation]) -> list[Finding]:

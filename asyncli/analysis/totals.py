@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import msgspec
@@ -64,6 +65,9 @@ class Totals(msgspec.Struct):
     held: int = 0
     #: Of a run that listens.
     acceptance: Acceptance = msgspec.field(default_factory=Acceptance)
+    #: Those whom events of the plan had stay away for good since the run was last resumed: a
+    #: resumption opens all connections.
+    gone: int = 0
     #: The most open at the end of any second.
     peak: int = 0
     #: The most pending connects at the end of any second of the ramp, per worker.
@@ -136,6 +140,7 @@ def fold(run: Run) -> Totals:
             # The processes of a resumed run begin at zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     totals.whole = added_up(Tick(), *in_gaps, *totals.by_phase.values())
+    totals.gone = _gone(run)
     if run.ticks:
         totals.open = at_drain or run.ticks[-1][1].held
         if run.plan.listens:
@@ -144,6 +149,15 @@ def fold(run: Run) -> Totals:
         not_held += sum(event.closed_in_drain for event in totals.whole.events.values())
         totals.held = max(0, totals.open - not_held)
     return totals
+
+
+def _gone(run: Run) -> int:
+    """How many are gone for good by events since the run was last interrupted."""
+    since_s = max([gap.start_s for gap in run.gaps], default=-math.inf)
+    gone = 0
+    for _, tick in run.ticks_between(since_s, math.inf):
+        gone += sum(event.gone for event in tick.events.values())
+    return gone
 
 
 def _sum_of(run: Run, numbers: list[int]) -> Tick:

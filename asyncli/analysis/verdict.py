@@ -89,7 +89,7 @@ class Case(msgspec.Struct, frozen=True):
         """How many the plan has at the hold's end: an event may have some fall silent for good, or
         come back later.
         """
-        return self.plan.connections - self.whole.away_by_plan
+        return self.plan.connections - self.whole.waiting - self.totals.gone
 
     @property
     def not_back(self) -> dict[int, int]:
@@ -357,13 +357,10 @@ def passed(case: Case) -> Judgement:
     events = case.whole.events
     waiting = {number: counts.waiting for number, counts in events.items()}
     churning = waiting.pop(CHURN, 0)
-    # A resumed run has opened those again that were gone before its interruption.
-    missing = case.plan.connections - case.held - case.whole.waiting
-    gone = sum(event.gone for event in events.values())
     held = verdicts.held_until(
         case.held,
         case.plan.connections,
-        gone=min(gone, max(0, missing)),
+        gone=case.totals.gone,
         waiting=sum(waiting.values()),
         churning=churning,
         stopped=bool(case.stop),

@@ -10,17 +10,17 @@ from asyncli.model.units import format_duration
 
 
 @finding("limit_kept", "info")
-def limit_kept(limit: str, key: str, value: float, amount: str) -> str:
-    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount`` is the
-    same with its unit.
+def limit_kept(limit: str, key: str, value: float | None, amount: str) -> str:
+    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON (null: unknown, and
+    what is known of it suffices); ``amount`` is the same with its unit.
     """
     return f"kept: {limit}: {key} is {amount}"
 
 
 @finding("limit_crossed", "error")
-def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
+def limit_crossed(limit: str, key: str, value: float | None, amount: str) -> str:
     """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the
-    JSON.
+    JSON; null: unknown, and what is known of it suffices.
     """
     return f"crossed: {limit}: {key} is {amount}"
 

@@ -33,9 +33,13 @@ _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
 def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     """A block of lines for each event that was done."""
     blocks: list[doc.Block] = []
+    commands = [event for event in events if event.output is not msgspec.UNSET]
     for event in events:
         if event.output is not msgspec.UNSET:
-            blocks.append(_headed(f"Event {event.number}", _command(event)))
+            text = _command(event)
+            if event is commands[-1]:
+                text += _counted_to_the_end(event)
+            blocks.append(_headed(f"Event {event.number}", text))
         if event.back is msgspec.UNSET:
             if event.interrupted_after_s is not msgspec.UNSET and event.output is msgspec.UNSET:
                 blocks.append(_headed(f"Event {event.number}", _unseen(event)))
@@ -68,6 +72,18 @@ def _command(event: EventPart) -> str:
         return f"{text}; the server ended no connection"
     ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
+
+
+def _counted_to_the_end(event: EventPart) -> str:
+    """That what the server ended for any reason is counted with the last command, where that ran to
+    the hold's end; "" where it did not, or the server ended none.
+    """
+    if event.status is not None or not event.took_s or not event.ended:
+        return ""
+    return (
+        "; the command ran to the hold's end, so all that the server ended since it began, for "
+        "whatever reason, is counted here, and none of it as lost"
+    )
 
 
 def ending(event: EventPart) -> str:

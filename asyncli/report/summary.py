@@ -394,7 +394,7 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def _limit_finding(outcome: Outcome) -> Finding:
     limit = outcome.threshold
-    if outcome.crossed is None or outcome.value is None:
+    if outcome.crossed is None:
         return limit_unknown(
             limit.text,
             limit.key,

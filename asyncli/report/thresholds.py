@@ -400,8 +400,8 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     if threshold.whole is not None:
         whole = _finite(_value(document, threshold.whole))
         bound = None if whole is None else threshold.bound * _as_printed(whole)
-    if value is None and bound is not None and threshold.comparison in (">", ">="):
-        outcome = _of_time_back(threshold, bound, document)
+    if value is None and bound is not None:
+        outcome = _of_unknown_time(threshold, bound, document)
         if outcome is not None:
             return outcome
     if _took_nobody(document, threshold.key):
@@ -410,6 +410,16 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
     return Outcome(threshold, value, crossed, ci95, whole)
+
+
+def _of_unknown_time(
+    threshold: Threshold, bound: Fraction, document: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of a limit on an unknown time of an event, if something is known of it."""
+    outcome = None
+    if threshold.comparison in (">", ">="):
+        outcome = _of_time_back(threshold, bound, document)
+    return outcome or _of_time_noticed(threshold, bound, document)
 
 
 def _of_time_back(
@@ -430,6 +440,51 @@ def _of_time_back(
     if _ended_none(document, threshold.key):
         return Outcome(threshold, None, False, why="the event ended no connection")
     return None
+
+
+#: The times after which a server held so many of the silent ones no more.
+_TIMES_NOTICED = ("p50_s", "p90_s", "all_s")
+
+
+def _of_time_noticed(
+    threshold: Threshold, bound: Fraction, document: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of a limit on an unknown time after which the server held so many silent ones no
+    more, by the last reading that had more and the first that had none; None where these tell
+    nothing.
+    """
+    part, _, time = threshold.key.rpartition(".")
+    if not part.endswith(".noticed") or time not in _TIMES_NOTICED:
+        return None
+    # It held too many at the last reading, unless that could not be told.
+    least_s = _finite(_value(document, f"{part}.left_after_s")) or 0.0
+    most_s = _finite(_value(document, f"{part}.all_at_most_s"))
+    if not least_s and most_s is None:
+        return None
+    bounds = []
+    if least_s:
+        bounds.append(f"more than {format_duration(least_s)}")
+    if most_s is not None:
+        bounds.append(f"{format_duration(most_s)} at most")
+    crossed = _is_crossed_within(threshold.comparison, least_s, most_s, bound)
+    return Outcome(threshold, None, crossed, why=" and ".join(bounds))
+
+
+def _is_crossed_within(
+    comparison: str, least: float, most: float | None, bound: Fraction
+) -> bool | None:
+    """Whether a value is across a bound that is more than ``least`` and no more than ``most``
+    (None: it has no end); None if it may be and may not be.
+    """
+    if comparison in ("==", "!="):
+        return None
+    compare = _COMPARE[comparison]
+    is_high_crossed = comparison in (">", ">=")
+    if most is not None:
+        is_high_crossed = compare(_as_printed(most), bound)
+    if compare(_as_printed(least), bound) is not is_high_crossed:
+        return None
+    return is_high_crossed
 
 
 def _beyond_lateness(document: Mapping[str, Any], threshold: Threshold) -> float | None:

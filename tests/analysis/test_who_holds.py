@@ -14,7 +14,7 @@ from asyncli.analysis.generations import changes, generations
 from asyncli.analysis.holders import Holders, holders_of
 from asyncli.analysis.server_count import other_clients_of, with_those_elsewhere
 from asyncli.model import metrics
-from asyncli.model.records import Deaths
+from asyncli.model.records import CHURN, Deaths, EventCounts
 from asyncli.model.run import Run
 
 N = 2000
@@ -160,6 +160,18 @@ def test_a_replaced_worker_is_told_with_its_instant() -> None:
     (told,) = changes(run)
     assert (told.code, told.severity, told.fields["started"], told.fields["ended"]) == ("server_processes_changed", "warning", 1, 1)
     assert told.fields["from_s"] == pytest.approx(45.5, abs=1.0)
+
+
+def test_processes_for_requests_are_told_though_as_many_live_as_there_are_connections() -> None:
+    """Those of connections end with these, as in churn."""
+    of_requests = {"server__processes": each(0.6, 1.0), "server__ended": lambda _, t_s: 200.0 * t_s}
+    run = a_small_run(**of_requests, server__started=lambda held, t_s: 0.6 * held + 200.0 * t_s)
+    assert [one.code for one in changes(run)] == ["server_processes_changed"]
+    for _, tick in run.ticks:
+        tick.events[CHURN] = EventCounts(ended=200)
+    assert changes(run) == []
+    of_connections = {"server__processes": each(0.6, 1.0), "server__ended": each(0), "server__started": each(0.6)}
+    assert changes(a_small_run(**of_connections)) == []
 
 
 def test_growth_by_the_clock_on_plateaus_is_no_cost() -> None:

@@ -237,6 +237,22 @@ def test_a_command_says_when_the_server_ended_connections() -> None:
     assert ("9 s," in _command(part), "9 s" in _command(part), "12 s," in _command(part)) == (False, True, True)
 
 
+def test_a_command_that_ran_to_the_hold_s_end_has_all_that_the_server_ended() -> None:
+    """Of two commands the later one has it."""
+    other = storm(not_back=0)
+    other.policy = "now"
+    # Of each command one block alone.
+    other.back = msgspec.UNSET
+    ended = msgspec.structs.replace(other, kind="run", status=0, took_s=7.0, output="")
+    hung = msgspec.structs.replace(ended, status=None)
+    none_ended = msgspec.structs.replace(hung, ended=0)
+    not_run = msgspec.structs.replace(hung, took_s=0.0)
+    told = []
+    for events in ([ended], [hung], [none_ended], [not_run], [hung, ended], [ended, hung], [hung, other]):
+        told.append([number for number, block in enumerate(event_blocks(events)) if "whatever" in str(block)])
+    assert told == [[], [0], [], [], [], [1], [0]]
+
+
 def test_a_command_that_hung_was_ended_by_asyncli() -> None:
     hung = EventPart(1, "run", 5.0, 12.0, "sleep 60", status=None, took_s=7.0, output="")
     assert "asyncli ended" in _command(hung)

@@ -20,7 +20,7 @@ from asyncli.model.quantities import BEYOND_LATENESS, beyond_lateness, so_far
 from asyncli.model.records import Deaths, Tick
 from asyncli.report.limits_so_far import LimitsSoFar, stays_crossed
 from asyncli.report.live_thresholds import require_limits, too_short
-from asyncli.report.summary import Summary
+from asyncli.report.summary import Summary, limit_findings
 from asyncli.report.thresholds import (
     OF_BASELINE,
     differences_shown,
@@ -346,6 +346,8 @@ def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, sta
         event["stalled"] = stalled
     [outcome] = judge([parse("events.1.back.all_s > 5s", Summary)], {"events": [event]})
     assert outcome.crossed is crossed
+    [told] = limit_findings([outcome])
+    assert told.code == ("limit_unknown" if crossed is None else "limit_kept")
 
 
 @pytest.mark.parametrize("key", ["back.all_s", "not_back"])
@@ -355,6 +357,47 @@ def test_an_event_that_took_nobody_keeps_no_limit(key: str, absent: int, is_cros
     event = {"number": 1, "chosen": 20, "absent": absent, "ended": 0, "not_back": 0, "back": back}
     [outcome] = judge([parse(f"events.1.{key} > 5", Summary)], {"events": [event]})
     assert outcome.crossed is is_crossed
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_crossed"),
+    [
+        ("all_s > 20s", False),
+        ("all_s > 9.5s", False),
+        ("p50_s >= 9.6s", False),
+        ("all_s > 9s", None),
+        ("all_s > 4s", None),
+        ("all_s > 3.5s", True),
+        ("p90_s < 10s", True),
+        ("all_s < 3s", False),
+        ("all_s < 5s", None),
+        ("all_s == 20s", None),
+        ("within_s > 1s", None),
+    ],
+)
+def test_a_time_noticed_between_two_readings_is_judged_by_both(limit: str, is_crossed: bool | None) -> None:
+    noticed = {"p50_s": None, "p90_s": None, "all_s": None, "left": 7, "left_after_s": 4.0, "all_at_most_s": 9.5}
+    [outcome] = judge([parse(f"events.1.noticed.{limit}", Summary)], {"events": [{"number": 1, "noticed": noticed}]})
+    assert (outcome.crossed, outcome.value) == (is_crossed, None)
+    is_told = "within" not in limit
+    assert ("4 s" in outcome.amount, "9.5 s" in outcome.amount) == (is_told, is_told)
+
+
+@pytest.mark.parametrize(
+    ("left_after_s", "at_most_s", "crossed"), [(8.0, None, [True, None]), (None, 8.0, [None, False]), (None, None, [None, None]), (4.0, None, [None, None])]
+)
+def test_a_time_noticed_with_one_reading_is_judged_by_that(left_after_s: float | None, at_most_s: float | None, crossed: list[bool | None]) -> None:
+    """The server held some to the end, or none at one reading; or nothing tells either."""
+    limits = [parse(f"events.1.noticed.all_s > {bound}s", Summary) for bound in (6, 9)]
+    noticed = {"all_s": None, "left_after_s": left_after_s, "all_at_most_s": at_most_s}
+    document = {"events": [{"number": 1, "noticed": noticed}]}
+    outcomes = judge(limits, document)
+    assert [outcome.crossed for outcome in outcomes] == crossed
+    codes = {True: "limit_crossed", False: "limit_kept", None: "limit_unknown"}
+    assert [finding.code for finding in limit_findings(outcomes)] == [codes[one] for one in crossed]
+    # Nobody fell silent, or the event was no such one.
+    for event in ({"number": 1, "noticed": None}, {"number": 1}):
+        assert [outcome.crossed for outcome in judge(limits, {"events": [event]})] == [None, None]
 
 
 def test_a_mark_has_no_time_back() -> None:

@@ -12,11 +12,14 @@ import pytest
 from programs import here
 from recording import new_run
 
+from asyncli.app.incoming import generator_loss
+from asyncli.findings.generator import resumed
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Phase, RunEvent, Tick
+from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Gap, Phase, RunEvent, Tick
 from asyncli.model.units import format_instant
+from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
 from asyncli.store.writer import RunWriter
@@ -162,3 +165,31 @@ def test_who_was_away_from_an_event_as_a_run_was_killed_is_known(tmp_path: Path)
     writer.close(False)
     before = read_interrupted(writer.path)
     assert (before.held, before.coming_back, before.away) == (3, 2, {1: 7})
+
+
+@pytest.mark.parametrize(("vanishes_s", "held", "verdict"), [(3.0, 100, "passed"), (3.0, 98, "failed"), (11.0, 70, "passed"), (11.0, 69, "failed")])
+def test_who_was_gone_before_a_run_was_interrupted_is_missed_after_it(tmp_path: Path, vanishes_s: float, held: int, verdict: str) -> None:
+    """A resumption opens all connections: two of them were not held again."""
+    words = "vanish 30%"
+    plan = Plan(urls=("http://127.0.0.1/",), connections=100, events=(f"{vanishes_s:g}s {words}",), fail_if=("connections.deaths.generator_lost > 200",))
+    silenced = EventCounts(chosen=30, ended=30, silenced=30, gone=30)
+    is_early = vanishes_s < 4.0
+    held_before = 70 if is_early else 100
+    held_again = held if is_early else held + 30
+    writer = new_run(tmp_path / "run.db", plan)
+    writer.phase(Phase("hold", 1.0))
+    writer.tick(2.0, Tick(second=1, held=100, opened=100, sent=100, answered=100))
+    writer.tick(4.0, Tick(second=3, held=held_before, events={1: silenced} if is_early else {}))
+    writer.close(False)
+    before = read_interrupted(writer.path)
+    writer = RunWriter.resume(before.path, {}, recorded=before.recorded, restart=False)
+    writer.gap(Gap(4.0, 9.0))
+    writer.tick(4.001, generator_loss(before.held, 0, 0))
+    writer.tick(9.0, Tick(second=8, held=held_again, opened=held_again, started=held_again))
+    writer.tick(12.0, Tick(second=11, held=held, events={} if is_early else {1: silenced}))
+    writer.finding(9.0, resumed(4.0, 5, "hold", before.held, True, ""))
+    writer.phase(Phase("drain", 12.0))
+    writer.tick(13.0, Tick(second=12, held_at_drain=held, drained=1))
+    writer.close(True)
+    summary = summarise(read_run(before.path))
+    assert (summary.connections.held, summary.verdict) == (held, verdict), summary.why
