@@ -15,7 +15,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
-from asyncli.report.run_provoked import _back
+from asyncli.report.run_provoked import _back, _others
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
 from asyncli.report.thresholds import judge, parse
@@ -598,3 +598,20 @@ def test_the_fewest_held_with_another_event_are_not_known(
     first: dict[int, EventCounts], second: dict[int, EventCounts], instants_s: tuple[float, float], least: list[int | None]
 ) -> None:
     assert of_two(first, second, instants_s=instants_s) == least
+
+
+@pytest.mark.parametrize(
+    ("words", "back_ms", "shows"), [("drop 5%", 990, False), ("drop 5%", 1010, True), ("vanish 5% for 2s then reconnect", 10, True), ("stall 5% for 2s", 10, True)]
+)
+def test_the_fewest_held_are_not_said_where_no_second_shows_them(words: str, back_ms: int, shows: bool) -> None:
+    """All were back within a second; who fell silent before that is missed by each second's end."""
+    run = dropped(step)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    counts = EventCounts(chosen=10, ended=10)
+    for _ in range(10):
+        counts.back_ms.add(back_ms)
+    at(run, 0.5).events[1] = counts
+    at(run, 1.5).held = 187
+    [event] = summarise(run).events or []
+    assert event.least_held == 187
+    assert ("187" in _others(event)) is shows
