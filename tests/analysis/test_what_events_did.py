@@ -492,15 +492,51 @@ def test_a_memory_that_does_not_move_was_all_given_back() -> None:
     assert (price.kept, price.why) == (0.0, msgspec.UNSET)
 
 
-def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
+def part_restarted(ended_s: float, started_s: float) -> Run:
+    """One of several main processes ended so long after the event, and one took its place: the memory is not read in between."""
     run = dropped(lambda _: 50 * MB)
     run.findings.append(server_master_ended(77, of_several=True))
-    assert told(run).server.kept == 0.0
+    for sample in run.samples:
+        after_s = sample.t_s - AT_S
+        sample.values |= {metrics.SERVER_ENDED: 2.0 + (after_s >= ended_s), metrics.SERVER_STARTED: 1.0 + (after_s >= started_s)}
+        if ended_s <= after_s < started_s:
+            del sample.values[metrics.SERVER_PSS_BYTES]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "started_s", "why"),
+    [
+        (0.5, 99.0, "part_ended"),
+        # Of an event before: its memory is not read since.
+        (-5.0, 99.0, "part_ended"),
+        # It was all read again in time, or the end was long after this event.
+        (0.5, 2.5, msgspec.UNSET),
+        (9.0, 12.0, msgspec.UNSET),
+        (9.0, 99.0, msgspec.UNSET),
+    ],
+)
+def test_memory_that_was_not_read_since_a_part_ended_is_not_less(ended_s: float, started_s: float, why: object) -> None:
+    price = told(part_restarted(ended_s, started_s)).server
+    assert price.why == why
+    assert (price.kept, price.after) == ((None, None) if why == "part_ended" else (0.0, 50 * MB))
+
+
+@pytest.mark.parametrize(("ended_s", "started_s"), [(2.5, 5.0), (1.5, 99.0), (-5.0, 99.0)])
+def test_an_event_that_another_cut_had_no_time_whatever_ended_then(ended_s: float, started_s: float) -> None:
+    """A deploy two seconds after it restarts a part of the server."""
+    run = part_restarted(ended_s, started_s)
+    run.events.append(RunEvent("drop", AT_S + 2.0, None, "drop 1%", {"number": 2}))
+    at(run, 2.9).events[2] = EventCounts(chosen=1, ended=1)
+    assert told(run).server.why == "no_time"
+
+
+def test_a_part_that_was_replaced_is_no_reason_that_memory_was_not_read() -> None:
+    run = part_restarted(0.5, 2.5)
     for sample in run.samples:
         if sample.t_s > AT_S:
-            del sample.values[metrics.SERVER_PSS_BYTES]
-    price = told(run).server
-    assert (price.kept, price.why, price.after) == (None, "part_ended", None)
+            sample.values.pop(metrics.SERVER_PSS_BYTES, None)
+    assert told(run).server.why == "no_time"
 
 
 @pytest.mark.parametrize(("others", "is_known"), [(lambda _: 100.0, True), (lambda after_s: 200.0 * (after_s > 1), False), (lambda after_s: 9.0 * (after_s < 1), False), (lambda after_s: 4.0 * (after_s > 1), True)])
