@@ -369,6 +369,41 @@ def test_an_event_right_after_it_leaves_no_reading() -> None:
     assert why_not_known(run) == "not_read"
 
 
+@pytest.mark.parametrize(
+    ("words", "counts", "back_ms", "why"),
+    [
+        # The last reading before the vanish is 0.2 s before it.
+        ("drop 2%", EventCounts(chosen=4, ended=4), 700, msgspec.UNSET),
+        ("drop 2%", EventCounts(chosen=4, ended=4), 1000, "another_event"),
+        ("stall 2% for 500ms", EventCounts(chosen=4, stalled=4, resumed=4), 200, msgspec.UNSET),
+        ("stall 2% for 500ms", EventCounts(chosen=4, stalled=4, resumed=4), 500, "another_event"),
+        ("stall 2%", EventCounts(chosen=4, stalled=4, closed=4), 200, "another_event"),
+        # One was not back, or nothing tells whether it was, or another event ended it.
+        ("drop 2%", EventCounts(chosen=5, ended=5), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, unheard=1), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, ended_again=1), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, waiting=1), 200, "another_event"),
+    ],
+)
+def test_an_earlier_event_is_over_when_all_were_back_and_five_seconds_had_passed(words: str, counts: EventCounts, back_ms: int, why: object) -> None:
+    """It began 5.9 s before the vanish."""
+    run = vanished(half_are_let_go)
+    do = words.partition(" ")[0]
+    run.events = [RunEvent(do, AT_S - 5.9, None, words, {"number": 1}), msgspec.structs.replace(run.events[0], fields={"number": 2})]  # type: ignore[arg-type]
+    run.plan = msgspec.structs.replace(run.plan, events=(f"9.1s {words}", *run.plan.events))
+    for _, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[2] = tick.events.pop(1)
+    for _ in range(4):
+        counts.back_ms.add(back_ms)
+    at(run, -5.5).events[1] = counts
+    found = provoked(run, Series())[2].noticed
+    assert found is not None
+    assert found.why == why
+    if why is msgspec.UNSET:
+        assert (found.p50_s, found.left) == (pytest.approx(2.8, abs=1.0), SILENT // 2)
+
+
 @pytest.mark.parametrize("count", [-30.0, 100.0])
 def test_a_count_that_fits_nothing_tells_nothing(count: float) -> None:
     assert why_not_known(vanished(lambda after_s: SILENT if after_s < 3.0 else count)) == "disagrees"
