@@ -527,6 +527,16 @@ def test_a_memory_that_does_not_move_was_all_given_back() -> None:
     assert (price.kept, price.why) == (0.0, msgspec.UNSET)
 
 
+@pytest.mark.parametrize(("another_s", "kept", "why"), [(2.7, None, "no_time"), (3.0, MB, msgspec.UNSET)])
+def test_memory_after_an_event_is_that_of_half_its_time_to_settle(another_s: float, kept: float | None, why: object) -> None:
+    """As docs/howto/rehearse-a-deploy.md says: another event may follow then. They were all back at once, and it is read each second."""
+    run = dropped(step)
+    run.events.append(RunEvent("drop", AT_S + another_s, None, "drop 1%", {"number": 2}))
+    at(run, another_s + 0.9).events[2] = EventCounts(chosen=1, ended=1)
+    price = told(run).server
+    assert (price.kept, price.why) == (kept, why)
+
+
 def part_restarted(ended_s: float, started_s: float) -> Run:
     """One of several main processes ended so long after the event, and one took its place: the memory is not read in between."""
     run = dropped(lambda _: 50 * MB)
