@@ -12,6 +12,7 @@ from asyncli.analysis.generations import generation_ends_s
 from asyncli.model.metrics import (
     HOST_USED_BYTES,
     SERVER_ENDED,
+    SERVER_PROCESSES,
     STATUS_ACCEPTS,
     STATUS_HANDLED,
     STATUS_REQUESTS,
@@ -28,7 +29,26 @@ def of_one_server(run: Run) -> Run:
     changed_s = run.place.server_changed_s
     if changed_s is None:
         return run
-    of_it: tuple[str, ...] = ("server.", "runtime.")
+    return _without_server_until(run, changed_s, "server.", "runtime.")
+
+
+def _of_those_that_it_found(run: Run) -> Run:
+    """The run without samples of processes of the server that all had ended before the first
+    connect: what these kept of earlier connections went with them.
+    """
+    changed_s = -math.inf
+    for before_s, after_s in replacements(run):
+        if after_s <= run.first_connect_s:
+            changed_s = before_s
+    if changed_s == -math.inf:
+        return run
+    return _without_server_until(run, changed_s, "server.", "runtime.", "status.")
+
+
+def _without_server_until(run: Run, changed_s: float, *of_it: str) -> Run:
+    """The run without the samples of the server until then (s on the run's clock): those whose
+    names begin so.
+    """
     if run.sides.server:
         of_it = (*of_it, HOST_USED_BYTES)
     samples = []
@@ -45,10 +65,10 @@ def of_one_server(run: Run) -> Run:
 
 def for_cost(run: Run) -> Run:
     """The records for the cost: until the first gap or event after the start of the ramp, until
-    processes of the server ended with their connections, or until new ones joined them; and the
-    samples after the drain.
+    processes of the server ended with their connections, or all of them, or until new ones joined
+    them; and the samples after the drain.
     """
-    run = of_one_server(run)
+    run = _of_those_that_it_found(of_one_server(run))
     ramp = run.phase("ramp")
     drain = run.phase("drain")
     first = min(_ended_s(run), generation_ends_s(run))
@@ -85,10 +105,36 @@ def _tick_that_follows(run: Run, end_s: float) -> Ticks:
     return []
 
 
+def replacements(run: Run) -> list[tuple[float, float]]:
+    """Between which two readings (s) all processes of the server ended, each time that they did."""
+    processes = run.series(SERVER_PROCESSES)
+    spans = []
+    for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
+        had = processes.last(until_s=before_s)
+        if had and after - before >= had:
+            spans.append((before_s, after_s))
+    return spans
+
+
 def _ended_s(run: Run) -> float:
-    """When processes of the server first ended with connections, as by a crash or a reload: its
-    memory is then no longer that of those we hold. Infinite if never.
+    """When processes of the server first ended with connections, as by a crash or a reload, or all
+    of them did: its memory is then no longer that of those we hold. Infinite if never.
     """
+    return min(_ended_with_connections_s(run), _all_ended_s(run))
+
+
+def _all_ended_s(run: Run) -> float:
+    """When all processes of the server first ended since the first connect, with few connections
+    too; infinite if they never did.
+    """
+    for before_s, after_s in replacements(run):
+        if run.first_connect_s < after_s <= run.stop_s:
+            return max(before_s, run.first_connect_s)
+    return math.inf
+
+
+def _ended_with_connections_s(run: Run) -> float:
+    """When processes of the server first ended with some of the connections; infinite if never."""
     for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
         if after <= before:
             continue

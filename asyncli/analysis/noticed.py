@@ -5,7 +5,7 @@ that are held.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
@@ -249,12 +249,7 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     # Between two ticks it is not known how many are held, across the drain's start too.
     cut_s = min([run.stop_s, *later_s]) - TICK_S
     end_s = min(cut_s, start_s + _silent_for_s(run, number))
-    # Who is silent by an earlier event is known only after its window.
-    earlier_s = [
-        other.end_s or 0.0 for other in run.event_windows.values() if other.start_s < start_s
-    ]
-    since_s = max(earlier_s, default=-math.inf)
-    others = _others(run, count.between(since_s, start_s - TICK_S))
+    others = _others(run, count.between(_settled_since_s(run, start_s), _begun_s(run, start_s)))
     part = count.between(start_s, end_s)
     if others is None or not len(part):
         return None
@@ -278,6 +273,45 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
         within_s=within_s,
         at_reconnect=_at_reconnect(run, number, start_s, silenced, silent, all_s, within_s),
     )
+
+
+def _begun_s(run: Run, t_s: float) -> float:
+    """When the second began in which an instant lies (s): what is read before is at the connections
+    that are held then.
+    """
+    place = bisect_right(run.held.t_s, t_s)
+    if not place:
+        return -math.inf
+    return run.held.t_s[place - 1]
+
+
+def _settled_since_s(run: Run, start_s: float) -> float:
+    """Since when (s) who is silent by the events before ``start_s`` is known: since five seconds
+    after all of them were back, or since the ends of their windows.
+    """
+    since_s = -math.inf
+    for number, window in run.event_windows.items():
+        if window.start_s < start_s:
+            settled_s = min(window.end_s or 0.0, _all_back_s(run, number) + EVENT_SETTLES_S)
+            since_s = max(since_s, settled_s)
+    return since_s
+
+
+def _all_back_s(run: Run, number: int) -> float:
+    """When the last one whom an event ended or had stall was back (s); infinite where some were
+    not, and where it is not known.
+    """
+    seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
+    counts = added_up(EventCounts(), *seconds)
+    away = counts.away + counts.waiting + counts.unheard
+    if away or not counts.back_ms.count or counts.ended_again or counts.gone:
+        return math.inf
+    planned = run.plan.event_numbered(number)
+    if planned is None or (planned.do == "stall" and planned.for_s is None):
+        return math.inf
+    # Times back count from the end of a silence or a stall, and else from the event's instant.
+    from_s = run.event_windows[number].start_s + (planned.for_s or 0.0)
+    return from_s + counts.back_ms.greatest / 1e3
 
 
 def _silent_for_s(run: Run, number: int) -> float:

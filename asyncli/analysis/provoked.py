@@ -71,7 +71,8 @@ class EventLatency(msgspec.Struct, frozen=True):
 #: Why what the server did not give back is unknown: the seconds before the event were not all in
 #: the hold, or another event was not settled in them; nothing was read at rest after it; nothing
 #: was read outside of events; it changes as much by itself; its heap is collected now and then; one
-#: of several processes that are the server ended, and none was found in its place in that time;
+#: of several processes that are the server ended, and none was found in its place until the event
+#: was over;
 #: between the two readings other clients opened or closed connections there, or it let those go
 #: whom an earlier event had silenced.
 WhyUnknown = Literal[
@@ -365,7 +366,8 @@ def _price(
     if why is not None:
         return msgspec.structs.replace(price, why=why)
     if price.after is None:
-        return msgspec.structs.replace(price, why=_why_not_read_after(run))
+        why = _why_not_read_after(run, memory, settled_s, end_s)
+        return msgspec.structs.replace(price, why=why)
     if has_other_connections(
         run,
         counts.ended + counts.stalled,
@@ -405,11 +407,34 @@ def _why_not_at_rest(run: Run, rested_since_s: float, start_s: float) -> WhyUnkn
     return None
 
 
-def _why_not_read_after(run: Run) -> WhyUnknown:
-    """Why the server's memory was not read at rest after an event."""
-    if any(finding.code == MASTER_ENDED for finding in run.findings):
+def _why_not_read_after(run: Run, memory: Series, settled_s: float, end_s: float) -> WhyUnknown:
+    """Why the server's memory was not read at rest after an event, whose window ended at
+    ``end_s``.
+    """
+    if end_s <= settled_s:
+        return "no_time"
+    is_of_a_part = any(finding.code == MASTER_ENDED for finding in run.findings)
+    if is_of_a_part and _lacks_a_part(run, memory, end_s):
         return "part_ended"
     return "no_time"
+
+
+def _lacks_a_part(run: Run, memory: Series, at_s: float) -> bool:
+    """Whether more of the server's processes had ended than started between the last reading of its
+    memory and ``at_s``.
+    """
+    read = memory.between(-math.inf, at_s).t_s
+    if not read:
+        return False
+    ended = _risen(run.series(metrics.SERVER_ENDED), read[-1], at_s)
+    return ended > _risen(run.series(metrics.SERVER_STARTED), read[-1], at_s)
+
+
+def _risen(counter: Series, from_s: float, to_s: float) -> float:
+    """By how much a counter rose between the last readings until two instants; 0 where it was not
+    read.
+    """
+    return (counter.last(to_s) or 0.0) - (counter.last(from_s) or 0.0)
 
 
 def _with_kept(price: ServerPrice, after: float, *, collected: bool) -> ServerPrice:

@@ -9,6 +9,7 @@ from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
+from asyncli.model.run import TICK_S
 from asyncli.model.text import oneline
 from asyncli.model.units import (
     format_bytes,
@@ -554,6 +555,16 @@ def _of_others(difference: float) -> str:
     return f"{format_bytes(difference)} more in the processes after it"
 
 
+def _was_brief(event: EventPart) -> bool:
+    """Whether all were back within a second, so that those held as one ended do not show it."""
+    back = event.back
+    if event.for_s is not msgspec.UNSET or event.lost_with_worker:
+        return False
+    if back is msgspec.UNSET or back.all_s is None:
+        return False
+    return back.all_s <= TICK_S
+
+
 def _others(event: EventPart) -> str:
     """What else is known: the others' heartbeats, and whether asyncli was late itself."""
     latency = event.latency_ms
@@ -575,7 +586,7 @@ def _others(event: EventPart) -> str:
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")
-    if isinstance(event.least_held, int):
+    if isinstance(event.least_held, int) and not _was_brief(event):
         parts.append(f"the fewest held as a second ended: {format_count(event.least_held)}")
     if event.listen_overflows:
         overflows = format_many(round(event.listen_overflows), "listen overflow")

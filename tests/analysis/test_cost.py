@@ -205,6 +205,44 @@ def test_a_used_server_may_have_kept_memory(accepted: float, closed: float | Non
 
 
 @pytest.mark.parametrize(
+    ("processes", "into_ramp_s", "told"),
+    [
+        # Of two one goes on with what it kept.
+        (1.0, -3.0, []),
+        (2.0, -3.0, ["cost_reused"]),
+        # Before its end nothing was opened, and after it the memory is of another.
+        (1.0, 0.5, ["cost_few_points"]),
+        (2.0, 0.5, ["cost_reused"]),
+    ],
+)
+def test_a_process_that_ended_in_the_run_took_what_it_kept_with_it(processes: float, into_ramp_s: float, told: list[str]) -> None:
+    run = a_run(20_000, hold_s=10.0, status=False)
+    ended_s = run.first_connect_s + into_ramp_s
+    for sample in run.samples:
+        has_ended = sample.t_s > ended_s
+        closed = 0.0 if processes == has_ended else 10_020.0
+        sample.values |= {"server.ended": float(has_ended), "server.processes": processes, "server.descriptors_closed": closed, "server.descriptors_table": closed + 64}
+    codes = [one.code for one in costs(run).findings]
+    assert [code for code in codes if code in ("cost_reused", "cost_few_points")] == told
+    assert (analyse(run).costs.server_user is None) is (told != [])
+
+
+def test_the_memory_of_a_process_that_ended_before_the_first_connect_is_in_no_cost() -> None:
+    run = a_run(20_000, hold_s=10.0)
+    ended_s = run.first_connect_s - 2.0
+    for sample in run.samples:
+        has_ended = sample.t_s > ended_s
+        sample.values |= {"server.ended": float(has_ended), "server.processes": 1.0}
+        if not has_ended:
+            sample.values["status.accepts"] = 50_000.0
+            sample.values["server.pss_bytes"] += 1e9
+    known = costs(run)
+    assert known.server_user.bytes_per_connection == pytest.approx(SERVER, rel=0.02)
+    assert known.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.05)
+    assert "cost_reused" not in [one.code for one in known.findings]
+
+
+@pytest.mark.parametrize(
     ("accepted", "table", "at_most"), [(None, None, None), (None, 256.0, 256), (0.0, 256.0, []), (None, 128.0, []), (400.0, None, 401)]
 )
 def test_a_server_whose_past_cannot_be_seen_may_have_kept_memory(

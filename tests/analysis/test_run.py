@@ -141,6 +141,24 @@ def test_cost_is_fitted_until_processes_of_the_server_end_with_connections(lost:
 
 
 @pytest.mark.parametrize(
+    ("processes", "ended_s", "until_s"),
+    [
+        # All of them; of two one, such as a helper; before the first connect; in the drain.
+        (1.0, 30, 30.0),
+        (2.0, 30, 99.0),
+        (1.0, 3, 99.0),
+        (1.0, 101, 99.0),
+    ],
+)
+def test_cost_is_fitted_until_all_processes_of_the_server_end_without_connections(processes: float, ended_s: int, until_s: float) -> None:
+    """As where a deploy comes with the first connects of the ramp."""
+    ended = [Sample(float(t_s), {"server.ended": float(t_s > ended_s), "server.processes": processes}) for t_s in range(106)]
+    _, samples_s = instants(for_cost(gapped(samples=ended)))
+    assert max(t_s for t_s in samples_s if t_s < 100) == until_s
+    assert samples_s[-1] == 105
+
+
+@pytest.mark.parametrize(
     ("gaps", "stretch"),
     [([Gap(20, 30)], (30, 100)), ([Gap(80, 85)], (10, 80)), ([Gap(20, 30), Gap(90, 95)], (30, 90)), ([Gap(10, 20), Gap(70)], (20, 70))],
 )

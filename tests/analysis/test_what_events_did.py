@@ -15,7 +15,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
-from asyncli.report.run_provoked import _back
+from asyncli.report.run_provoked import _back, _others
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
 from asyncli.report.thresholds import judge, parse
@@ -369,6 +369,41 @@ def test_an_event_right_after_it_leaves_no_reading() -> None:
     assert why_not_known(run) == "not_read"
 
 
+@pytest.mark.parametrize(
+    ("words", "counts", "back_ms", "why"),
+    [
+        # The last reading before the vanish is 0.2 s before it.
+        ("drop 2%", EventCounts(chosen=4, ended=4), 700, msgspec.UNSET),
+        ("drop 2%", EventCounts(chosen=4, ended=4), 1000, "another_event"),
+        ("stall 2% for 500ms", EventCounts(chosen=4, stalled=4, resumed=4), 200, msgspec.UNSET),
+        ("stall 2% for 500ms", EventCounts(chosen=4, stalled=4, resumed=4), 500, "another_event"),
+        ("stall 2%", EventCounts(chosen=4, stalled=4, closed=4), 200, "another_event"),
+        # One was not back, or nothing tells whether it was, or another event ended it.
+        ("drop 2%", EventCounts(chosen=5, ended=5), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, unheard=1), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, ended_again=1), 200, "another_event"),
+        ("drop 2%", EventCounts(chosen=5, ended=5, waiting=1), 200, "another_event"),
+    ],
+)
+def test_an_earlier_event_is_over_when_all_were_back_and_five_seconds_had_passed(words: str, counts: EventCounts, back_ms: int, why: object) -> None:
+    """It began 5.9 s before the vanish."""
+    run = vanished(half_are_let_go)
+    do = words.partition(" ")[0]
+    run.events = [RunEvent(do, AT_S - 5.9, None, words, {"number": 1}), msgspec.structs.replace(run.events[0], fields={"number": 2})]  # type: ignore[arg-type]
+    run.plan = msgspec.structs.replace(run.plan, events=(f"9.1s {words}", *run.plan.events))
+    for _, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[2] = tick.events.pop(1)
+    for _ in range(4):
+        counts.back_ms.add(back_ms)
+    at(run, -5.5).events[1] = counts
+    found = provoked(run, Series())[2].noticed
+    assert found is not None
+    assert found.why == why
+    if why is msgspec.UNSET:
+        assert (found.p50_s, found.left) == (pytest.approx(2.8, abs=1.0), SILENT // 2)
+
+
 @pytest.mark.parametrize("count", [-30.0, 100.0])
 def test_a_count_that_fits_nothing_tells_nothing(count: float) -> None:
     assert why_not_known(vanished(lambda after_s: SILENT if after_s < 3.0 else count)) == "disagrees"
@@ -492,15 +527,61 @@ def test_a_memory_that_does_not_move_was_all_given_back() -> None:
     assert (price.kept, price.why) == (0.0, msgspec.UNSET)
 
 
-def test_memory_that_was_not_read_since_a_part_ended_is_not_less() -> None:
+@pytest.mark.parametrize(("another_s", "kept", "why"), [(2.7, None, "no_time"), (3.0, MB, msgspec.UNSET)])
+def test_memory_after_an_event_is_that_of_half_its_time_to_settle(another_s: float, kept: float | None, why: object) -> None:
+    """As docs/howto/rehearse-a-deploy.md says: another event may follow then. They were all back at once, and it is read each second."""
+    run = dropped(step)
+    run.events.append(RunEvent("drop", AT_S + another_s, None, "drop 1%", {"number": 2}))
+    at(run, another_s + 0.9).events[2] = EventCounts(chosen=1, ended=1)
+    price = told(run).server
+    assert (price.kept, price.why) == (kept, why)
+
+
+def part_restarted(ended_s: float, started_s: float) -> Run:
+    """One of several main processes ended so long after the event, and one took its place: the memory is not read in between."""
     run = dropped(lambda _: 50 * MB)
     run.findings.append(server_master_ended(77, of_several=True))
-    assert told(run).server.kept == 0.0
+    for sample in run.samples:
+        after_s = sample.t_s - AT_S
+        sample.values |= {metrics.SERVER_ENDED: 2.0 + (after_s >= ended_s), metrics.SERVER_STARTED: 1.0 + (after_s >= started_s)}
+        if ended_s <= after_s < started_s:
+            del sample.values[metrics.SERVER_PSS_BYTES]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "started_s", "why"),
+    [
+        (0.5, 99.0, "part_ended"),
+        # Of an event before: its memory is not read since.
+        (-5.0, 99.0, "part_ended"),
+        # It was all read again in time, or the end was long after this event.
+        (0.5, 2.5, msgspec.UNSET),
+        (9.0, 12.0, msgspec.UNSET),
+        (9.0, 99.0, msgspec.UNSET),
+    ],
+)
+def test_memory_that_was_not_read_since_a_part_ended_is_not_less(ended_s: float, started_s: float, why: object) -> None:
+    price = told(part_restarted(ended_s, started_s)).server
+    assert price.why == why
+    assert (price.kept, price.after) == ((None, None) if why == "part_ended" else (0.0, 50 * MB))
+
+
+@pytest.mark.parametrize(("ended_s", "started_s"), [(2.5, 5.0), (1.5, 99.0), (-5.0, 99.0)])
+def test_an_event_that_another_cut_had_no_time_whatever_ended_then(ended_s: float, started_s: float) -> None:
+    """A deploy two seconds after it restarts a part of the server."""
+    run = part_restarted(ended_s, started_s)
+    run.events.append(RunEvent("drop", AT_S + 2.0, None, "drop 1%", {"number": 2}))
+    at(run, 2.9).events[2] = EventCounts(chosen=1, ended=1)
+    assert told(run).server.why == "no_time"
+
+
+def test_a_part_that_was_replaced_is_no_reason_that_memory_was_not_read() -> None:
+    run = part_restarted(0.5, 2.5)
     for sample in run.samples:
         if sample.t_s > AT_S:
-            del sample.values[metrics.SERVER_PSS_BYTES]
-    price = told(run).server
-    assert (price.kept, price.why, price.after) == (None, "part_ended", None)
+            sample.values.pop(metrics.SERVER_PSS_BYTES, None)
+    assert told(run).server.why == "no_time"
 
 
 @pytest.mark.parametrize(("others", "is_known"), [(lambda _: 100.0, True), (lambda after_s: 200.0 * (after_s > 1), False), (lambda after_s: 9.0 * (after_s < 1), False), (lambda after_s: 4.0 * (after_s > 1), True)])
@@ -598,3 +679,20 @@ def test_the_fewest_held_with_another_event_are_not_known(
     first: dict[int, EventCounts], second: dict[int, EventCounts], instants_s: tuple[float, float], least: list[int | None]
 ) -> None:
     assert of_two(first, second, instants_s=instants_s) == least
+
+
+@pytest.mark.parametrize(
+    ("words", "back_ms", "shows"), [("drop 5%", 990, False), ("drop 5%", 1010, True), ("vanish 5% for 2s then reconnect", 10, True), ("stall 5% for 2s", 10, True)]
+)
+def test_the_fewest_held_are_not_said_where_no_second_shows_them(words: str, back_ms: int, shows: bool) -> None:
+    """All were back within a second; who fell silent before that is missed by each second's end."""
+    run = dropped(step)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    counts = EventCounts(chosen=10, ended=10)
+    for _ in range(10):
+        counts.back_ms.add(back_ms)
+    at(run, 0.5).events[1] = counts
+    at(run, 1.5).held = 187
+    [event] = summarise(run).events or []
+    assert event.least_held == 187
+    assert ("187" in _others(event)) is shows
