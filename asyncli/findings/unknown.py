@@ -49,8 +49,8 @@ def nothing_to_measure(
     of: Literal["ramp", "latency", "event"], number: int = 0, chosen: int = 0
 ) -> Words:
     """The ramp opened no connection, so it has no rate; or no heartbeat was sent and answered, so
-    there is no latency; or, a warning, an event of the plan (its ``number``) took none of the
-    ``chosen`` connections.
+    there is no latency; or, a warning, an event of the plan took none of the connections that were
+    chosen for it. ``number``: of the event; ``chosen``: how many these were.
     """
     if of == "event":
         return Words(

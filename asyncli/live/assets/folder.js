@@ -33,7 +33,7 @@ function fill(row, run) {
     const why = cell(run.why, '', 'why');
     why.colSpan = 3;
     row.className = 'broken';
-    row.replaceChildren(first, cell(began && `written ${began}`), why);
+    row.replaceChildren(first, cell(began, 'written'), why);
     return;
   }
   const [state, severity] = stateOf(run);
