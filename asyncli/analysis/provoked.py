@@ -32,8 +32,9 @@ from asyncli.model.samples import Series
 
 class Back(msgspec.Struct, frozen=True):
     """How long after the event so many of those who were ended had their first answer (s); None if
-    fewer were back before the hold ended. ``waited_s``: how long there was (s) for those who were
-    not back, also where that was before their turn; None if all were.
+    fewer were back before the hold ended, or before their process of asyncli did. ``waited_s``: how
+    long there was (s) for those who were not back, also where that was before their turn; None if
+    all were.
     """
 
     p50_s: float | None
@@ -283,11 +284,12 @@ def back_of(number: int, counts: EventCounts) -> Back:
 
     By the rank among all who were ended, and not by another event before they were back: those
     who are not back count as later than all, also those whose turn was to come after the hold. Else
-    these were times of those whose turn came early. Of churn some are always on their way.
+    these were times of those whose turn came early. So do those of whom nothing tells whether they
+    were back (``lost_with_worker``, ``unheard``): with some of these a time is at most this long.
+    Of churn some are always on their way.
     """
     came = counts.back_ms.count
     awaited = counts.ended + counts.stalled - counts.ended_again
-    awaited -= counts.lost_with_worker
     if number == CHURN:
         awaited -= counts.waiting
     values: list[float | None] = []

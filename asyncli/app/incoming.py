@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from asyncli.app.progress import STOPPABLE, Progress
 from asyncli.app.recorder import Recorder
 from asyncli.engine import shard
 from asyncli.engine.spread import Destination, show
+from asyncli.engine.ticks import away_by_event, count_away_as_lost
 from asyncli.findings import generator
 from asyncli.findings.server import address_dead, address_dropped
 from asyncli.model.records import Deaths, Finding, Sample, Tick
@@ -72,6 +74,8 @@ class Incoming:
         self._on_host_finding = on_host_finding
         self._on_sample = on_sample
         self._dropped: set[int] = set()
+        # By the number of an event: those whom it ended and who are not back.
+        self._away: Counter[int] = Counter()
         self._silent_turns = 0
 
     async def listen(self, messages: AsyncIterator[shard.Up]) -> None:
@@ -99,9 +103,10 @@ class Incoming:
     def _generator_failed(self, why: str) -> None:
         held = self.last.held + self.silent.held
         awaiting = self.last.awaiting + self.silent.awaiting
-        if held:
+        if held or any(self._away.values()):
             # No worker is left to report them.
             loss = generator_loss(held, awaiting, self.last.coming_back, self.last.second + 1)
+            count_away_as_lost(loss, self._away)
             self._tick(loss)
         self.fail(generator.generator_failed(why, self.resume))
 
@@ -112,6 +117,7 @@ class Incoming:
         self.opened += tick.opened
         self.failures += tick.failed
         self._refused += tick.failures.get("refused", 0)
+        self._away.update(away_by_event(tick))
         self._recorder.tick(self._progress.t0_s + tick.second - self._progress.zero_s, tick)
         for number in tick.dropped.keys() - self._dropped:
             self._dropped.add(number)

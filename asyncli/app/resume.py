@@ -21,6 +21,7 @@ from asyncli.findings.run import held_again, server_changed
 from asyncli.model.data_file import described
 from asyncli.model.errors import HeldError, PlanError
 from asyncli.model.plan import Plan, plan_document
+from asyncli.model.planned_events import planned_event
 from asyncli.model.records import SERVER_CHANGED, Gap, Tick
 from asyncli.model.template import Data
 from asyncli.store.private_file import write_private
@@ -81,7 +82,26 @@ class Resumption:
         if plan.hold_until is not None:
             # Another baseline and ramp come before it.
             left_s = max(0.0, left_s - plan.schedule.end_s)
-        return msgspec.structs.replace(plan, hold_s=left_s, hold_until=None)
+        events = self._events_left(plan)
+        return msgspec.structs.replace(plan, hold_s=left_s, hold_until=None, events=events)
+
+    def _events_left(self, plan: Plan) -> tuple[str, ...]:
+        """The events at their times in the rest of the hold. A mark stands for each that is not
+        done any more, so that the others keep their numbers.
+        """
+        held_s = self.before.held_s
+        if not held_s or plan.hold_s is None:
+            return plan.events
+        begun = self.before.recorded_events
+        left = []
+        for number, text in enumerate(plan.events, start=1):
+            due_s = planned_event(text).after_s(plan.hold_s) - held_s
+            _, _, words = text.strip().partition(" ")
+            if number in begun or due_s < 0:
+                left.append(f"0s mark {words}")
+            else:
+                left.append(f"{due_s:.3f}s {words}")
+        return tuple(left)
 
     def continue_counters(self, values: dict[str, float]) -> None:
         """Add the earlier counts of our own processes."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from asyncli.core.events import Reconnect
-from asyncli.model.records import EventCounts
+from asyncli.model.records import CHURN, EventCounts
 
 
 class Comebacks:
@@ -35,6 +35,10 @@ class Comebacks:
         self.left_at: dict[int, float] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
+        # Of those whom churn has ended: since when each connects, and how long the slowest that is
+        # back took from then on (s).
+        self._turn_at: dict[int, float] = {}
+        self._slowest_way_s = 0.0
         # The last command: its event, and until when its effects may last.
         self._command: tuple[int, float] | None = None
         # Until when it may end connections from before that command.
@@ -100,6 +104,7 @@ class Comebacks:
             counts.unheard += stands
             counts.ended_again += not stands
             self.left_at.pop(row, None)
+            self._turn_at.pop(row, None)
         self.event_of[row] = event
 
     # -- the queue
@@ -130,6 +135,8 @@ class Comebacks:
             counts = self.counts_of(event)
             counts.attempts += 1
             counts.lateness_us.add((now - due) * 1e6)
+        if event == CHURN:
+            self._turn_at.setdefault(row, now)
         return row
 
     # -- how an attempt went
@@ -170,6 +177,9 @@ class Comebacks:
         counts = self.counts_of(event)
         away_since = self.left_at.pop(row, self._over_at[event])
         counts.back_ms.add((now - away_since) * 1e3)
+        if event == CHURN:
+            way_s = now - self._turn_at.pop(row, now)
+            self._slowest_way_s = max(self._slowest_way_s, way_s)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 
@@ -178,6 +188,16 @@ class Comebacks:
         event = self.event_of.get(row)
         if event is not None:
             self.counts_of(event).waiting += 1
+
+    def is_on_its_way(self, row: int, now: float) -> None:
+        """The drain begins while a row is on its first way back. Of churn some always are: who is
+        for no longer than others took was not to be back yet. Who is for longer hangs on the
+        server.
+        """
+        if self.event_of[row] != CHURN:
+            return
+        if now - self._turn_at.get(row, now) <= self._slowest_way_s:
+            self.is_waiting(row)
 
     def is_unheard(self, row: int) -> None:
         """The drain begins, and a row whose connection stands again has been sent nothing since,

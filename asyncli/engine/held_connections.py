@@ -539,17 +539,17 @@ class HeldConnections:
         self._ghosts.clear()
 
     def _note_those_on_their_way(self) -> None:
-        """Of churn some are always on their first way back as the drain begins; and of listeners
-        that hear again some have no message yet, of which nothing tells whether they are back.
+        """As the drain begins some are on their first way back; and of listeners that hear again
+        some have no message yet, of which nothing tells whether they are back.
         """
-        for row, event in self._coming_back.items():
-            state = self.state[row]
-            on_the_way = state in (CONNECTING, HANDSHAKE, AWAITING)
-            is_of_churn = event == CHURN and on_the_way and not self._retries[row]
-            if is_of_churn:
-                self.comebacks.is_waiting(row)
-            elif self._stands_unheard(row):
+        now = self._net.clock()
+        for row in self._coming_back:
+            if self._stands_unheard(row):
                 self.comebacks.is_unheard(row)
+                continue
+            on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
+            if on_the_way and not self._retries[row]:
+                self.comebacks.is_on_its_way(row, now)
 
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the

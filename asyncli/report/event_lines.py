@@ -113,6 +113,8 @@ def _were_back(event: EventPart) -> str:
     came = came_back(event)
     of = concerned(event)
     all_s = _all_s(event)
+    if not came and event.unheard:
+        return f"none of {format_count(of)} is known to be back"
     if not came:
         return f"none of {format_count(of)} was back"
     if came < of:
@@ -131,7 +133,7 @@ def _not_back(event: EventPart) -> list[str]:
         (event.waiting, "not to be back before the drain"),
         (event.ended_again, "ended by another event before"),
         (event.lost_with_worker, "lost with a process of asyncli's own before"),
-        (event.unheard, "sent nothing since, so that nothing tells"),
+        (event.unheard, "to whom the server sent nothing since, so that nothing tells"),
     )
     return [f"{format_count(known(count))} {why}" for count, why in counts if count]
 

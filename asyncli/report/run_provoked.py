@@ -368,7 +368,11 @@ def _times_back(event: EventPart, back: Back) -> list[str]:
     shares = (("50 %", back.p50_s), ("90 %", back.p90_s), ("99 %", back.p99_s), ("all", back.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
     if times:
-        text = f"back after {', '.join(times)}"
+        after = "back after"
+        if event.lost_with_worker or event.unheard:
+            # Of these nothing tells: they may have been back before.
+            after = "back after at most"
+        text = f"{after} {', '.join(times)}"
         if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
             text += " from then on"
         return [text]

@@ -123,8 +123,10 @@ def _measured(forecast: StormForecast, run: Run) -> list[str]:
         if event is None or event.do not in ("drop", "storm") or event.share < 1.0:
             continue
         seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
-        back = back_of(number, added_up(EventCounts(), *seconds))
-        if back.p50_s is not None:
+        counts = added_up(EventCounts(), *seconds)
+        back = back_of(number, counts)
+        # Those who went with a process of asyncli may have been back before.
+        if back.p50_s is not None and not counts.lost_with_worker:
             sentences.append(
                 f"Event {number} of the run was such a storm: back after {_times(back, None)}."
             )

@@ -136,10 +136,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
-    limits. ``why``: the reason for no value; "" where none is known. ``has_more``: more than
-    the value, which is as far as the run goes. ``beyond_lateness_ms``: of a latency whose limit is
-    undecided for asyncli's own lateness, what is surely left without it. ``not_judged``: why it
-    says nothing of the run; None of one that is kept, crossed or undecided.
+    limits. ``why``: the reason for no value, or why it is at most this one; "" where none is known.
+    ``has_more``: more than the value, which is as far as the run goes. ``beyond_lateness_ms``: of a
+    latency whose limit is undecided for asyncli's own lateness, what is surely left without it.
+    ``not_judged``: why it says nothing of the run; None of one that is kept, crossed or undecided.
     ``by_shared_memory``: it is undecided with an interval that reaches to shared memory which may
     be another program's.
     """
@@ -186,6 +186,8 @@ class Outcome(msgspec.Struct, frozen=True):
             return "unknown"
         key = self.threshold.key
         amount = value_shown(key, self.value)
+        if self.why:
+            return f"{amount} at most: {self.why}"
         if self.has_more:
             return f"more than {amount}, as far as the hold goes"
         if self.beyond_lateness_ms is not None:
@@ -409,6 +411,9 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     crossed = None
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
+    untold = _why_at_most(document, threshold.key)
+    if untold and crossed is not _SURE_OF_AT_MOST.get(threshold.comparison):
+        return Outcome(threshold, value, None, why=untold)
     return Outcome(threshold, value, crossed, ci95, whole)
 
 
@@ -422,21 +427,46 @@ def _of_unknown_time(
     return outcome or _of_time_noticed(threshold, bound, document)
 
 
+#: Of a value that is at most the one known, which decision is sure.
+_SURE_OF_AT_MOST = {">": False, ">=": False, "<": True, "<=": True}
+#: Whose first answers nothing tells of, and why.
+_UNTOLD = {
+    "lost_with_worker": "some went with a process of asyncli's own before being back",
+    "unheard": "the server sent some of them nothing since, who only listen",
+}
+
+
+def _why_at_most(document: Mapping[str, Any], key: str) -> str:
+    """Why the time back from an event, of which ``key`` is one, may be shorter than its number, or
+    is not known: of some whom it ended nothing tells when they were back. "" where all is told.
+    """
+    event = _event_of_time_back(key)
+    if event is None or not key.endswith(_TIMES_BACK):
+        return ""
+    for count, why in _UNTOLD.items():
+        if _value(document, f"{event}.{count}"):
+            return why
+    return ""
+
+
 def _of_time_back(
     threshold: Threshold, bound: Fraction, document: Mapping[str, Any]
 ) -> Outcome | None:
     """The outcome of an upper bound on an unknown time back from an event, if it is such a one and
     something decides it.
     """
+    untold = _why_at_most(document, threshold.key)
     waited_s = _waited_s(document, threshold.key)
+    if untold and not threshold.key.endswith(".all_s"):
+        # Those who were not back may be more than this share only with these.
+        waited_s = None
     if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
         return Outcome(threshold, waited_s, True, has_more=True)
     if waited_s is not None:
         why = f"some were not back in the {format_duration(waited_s)} that the hold had"
         return Outcome(threshold, None, None, why=why)
-    if _value(document, f"{_event_of_time_back(threshold.key)}.unheard"):
-        why = "the server sent some of them nothing since, who only listen"
-        return Outcome(threshold, None, None, why=why)
+    if untold:
+        return Outcome(threshold, None, None, why=untold)
     if _ended_none(document, threshold.key):
         return Outcome(threshold, None, False, why="the event ended no connection")
     return None

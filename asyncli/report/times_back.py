@@ -81,5 +81,6 @@ class TimesBack:
             "ended": counts.ended,
             "stalled": counts.stalled,
             "unheard": counts.unheard,
+            "lost_with_worker": counts.lost_with_worker,
             "back": msgspec.to_builtins(back),
         }

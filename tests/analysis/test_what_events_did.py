@@ -179,6 +179,22 @@ def test_the_times_back_are_of_all_whom_the_event_ended() -> None:
     assert [outcome.crossed for outcome in judge(limits, {"events": [{"number": 1, "back": msgspec.to_builtins(back)}]})] == [None, True]
 
 
+@pytest.mark.parametrize("unknown", ["lost_with_worker", "unheard"])
+def test_those_of_whom_nothing_tells_belong_to_all_whom_the_event_ended(unknown: str) -> None:
+    """Half were back. Of the others nothing is known: not that they took as long, and not that they took longer."""
+    run = dropped(step)
+    run.ticks[-1][1].events[1] = EventCounts(ended=SILENT)
+    setattr(run.ticks[-1][1].events[1], unknown, SILENT)
+    event = told(run)
+    assert event.back.p50_s == pytest.approx(0.01)
+    assert (event.back.p90_s, event.back.p99_s, event.back.all_s, event.back.waited_s) == (None, None, None, None)
+    assert "at most" in said_of_times(run)
+    document = {"events": [{"number": 1, "back": msgspec.to_builtins(event.back), unknown: SILENT}]}
+    for text, crossed in (("all_s > 30s", None), ("p50_s > 1s", False), ("p50_s > 1ms", None), ("p50_s < 1s", True), ("p50_s < 1ms", None)):
+        [outcome] = judge([parse(f"events.1.back.{text}", Summary)], document)
+        assert (outcome.crossed, bool(outcome.why)) == (crossed, crossed is None)
+
+
 def test_of_churn_some_are_always_on_their_way() -> None:
     run = dropped(step)
     for _, tick in run.ticks:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asyncli.analysis.provoked import back_of
 from asyncli.core.adding import added_up
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.held_table import ConnectionTable
@@ -15,7 +16,7 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.plan import Layer, build_plan
-from asyncli.model.records import EventCounts, Tick
+from asyncli.model.records import CHURN, EventCounts, Tick
 
 # More than one turn provokes. Of all, those whom an event of 30 % chooses, and one of 50 %.
 ALL, CHOSEN, HALF = 607, 182, 304
@@ -181,6 +182,19 @@ def test_of_churn_those_on_their_first_way_back_are_no_shortfall() -> None:
     assert 25 < churned.waiting < 35
     assert churned.away == 0
     assert max(tick.held_at_drain for tick in ticks) == MANY - churned.waiting
+
+
+@pytest.mark.parametrize("policy", ["now", "jitter:2s"])
+def test_of_churn_those_who_hang_on_the_server_are_not_back(policy: str) -> None:
+    """It answers nobody in the last ten seconds: whose wait was over then was to be back."""
+    ticks = list(simulate(shard(churn="3%/s", keepalive=10, connections=MANY, reconnect=policy, timeout="20s"), SimServer(stalls_s=(50.0, 80.0)), 60.0))
+    churned = added_up(*ticks).events[0]
+    assert churned.away > 400
+    # 60 a second, of a wait of one second on average.
+    assert churned.waiting < (90 if policy != "now" else 5)
+    back = back_of(CHURN, churned)
+    assert back.p50_s is not None
+    assert (back.p90_s, back.p99_s, back.all_s) == (None, None, None)
 
 
 def test_a_policy_is_also_that_of_the_server_s_own_closes() -> None:

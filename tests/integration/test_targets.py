@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fault_table import require_said
@@ -18,10 +20,11 @@ import asyncli
 from asyncli.app.incoming import SILENT_TURNS, Incoming
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import Recorder
+from asyncli.core.adding import added_up
 from asyncli.engine import resolve
-from asyncli.engine.shard import Ticked
+from asyncli.engine.shard import Failed, Ticked
 from asyncli.engine.spread import Destination
-from asyncli.model.records import Tick
+from asyncli.model.records import EventCounts, Tick
 from asyncli.store.reader import read_run
 
 
@@ -97,6 +100,24 @@ def test_a_long_baseline_is_no_silence_of_the_generator(tmp_path: Path) -> None:
     assert not progress.failed
     incoming.check_silence()
     assert progress.failed
+
+
+@pytest.mark.parametrize("held", [6, 0])
+def test_who_was_away_as_the_generator_ended_went_with_it(tmp_path: Path, held: int) -> None:
+    """It was not their turn, and nothing tells when it would have been."""
+    progress = Progress(asyncli.Plan(urls=("http://127.0.0.1:1/",), connections=10), tmp_path / "run.db")
+    shown: list[Tick] = []
+    observer: Any = Mock(tick=lambda _, tick: shown.append(tick))
+    incoming = Incoming(progress, Recorder([observer], progress), (), resume="", on_host_finding=lambda: None, on_sample=lambda _: None)
+    vanished = EventCounts(ended=10 - held)
+    incoming.handle(Ticked(Tick(second=3, held=held, events={1: vanished})))
+    back = EventCounts()
+    back.back_ms.add(100)
+    incoming.handle(Ticked(Tick(second=4, held=held, events={1: back})))
+    incoming.handle(Failed("it was killed"))
+    whole = added_up(*shown)
+    assert (whole.events[1].lost_with_worker, whole.events[1].away) == (9 - held, 0)
+    assert whole.lost == held
 
 
 def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ def test_who_was_back_after_how_long_and_who_was_not() -> None:
     said = line_of(few)
     assert [count in said for count in ("34 of", "256", "10 ")] == [True] * 3
     assert "none of" in line_of(storm(not_back=300))
+    unheard = storm(not_back=0)
+    unheard.unheard = 300
+    said = line_of(unheard)
+    assert [words in said for words in ("300", "was back", "server sent")] == [True, False, True]
     failed = all_back(1, 2.6)
     failed.failures = {"refused": 7}
     failed.phantoms = 1

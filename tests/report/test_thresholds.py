@@ -339,6 +339,14 @@ def test_who_is_not_back_for_longer_than_a_limit_crosses_it(text: str, is_crosse
     assert ("15 s" in outcome.amount) is (">" in text)
 
 
+@pytest.mark.parametrize(("key", "is_crossed"), [("all_s", True), ("p50_s", None)])
+def test_who_was_not_back_tells_of_all_and_not_of_a_share_where_some_are_unknown(key: str, is_crossed: bool | None) -> None:
+    """Of 100, 40 were back and 20 surely were not; the other 40 may have been, which would be most of them."""
+    back = {"p50_s": None, "all_s": None, "waited_s": 15.0}
+    [outcome] = judge([parse(f"events.1.back.{key} > 5s", Summary)], {"events": [{"number": 1, "lost_with_worker": 40, "back": back}]})
+    assert outcome.crossed is is_crossed
+
+
 @pytest.mark.parametrize(("ended", "stalled", "crossed"), [(0, None, False), (5, None, None), (0, 5, None)])
 def test_an_event_that_ended_none_keeps_a_limit_on_the_time_back(ended: int, stalled: int | None, crossed: bool | None) -> None:
     event: dict[str, Any] = {"number": 1, "ended": ended, "back": {"p50_s": None, "all_s": None, "waited_s": None}}

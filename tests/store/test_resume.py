@@ -13,12 +13,14 @@ from programs import here
 from recording import new_run
 
 from asyncli.app.incoming import generator_loss
+from asyncli.app.resume import Resumption
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
 from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, EventCounts, Finding, Gap, Phase, RunEvent, Tick
 from asyncli.model.units import format_instant
+from asyncli.preflight.rate_checks import _comeback_time
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
@@ -78,6 +80,20 @@ def test_a_hold_that_would_have_ended_by_now_is_not_resumed(tmp_path: Path) -> N
     assert read_interrupted(held(tmp_path / "on.db", ends_s=now_s + 100, hold_s=60.0, hold_until="07:00")).left_s(now_s) == pytest.approx(100)
     assert read_interrupted(held(tmp_path / "more.db", hold_s=60.0)).left_s(now_s) == pytest.approx(57)
     assert read_interrupted(held(tmp_path / "ever.db", hold_s=None)).left_s(now_s) is None
+
+
+def test_the_rest_of_a_hold_has_the_events_at_their_times_in_it(tmp_path: Path) -> None:
+    """It was compared with their times from the hold's start."""
+    of_storms = {"hold_s": 18.0, "reconnect": "jitter:5s", "events": ("1s storm", "12s vanish 5% for 2s then return", "70% storm")}
+    before = read_interrupted(held(tmp_path / "storms.db", **of_storms))
+    rest = Resumption(before).remaining_plan(before.run.plan)
+    assert rest.hold_s == pytest.approx(15)
+    assert [event.do for event in rest.planned_events] == ["mark", "vanish", "storm"]
+    assert [event.at_s for event in rest.planned_events] == [0.0, pytest.approx(9), pytest.approx(9.6)]
+    [check] = _comeback_time(rest)
+    assert (check.verdict, check.have, check.need) == ("ok", pytest.approx(15), pytest.approx(14.6))
+    over = read_interrupted(held(tmp_path / "over.db", **{**of_storms, "events": ("2s storm",)}))
+    assert list(_comeback_time(Resumption(over).remaining_plan(over.run.plan))) == []
 
 
 def test_what_had_begun_and_who_was_away_by_it_is_known(tmp_path: Path) -> None:
