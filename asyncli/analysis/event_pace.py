@@ -45,6 +45,9 @@ def event_pace(run: Run, number: int, window: Gap, counts: EventCounts) -> Event
     planned = run.plan.event_numbered(number)
     if planned is None or planned.do not in ("drop", "storm") or not has_come_back(counts):
         return EventPace(None, spent_s)
+    if counts.error_answers:
+        # The server was there, and would not serve them yet.
+        return EventPace(None, spent_s)
     all_s = counts.back_ms.greatest / 1e3
     policy = reconnect_of(run.plan.reconnect or DEFAULT_RECONNECT)
     if policy.soonest_s + policy.spread_s >= (1 - MARGINS.waited) * all_s:

@@ -323,7 +323,7 @@ def _descriptors_spent(
     run: Run, number: int, window: Gap, counts: EventCounts
 ) -> SpentDescriptors | None:
     limit = run.series(metrics.SERVER_DESCRIPTORS_LIMIT).last()
-    has_waited = counts.away > 0 or counts.phantoms or counts.failures
+    has_waited = counts.away > 0 or counts.phantoms or counts.failures or counts.error_answers
     if not limit or not has_waited:
         return None
     until_s = run.stop_s

@@ -61,8 +61,8 @@ class UnexplainedStorm(msgspec.Struct, frozen=True):
 
 class SlowComeback(msgspec.Struct, frozen=True):
     """An event of the run with whose comebacks the server did not keep up: when it began (s), how
-    many it ended or silenced, how many of them were not back at the hold's end, and how many
-    connects failed or got no answer.
+    many it ended or silenced, how many of them were not back at the hold's end, how many connects
+    failed or got no answer, and how many answers before they were back were errors.
     """
 
     event: int
@@ -70,6 +70,7 @@ class SlowComeback(msgspec.Struct, frozen=True):
     ended: int
     not_back: int
     failed: int
+    errors: int
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -200,6 +201,9 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     counts = _counts_of(run, number)
     if not has_come_back(counts):
         return Unmeasured("too few of its storm came back")
+    if counts.error_answers:
+        # Until it served them, the server's pace decided nothing.
+        return Unmeasured("errors answered clients of its storm")
     measured = _measured_storm(run, number, counts)
     back_s = times_s(counts.back_ms)
     all_s = measured.seen.back_s[-1] or math.inf
@@ -259,8 +263,11 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
         counts = _counts_of(run, number)
         not_back = max(0, counts.away)
         failed = counts.phantoms + sum(counts.failures.values())
-        if number not in explained and counts.attempts and (not_back or failed):
-            slow.append(SlowComeback(number, window.start_s, counts.ended, not_back, failed))
+        errors = sum(counts.error_answers.values())
+        if number not in explained and counts.attempts and (not_back or failed or errors):
+            slow.append(
+                SlowComeback(number, window.start_s, counts.ended, not_back, failed, errors)
+            )
     return tuple(slow)
 
 

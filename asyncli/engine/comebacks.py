@@ -29,6 +29,8 @@ class Comebacks:
         self._number = number
         #: Rows that an event ended and that have had no answer since -> the event's number.
         self.event_of: dict[int, int] = {}
+        # Of these, those whose connection that stands has had answers, all of them errors.
+        self._answered_with_error: set[int] = set()
         # By the event's number, since the last tick.
         self._counts: dict[int, EventCounts] = {}
         #: When those left whom churn has ended.
@@ -105,6 +107,7 @@ class Comebacks:
             counts.ended_again += not stands
             self.left_at.pop(row, None)
             self._turn_at.pop(row, None)
+            self._answered_with_error.discard(row)
         self.event_of[row] = event
 
     # -- the queue
@@ -163,17 +166,28 @@ class Comebacks:
         """
         event = self.event_of[row]
         counts = self.counts_of(event)
+        was_turned_away = row in self._answered_with_error
+        self._answered_with_error.discard(row)
         if established_at < self._begun_at[event]:
             counts.closed += 1
+        elif was_turned_away:
+            counts.turned_away += 1
         else:
             counts.phantoms += 1
         counts.unanswered += asked
+
+    def answered_with_error(self, row: int, status: int) -> None:
+        """An event's row was answered, with this HTTP status: it is not back by that."""
+        self._answered_with_error.add(row)
+        answers = self.counts_of(self.event_of[row]).error_answers
+        answers[status] = answers.get(status, 0) + 1
 
     def back(self, row: int, now: float, answer_s: float | None = None) -> None:
         """An event's row is back, which counts from the end of its outage. ``answer_s``: how long
         its first answer took.
         """
         event = self.event_of.pop(row)
+        self._answered_with_error.discard(row)
         counts = self.counts_of(event)
         away_since = self.left_at.pop(row, self._over_at[event])
         counts.back_ms.add((now - away_since) * 1e3)

@@ -76,6 +76,8 @@ _CHECK_AGAIN_S = 1.0
 _MOST_READS = 32
 # A peer may send any text as a reason.
 _MOST_REASONS = 20
+# Of HTTP: from this status on an answer is an error.
+_LOWEST_ERROR = 400
 # Replies to pings that a peer does not read; a socket's buffers hold as much again.
 _MOST_UNREAD_BYTES = 65_536
 
@@ -116,6 +118,9 @@ class HeldConnections:
         )  # over all connections of the row: the jitter's number
         self._lives = array("I", bytes(4 * rows))  # connections established so far
         self._retries = bytearray(rows)
+        # Whether a row has had an answer without error; and an error while no event had it away.
+        self._answered_well = bytearray(rows)
+        self._answered_badly = bytearray(rows)
         self._destination = array("H", bytes(2 * rows))  # by index
         self._retransmitted = bytearray(
             rows
@@ -190,7 +195,7 @@ class HeldConnections:
             self._heartbeat,
             self._handshake is not None,
         )
-        # Back is the first answer.
+        # Back is the first answer without an error.
         beat = beat or self._asks_at_once(rows.start)
         connected: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
@@ -498,10 +503,8 @@ class HeldConnections:
         """How many connections are held and await an answer."""
         if self._silence_s is not None:
             return len(self.awaiting)
-        if self.draining:
-            # Some of the others may have their answer by now.
-            return len(self.awaiting) - len(self.unproven & self.awaiting.keys())
-        return len(self.awaiting) - len(self.unproven)
+        # Some of the others may have had an answer, in the drain or with an error.
+        return len(self.awaiting) - len(self.unproven & self.awaiting.keys())
 
     @property
     def waits_since(self) -> float | None:
@@ -761,6 +764,10 @@ class HeldConnections:
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
         latency_s = now - self.wheel.due[row]
+        if status < _LOWEST_ERROR:
+            self._answered_well[row] = 1
+        elif self._is_turned_away(row, event, now):
+            return
         if row in self._coming_back:
             self._is_back(row, now, answer_s=latency_s)
         else:
@@ -779,6 +786,34 @@ class HeldConnections:
                 row,
                 now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
+
+    def _is_turned_away(self, row: int, answer: Event, now: float) -> bool:
+        """A row was answered with an error. True: it is an event's, and not back by that: it asks
+        again as after an attempt that failed, and no later than with its next heartbeat. False: it
+        is no event's, or had nothing but errors before too.
+        """
+        if row not in self._coming_back:
+            self._answered_badly[row] = 1
+            return False
+        if self._answered_badly[row] and not self._answered_well[row]:
+            return False
+        self.comebacks.answered_with_error(row, answer.status)
+        self._requests[row] += 1
+        self._beats[row] += 1
+        self._heard_at[row] = now
+        self.state[row] = IDLE
+        if not answer.keep_alive:
+            self._end_after_answer(row, answer)
+            return True
+        if self.draining:
+            return True
+        self._retries[row] = min(255, self._retries[row] + 1)
+        asks_after_s = min(
+            self.comebacks.wait_s(row, self._retries[row]),
+            sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
+        )
+        self.wheel.add(row, now + asks_after_s)
+        return True
 
     def _sent_again(self, row: int, handle: int) -> int:
         """How many segments the row's socket has sent again since the last call, which are counted

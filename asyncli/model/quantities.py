@@ -365,6 +365,9 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.attempts", "count", "connects of those who come back"),
     Quantity("events.*.failures.*", "count", "of these, failed for this cause"),
     Quantity("events.*.phantoms", "count", "new connections that got no answer"),
+    Quantity(
+        "events.*.error_answers.*", "count", "answers with this HTTP status before they were back"
+    ),
     Quantity("events.*.latency_ms.connect_p50", "ms", "connect of who comes back: the median"),
     Quantity("events.*.latency_ms.connect_p99", "ms", "the same: 99 of 100 took no longer"),
     Quantity("events.*.latency_ms.answer_p50", "ms", "first answer to them: the median"),

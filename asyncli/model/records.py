@@ -360,6 +360,10 @@ class EventCounts(msgspec.Struct):
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0
+    #: Answers with an error status to those who come back, who are not back by these: status -> how
+    #: many; and new connections that ended after such an answer.
+    error_answers: dict[int, Count] = msgspec.field(default_factory=dict)
+    turned_away: Count = 0
     #: From the event's instant to the first answer on a new connection (ms).
     back_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: How late asyncli connected (us); how long connects and first answers took (us).
@@ -491,7 +495,8 @@ class Tick(msgspec.Struct):
         """
         total = 0
         for event in self.events.values():
-            total += event.ended + event.phantoms + event.closed - event.returned
+            total += event.ended + event.phantoms + event.turned_away
+            total += event.closed - event.returned
         return total
 
     @property

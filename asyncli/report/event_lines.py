@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis.noticed import Noticed
-from asyncli.model.units import format_count, format_duration, format_many
+from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import came_back, concerned, ending
 from asyncli.report.summary_parts import EventPart, known
 
@@ -140,11 +140,15 @@ def _not_back(event: EventPart) -> list[str]:
 
 def _how_connects_went(event: EventPart) -> str:
     failed = _failed(event)
+    errors = sum((event.error_answers or {}).values())
+    text = ""
     if failed:
-        return f", {format_many(failed, 'connect')} failed or got no answer"
-    if _connects(event) > 0:
-        return ", none failed"
-    return ""
+        text = f", {format_many(failed, 'connect')} failed or got no answer"
+    elif _connects(event) > 0:
+        text = ", none failed"
+    if errors:
+        text += f", {format_many(errors, 'answer')} before {was_or_were(errors)} errors"
+    return text
 
 
 def _failed(event: EventPart) -> int:

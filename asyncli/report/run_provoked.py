@@ -403,8 +403,17 @@ def _comeback(event: EventPart) -> str:
         )
     if event.not_back:
         parts.append(_not_back(event.not_back, back))
+    parts += _error_answers(event)
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _error_answers(event: EventPart) -> list[str]:
+    """How many answers before they were back were errors, which are no comeback."""
+    if not event.error_answers:
+        return []
+    counts = [f"{format_count(count)} × {status}" for status, count in event.error_answers.items()]
+    return [f"answered with errors before that: {', '.join(counts)}"]
 
 
 def _few_back(event: EventPart, came: int, back: Back) -> str:

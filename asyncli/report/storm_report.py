@@ -22,6 +22,7 @@ from asyncli.model.units import (
     format_many,
     format_rate,
     format_share,
+    was_or_were,
 )
 from asyncli.report import document as doc
 from asyncli.report import jsonout
@@ -309,6 +310,8 @@ def _slow_comeback(slow: SlowComeback) -> str:
         parts.append(f"{of} were not back when the hold ended")
     if slow.failed:
         parts.append(f"{format_many(slow.failed, 'connect')} failed or got no answer")
+    if slow.errors:
+        parts.append(f"{format_many(slow.errors, 'answer')} {was_or_were(slow.errors)} errors")
     return f"After event {slow.event}, at {format_duration(slow.at_s)}, {' and '.join(parts)}."
 
 

@@ -310,6 +310,9 @@ class EventPart(msgspec.Struct):
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
+    #: Answers with an error status to those who come back, who are not back by these: status -> how
+    #: many.
+    error_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     latency_ms: EventLatency | msgspec.UnsetType = msgspec.UNSET
     lateness_ms: Lateness | msgspec.UnsetType = msgspec.UNSET
     #: Null where no second ended in its time, or another event had some away in it.
@@ -387,6 +390,7 @@ class EventPart(msgspec.Struct):
         part.attempts = done.counts.attempts
         part.failures = done.counts.failures
         part.phantoms = done.counts.phantoms
+        part._add_errors(done.counts.error_answers)
         part.latency_ms = done.latency_ms
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
@@ -402,6 +406,10 @@ class EventPart(msgspec.Struct):
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_errors(self, by_status: dict[int, int]) -> None:
+        """The answers with errors on the way back."""
+        self.error_answers = {str(status): by_status[status] for status in sorted(by_status)}
 
     def _add_command(self, fields: dict[str, Any]) -> None:
         """How a command ended. Without a second of it the server ended none in its time."""

@@ -101,7 +101,8 @@ NOT_INSTALLED = "it needs NumPy and SciPy, which are not installed here"
 # Parts of the JSON that are not results.
 _EXCLUDED = ("schema", "plan", "environment", "findings", "diagnoses")
 # Parts with counts by name.
-_BY_NAME = ("failures", "deaths", "by_status", "ended")
+_BY_NAME = ("failures", "deaths", "by_status", "error_answers", "ended")
+_BY_STATUS = ("by_status", "error_answers")
 #: The names that exist: the count of another would always be 0.
 _CAUSES: dict[str, Sequence[str]] = {
     "connections.deaths": DEATHS,
@@ -703,7 +704,7 @@ def _require_name(key: str) -> None:
         near = difflib.get_close_matches(name, causes, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"write one of {', '.join(causes)}"
         raise ValueError(f"{shown(name)} is not a cause in {part}; {hint}")
-    if part.endswith("by_status") and _STATUS.fullmatch(name) is None:
+    if part.endswith(_BY_STATUS) and _STATUS.fullmatch(name) is None:
         raise ValueError(
             f"{shown(name)} is not an HTTP status; write three digits, such as {part}.503"
         )

@@ -62,6 +62,16 @@ def test_who_decides_is_as_the_forecast_of_that_storm_has_it(laws: Laws, policy:
     assert forecast(pace, reconnect_of(policy), run.plan.seed, run.plan.connections).bound == by
 
 
+def test_where_answers_were_errors_nothing_tells_who_decided() -> None:
+    run = stormed(SLOW, "now", waited=True)
+    counts_in(run).error_answers = {503: 3}
+    assert pace_of(run).by is None
+    pace = measured_pace(run, SLOW.backlog)
+    assert isinstance(pace, Pace)
+    assert pace.by_event is None
+    assert [(slow.event, slow.errors) for slow in pace.slow_comebacks] == [(1, 3)]
+
+
 @pytest.mark.parametrize(
     ("tester", "server", "others", "by"),
     [(0.95, 0.3, 0.0, "asyncli"), (0.5, 0.3, 1.2, "host"), (0.1, 0.1, 1.8, "server"), (0.3, 0.9, 0.0, "server")],

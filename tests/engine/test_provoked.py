@@ -132,6 +132,80 @@ def standing(ticks: list[Tick]) -> None:
         before = tick.held + tick.coming_back
 
 
+class _WarmingUp(SimNet):
+    """Answers with 503 from 10 s after the ramp's end until ``well_at``, and closes after it where ``closes``."""
+
+    bad_from, well_at, closes = 0.0, 0.0, False
+
+    def recv(self, handle: int, most: int) -> bytes:
+        data = super().recv(handle, most)
+        if not data or not self.bad_from <= self.now < self.well_at:
+            return data
+        close = b"Connection: close\r\n" if self.closes else b""
+        return b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n" + close + b"\r\n"
+
+
+def warming_up(bad_from: float, well_at: float, *, closes: bool = False) -> tuple[SimServer, _WarmingUp]:
+    server = SimServer()
+    net = _WarmingUp(server)
+    net.bad_from, net.well_at, net.closes = bad_from, well_at, closes
+    return server, net
+
+
+@pytest.mark.parametrize("event", ["storm", "vanish 100% for 1s then return", "vanish 100% for 1s"])
+@pytest.mark.parametrize("closes", [False, True])
+def test_an_error_is_no_comeback(event: str, closes: bool) -> None:
+    orders = shard(events=[("10s", event)], reconnect="fixed:1s")
+    began = orders.ramp.end_s + 10.0
+    server, net = warming_up(began, began + 11.0, closes=closes)
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    whole = added_up(*ticks)
+    done = whole.events[1]
+    assert (done.back_ms.count, done.away, done.phantoms, whole.lost, whole.failed) == (ALL, 0, 0, 0, 0)
+    # Each asks again after a second, as after a connect that failed.
+    outage_s = 0.0 if event == "storm" else 1.0
+    assert 10.9 - outage_s < done.back_ms.least / 1e3 <= done.back_ms.greatest / 1e3 < 12.2 - outage_s
+    assert done.error_answers[503] >= 8 * ALL
+    assert whole.sent == whole.answered + done.asked + done.unanswered
+    assert whole.by_status[503] == done.error_answers[503]
+    assert ticks[-1].held_at_drain == ALL
+    assert all(tick.awaiting >= 0 for tick in ticks)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_who_has_only_errors_until_the_hold_ends_is_not_back(closes: bool) -> None:
+    orders = shard(events=[("10s", "storm")], reconnect="fixed:1s")
+    began = orders.ramp.end_s + 10.0
+    server, net = warming_up(began, 1e9, closes=closes)
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    whole = added_up(*ticks)
+    done = whole.events[1]
+    assert (done.back_ms.count, done.away, ticks[-1].held_at_drain, whole.lost) == (0, ALL, 0, 0)
+    assert (done.turned_away > ALL) == closes
+
+
+def test_who_asks_again_after_an_error_waits_no_longer_than_for_a_heartbeat() -> None:
+    orders = shard(events=[("10s", "storm")], reconnect="fixed:25s")
+    began = orders.ramp.end_s + 10.0
+    done = whole_of(orders, *warming_up(began, began + 26.0)).events[1]
+    assert done.back_ms.count == ALL
+    assert done.back_ms.greatest < 36_100
+
+
+def test_of_whom_had_only_errors_before_an_error_is_a_comeback() -> None:
+    done = whole_of(shard(events=[("30s", "storm")], reconnect="fixed:1s"), *warming_up(0.0, 1e9)).events[1]
+    assert (done.back_ms.count, done.error_answers) == (ALL, {})
+    assert done.back_ms.greatest < 1_100
+
+
+def test_who_had_an_error_and_is_ended_again_is_waited_for_once() -> None:
+    orders = shard(events=[("10s", "storm"), ("15s", "storm")], reconnect="fixed:1s")
+    began = orders.ramp.end_s + 10.0
+    whole = whole_of(orders, *warming_up(began, began + 8.0))
+    assert (whole.events[1].ended_again, whole.events[1].back_ms.count) == (ALL, 0)
+    assert (whole.events[2].back_ms.count, whole.events[2].away, whole.lost) == (ALL, 0, 0)
+
+
 def test_who_is_not_back_is_not_held_but_connecting() -> None:
     """Though its own kernel says that its connection stands."""
     server = SimServer()

@@ -68,6 +68,8 @@ def test_who_was_back_after_how_long_and_who_was_not() -> None:
     failed.failures = {"refused": 7}
     failed.phantoms = 1
     assert "8 connects" in line_of(failed)
+    failed.error_answers = {"503": 1_076}
+    assert "1,076" in line_of(failed)
 
 
 @pytest.mark.parametrize(("status", "ended"), [(0, 0), (3, 0), (0, 300)])

@@ -51,6 +51,14 @@ def test_fewer_than_half_that_are_back_are_told() -> None:
     assert _comeback(storm(not_back=300)).startswith("none was")
 
 
+def test_answers_with_errors_before_they_were_back_are_told() -> None:
+    part = storm(not_back=0)
+    assert "503" not in _comeback(part)
+    part.error_answers = {"502": 7, "503": 1_076}
+    said = _comeback(part)
+    assert [said.count(count) for count in ("502", "1,076", "503")] == [1, 1, 1]
+
+
 def test_who_is_ended_again_is_told() -> None:
     said = _comeback(storm(not_back=0, ended_again=150))
     assert said.startswith("150 of")
