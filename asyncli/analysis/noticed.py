@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,7 +19,6 @@ from asyncli.analysis.server_count import (
     risen_for_each,
     server_count,
 )
-from asyncli.core.adding import added_up
 from asyncli.model import metrics
 from asyncli.model.records import EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
@@ -67,28 +66,44 @@ class Noticed(msgspec.Struct, frozen=True):
     why: WhyNotKnown | msgspec.UnsetType = msgspec.UNSET
 
 
-def noticed(run: Run, number: int, window: Gap, counts: EventCounts) -> Noticed | None:
-    """None where nobody fell silent."""
-    if not counts.silenced:
-        return None
+def noticed_by_event(run: Run) -> dict[int, Noticed]:
+    """By the number of each event of the plan by which some fell silent."""
+    silencing = [number for number in run.event_windows if run.counts_of_event(number).silenced]
+    if not silencing:
+        return {}
     if _has_several_servers(run):
-        return Noticed(why="several_servers")
+        return dict.fromkeys(silencing, Noticed(why="several_servers"))
     if other_clients_of(run) is not None:
-        return Noticed(why="other_clients")
+        return dict.fromkeys(silencing, Noticed(why="other_clients"))
     counts_read = [count for count in (server_count(run), _descriptors(run)) if count]
-    by_counts = _by_counts(run, number, window, counts.silenced, counts_read)
+    told: dict[int, Noticed] = {}
+    # In the order of their instants: what is known of each is a part of what is known of a later.
+    for number in silencing:
+        told[number] = _noticed(run, number, counts_read, told)
+    return told
+
+
+def _noticed(
+    run: Run, number: int, counts_read: Sequence[Series], earlier: Mapping[int, Noticed]
+) -> Noticed:
+    """Of one event; ``earlier``: what is known of those before it."""
+    window = run.event_windows[number]
+    has_earlier = _has_silent_of_earlier(run, number, earlier)
+    by_counts = _by_counts(run, number, window, counts_read, has_earlier=has_earlier)
     if by_counts.why not in (msgspec.UNSET, "another_event") or by_counts.all_s is not None:
         return by_counts
     return msgspec.structs.replace(by_counts, all_at_most_s=_gone_by(run, window, counts_read))
 
 
 def _by_counts(
-    run: Run, number: int, window: Gap, silenced: int, counts_read: Sequence[Series]
+    run: Run, number: int, window: Gap, counts_read: Sequence[Series], *, has_earlier: bool
 ) -> Noticed:
-    """By that of the counts which tells it best."""
+    """By that of the counts which tells it best. ``has_earlier``: the server may still have held
+    silent ones of an earlier event.
+    """
     told = []
     for count in counts_read:
-        by_count = _by_count(run, number, window, silenced, count)
+        by_count = _by_count(run, number, window, count, has_earlier=has_earlier)
         if by_count is not None:
             told.append(by_count)
     if not told:
@@ -174,12 +189,17 @@ def _why_not_read(run: Run, window: Gap, *, is_counted: bool) -> WhyNotKnown:
 
 
 def _why_not_known(
-    run: Run, number: int, silenced: int, silent: Sequence[tuple[float, float]], until_s: float
+    run: Run,
+    start_s: float,
+    silenced: int,
+    silent: Sequence[tuple[float, float]],
+    until_s: float,
+    *,
+    has_earlier: bool,
 ) -> WhyNotKnown | None:
     """Why the counts of those whom it still held do not tell; None if they do. ``until_s``: how
     long after the event the last of them counts.
     """
-    start_s = run.event_windows[number].start_s
     end_s = start_s + until_s + TICK_S
     gaps = [gap for gap in run.gaps if gap.start_s < end_s and (gap.end_s or math.inf) > start_s]
     ticks = [tick for _, tick in run.ticks_between(start_s, end_s)]
@@ -188,7 +208,7 @@ def _why_not_known(
     if any(tick.lost for tick in ticks):
         return "losses"
     fewest = min(value for _, value in silent)
-    if round(fewest) < silenced and _has_silent_of_earlier(run, number):
+    if has_earlier and round(fewest) < silenced:
         return "another_event"
     _, last = silent[-1]
     bound = _bound(run)
@@ -204,19 +224,15 @@ def _lost_by_asyncli(tick: Tick) -> bool:
     return "generator_lost" in tick.deaths
 
 
-def _has_silent_of_earlier(run: Run, number: int) -> bool:
+def _has_silent_of_earlier(run: Run, number: int, earlier: Mapping[int, Noticed]) -> bool:
     """Whether the server may still have held silent ones of an earlier event."""
     start_s = run.event_windows[number].start_s
-    for other, window in run.event_windows.items():
-        if window.start_s >= start_s:
-            continue
-        seconds = [tick.events[other] for _, tick in run.ticks if other in tick.events]
-        counts = added_up(EventCounts(), *seconds)
+    for other, told in earlier.items():
+        began_s = run.event_windows[other].start_s
         planned = run.plan.event_numbered(other)
-        if not counts.silenced or (planned is not None and planned.then == "return"):
+        if began_s >= start_s or (planned is not None and planned.then == "return"):
             continue
-        earlier = noticed(run, other, window, counts)
-        if earlier is None or window.start_s + _gone_after_s(earlier) > start_s:
+        if began_s + _gone_after_s(told) > start_s:
             return True
     return False
 
@@ -243,7 +259,10 @@ def _descriptors(run: Run) -> Series:
     return opened
 
 
-def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) -> Noticed | None:
+def _by_count(
+    run: Run, number: int, window: Gap, count: Series, *, has_earlier: bool
+) -> Noticed | None:
+    silenced = run.counts_of_event(number).silenced
     start_s = window.start_s
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     # Between two ticks it is not known how many are held, across the drain's start too.
@@ -257,7 +276,7 @@ def _by_count(run: Run, number: int, window: Gap, silenced: int, count: Series) 
     all_s = _below_for_good(silent, 0.0)
     until_s = end_s - start_s if all_s is None else all_s
     within_s = _longest_gap(silent, until_s)
-    why = _why_not_known(run, number, silenced, silent, until_s)
+    why = _why_not_known(run, start_s, silenced, silent, until_s, has_earlier=has_earlier)
     if why is not None:
         return Noticed(within_s=within_s, why=why)
     last_after_s, last = silent[-1]
@@ -301,8 +320,7 @@ def _all_back_s(run: Run, number: int) -> float:
     """When the last one whom an event ended or had stall was back (s); infinite where some were
     not, and where it is not known.
     """
-    seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
-    counts = added_up(EventCounts(), *seconds)
+    counts = run.counts_of_event(number)
     away = counts.away + counts.waiting + counts.unheard
     if away or not counts.back_ms.count or counts.ended_again or counts.gone:
         return math.inf

@@ -14,12 +14,11 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
-from asyncli.analysis.noticed import Noticed, noticed
+from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.totals import Lateness, in_ms
-from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
@@ -166,8 +165,11 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         # The latencies of a night take seconds to add.
         return {}
     [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
+    noticed = noticed_by_event(run)
     return {
-        number: _provoked(run, number, window, memory, outside_ms, collected=collected)
+        number: _provoked(
+            run, number, window, memory, outside_ms, noticed.get(number), collected=collected
+        )
         for number, window in windows.items()
     }
 
@@ -178,13 +180,13 @@ def _provoked(
     window: Gap,
     memory: Series,
     outside_ms: float | None,
+    noticed: Noticed | None,
     *,
     collected: bool,
 ) -> Provoked:
     assert window.end_s is not None
     ticks = run.ticks_between(window.start_s, window.end_s)
-    seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
-    counts = added_up(EventCounts(), *seconds)
+    counts = run.counts_of_event(number)
     overflows = run.series(f"{metrics.TCP}ListenOverflows")
     connect_p50, connect_p99 = in_ms(counts.connect_us, 0.5, 0.99)
     answer_p50, answer_p99 = in_ms(counts.answer_us, 0.5, 0.99)
@@ -208,7 +210,7 @@ def _provoked(
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, number, window, memory, counts, collected=collected),
         cut_after_s=_cut_after_s(run, number, window),
-        noticed=noticed(run, number, window, counts),
+        noticed=noticed,
         descriptors_spent=_descriptors_spent(run, number, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),

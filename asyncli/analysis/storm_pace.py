@@ -34,7 +34,6 @@ from asyncli.analysis.storm_fit import (
     times_s,
     usual_per_s,
 )
-from asyncli.core.adding import added_up
 from asyncli.core.histogram import summed
 from asyncli.core.storm import SYNS_EACH_SECOND, Laws
 from asyncli.model import metrics
@@ -198,7 +197,7 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     event = run.plan.event_numbered(number)
     if event is None or event.do not in ("drop", "storm"):
         return Unmeasured("it has no storm")
-    counts = _counts_of(run, number)
+    counts = run.counts_of_event(number)
     if not has_come_back(counts):
         return Unmeasured("too few of its storm came back")
     if counts.error_answers:
@@ -251,16 +250,11 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     )
 
 
-def _counts_of(run: Run, number: int) -> EventCounts:
-    every = [tick.events[number] for _, tick in run.ticks if number in tick.events]
-    return added_up(EventCounts(), *every)
-
-
 def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowComeback, ...]:
     """The events with which the server did not keep up, without those that show its pace."""
     slow = []
     for number, window in sorted(run.event_windows.items()):
-        counts = _counts_of(run, number)
+        counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
         failed = counts.phantoms + sum(counts.failures.values())
         errors = sum(counts.error_answers.values())

@@ -11,12 +11,14 @@ from functools import cached_property
 
 import msgspec
 
+from asyncli.core.adding import added_up
 from asyncli.core.histogram import RangeSums
 from asyncli.model.plan import Plan
 from asyncli.model.records import (
     CHURN,
     Check,
     Environment,
+    EventCounts,
     Finding,
     Gap,
     Phase,
@@ -254,6 +256,18 @@ class Run(msgspec.Struct, dict=True):
             if any(start_s <= t_s <= end_s for start_s, end_s in spans):
                 ticks.append((t_s, tick))
         return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
+
+    def counts_of_event(self, number: int) -> EventCounts:
+        """What was counted of an event of the plan, or of churn, in all; zeros without it."""
+        return self._counts_of_events.get(number, EventCounts())
+
+    @cached_property
+    def _counts_of_events(self) -> dict[int, EventCounts]:
+        seconds: dict[int, list[EventCounts]] = {}
+        for _, tick in self.ticks:
+            for number, counts in tick.events.items():
+                seconds.setdefault(number, []).append(counts)
+        return {number: added_up(EventCounts(), *every) for number, every in seconds.items()}
 
     @cached_property
     def event_windows(self) -> dict[int, Gap]:

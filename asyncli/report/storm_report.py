@@ -11,9 +11,8 @@ from asyncli import __version__
 from asyncli.analysis.provoked import Back, back_of
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
 from asyncli.analysis.storm_pace import Pace, SlowComeback, UnexplainedStorm
-from asyncli.core.adding import added_up
 from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
-from asyncli.model.records import SCHEMA, EventCounts
+from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -123,8 +122,7 @@ def _measured(forecast: StormForecast, run: Run) -> list[str]:
         event = plan.event_numbered(number)
         if event is None or event.do not in ("drop", "storm") or event.share < 1.0:
             continue
-        seconds = [tick.events[number] for _, tick in run.ticks if number in tick.events]
-        counts = added_up(EventCounts(), *seconds)
+        counts = run.counts_of_event(number)
         back = back_of(number, counts)
         # Those who went with a process of asyncli may have been back before.
         if back.p50_s is not None and not counts.lost_with_worker:

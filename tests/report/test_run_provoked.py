@@ -160,8 +160,8 @@ def test_what_failed_after_events_stands_beside_none_lost() -> None:
 
 
 def test_heartbeats_that_an_event_ended_are_counted() -> None:
+    before = summarise(KINDS["provoked"]())
     run = KINDS["provoked"]()
-    before = summarise(run)
     next(tick.events[1] for _, tick in run.ticks if 1 in tick.events).asked = 17
     after = summarise(run)
     assert isinstance(after.events, list)

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from asyncli.analysis.server_count import server_count
-from asyncli.core.adding import added_up
 from asyncli.model import metrics
-from asyncli.model.records import EventCounts, Gap
+from asyncli.model.records import Gap
 from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.model.samples import Series
 from asyncli.report.figures import drawing
@@ -91,8 +90,7 @@ def _answered_again(run: Run, event: EventPart, until_s: float) -> Line | None:
     """How many had their first answer since the event, until so many seconds after it; None where
     nobody had one.
     """
-    seconds = [tick.events[event.number] for _, tick in run.ticks if event.number in tick.events]
-    back_ms = added_up(EventCounts(), *seconds).back_ms
+    back_ms = run.counts_of_event(event.number).back_ms
     if not back_ms.count:
         return None
     shares = [part / _PARTS for part in range(1, _PARTS + 1)]
