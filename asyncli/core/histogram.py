@@ -118,20 +118,22 @@ class Histogram(msgspec.Struct, array_like=True):
 
     def quantiles(self, qs: Sequence[float]) -> list[float | None]:
         """:meth:`quantile` for each of ``qs``, in one pass."""
-        counts, greatest = self.counts, self.greatest
-        keys = sorted(counts)
-        seen = list(accumulate(map(counts.__getitem__, keys)))
-        total = seen[-1] if seen else 0
+        total = self.count
         if not total:
             return [None] * len(qs)
-        quantiles: list[float | None] = []
-        for q in qs:
-            rank = min(total, max(1, -int(-q * total // 1)))
-            if rank == total:
-                quantiles.append(float(greatest))
-                continue
-            quantiles.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
-        return quantiles
+        return list(self._at_ranks([_rank(q, total) for q in qs]))
+
+    def _at_ranks(self, ranks: Iterable[int]) -> list[float]:
+        """The values of the records with these ranks, from 1 by rising value."""
+        keys = sorted(self.counts)
+        seen = list(accumulate(map(self.counts.__getitem__, keys)))
+        values = []
+        for rank in ranks:
+            if rank == seen[-1]:
+                values.append(float(self.greatest))
+            else:
+                values.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
+        return values
 
     def beyond(self, part: Histogram, qs: Sequence[float]) -> list[float | None]:
         """The least that each quantile can be of what is left of each record without its share in
@@ -142,19 +144,22 @@ class Histogram(msgspec.Struct, array_like=True):
         total = self.count
         if not total or not part:
             return self.quantiles(qs)
-        # (Which of ``qs``, the quantile that is surely above it by more than a share, that share).
-        bounds_of: list[tuple[int, float, int]] = []
+        # (Which of ``qs``, the rank of a whole record, a share): the quantile is at least the value
+        # of that record without the share. Ranks are whole numbers: a quantile that is a rounded
+        # fraction may be of the next record.
+        bounds_of: list[tuple[int, int, int]] = []
+        ranks = [_rank(q, total) for q in qs]
         above = 0
         for key, count in sorted(part.counts.items(), reverse=True):
             _, share = part.within(key)
-            for place, q in enumerate(qs):
-                if q > above / total:
-                    bounds_of.append((place, q - above / total, share))
+            for place, rank in enumerate(ranks):
+                if rank > above:
+                    bounds_of.append((place, rank - above, share))
             above += count
         least = [0.0] * len(qs)
-        values = self.quantiles([lower for _, lower, _ in bounds_of])
+        values = self._at_ranks([rank for _, rank, _ in bounds_of])
         for (place, _, share), value in zip(bounds_of, values, strict=True):
-            least[place] = max(least[place], (value or 0.0) - share)
+            least[place] = max(least[place], value - share)
         return list(least)
 
     def within(self, key: int) -> tuple[int, int]:
@@ -172,6 +177,11 @@ class Histogram(msgspec.Struct, array_like=True):
     def items(self) -> Iterator[tuple[int, int]]:
         """(key, count) by rising key."""
         return iter(sorted(self.counts.items()))
+
+
+def _rank(q: float, total: int) -> int:
+    """Which of ``total`` records by rising value, from 1, is the ``q``-quantile."""
+    return min(total, max(1, -int(-q * total // 1)))
 
 
 def summed(histograms: Iterable[Histogram]) -> Histogram:

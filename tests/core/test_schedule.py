@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import backoff_s, fraction, sleep_s
@@ -84,6 +84,8 @@ def test_quantiles_agree_with_sorting(values: list[int], q: float) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+# 1 - 3/9, as a float, is more than six ninths.
+@example([(0, 0)] * 6 + [(0, 2)] * 3, 1.0)
 def test_what_is_surely_left_of_a_sum_without_one_part(pairs: list[tuple[int, int]], q: float) -> None:
     """Never more than what is left, whichever part belongs to which sum; all of it where that part is always 0."""
     sums, part, rest = Histogram(), Histogram(), Histogram()
