@@ -37,8 +37,8 @@ def _functions() -> ModuleType:
     return importlib.import_module(_PACKAGE)
 
 
-_found = _functions()
-chdtri = _found.chdtri
-ndtri = _found.ndtri
-stdtr = _found.stdtr
-stdtrit = _found.stdtrit
+_scipy = _functions()
+chdtri = _scipy.chdtri
+ndtri = _scipy.ndtri
+stdtr = _scipy.stdtr
+stdtrit = _scipy.stdtrit

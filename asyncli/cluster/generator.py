@@ -117,7 +117,7 @@ class ClusterGenerator:
             host.orders.put_nowait(_on_clock_of(host, order))
 
     def command_lasts(self, order: wire.CommandLasts) -> None:
-        """The server still has processes from before a command."""
+        """A command still runs, or the server still has processes from before it."""
         for host in self._living():
             until = order.until + host.clock.offset_s
             host.orders.put_nowait(msgspec.structs.replace(order, until=until))

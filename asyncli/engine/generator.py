@@ -97,7 +97,7 @@ class Generator:
         self._send(order)
 
     def command_lasts(self, order: CommandLasts) -> None:
-        """The server still has processes from before a command."""
+        """A command still runs, or the server still has processes from before it."""
         self._send(order)
 
     def drain(self) -> None:

@@ -135,7 +135,7 @@ PANELS = (
                 "server",
                 "of the server",
                 "server",
-                LevelOfSample(metrics.MEMORY_THAT_CAME["server"]),
+                LevelOfSample(metrics.SERVER_MEMORY_THAT_CAME),
             ),
             LineOfPanel(
                 "kernel",

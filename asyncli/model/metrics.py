@@ -511,9 +511,9 @@ MEMORY = {
     "kernel": (KERNEL_SOCKET_BYTES,),
     "generator": (GENERATOR_USS_BYTES,),
 }
-#: The same for charts of what came since the first connect. Pages of files came with no connection,
-#: and the server's share of them falls when another program starts that maps the same ones.
-MEMORY_THAT_CAME = {**MEMORY, "server": (SERVER_ANON_SHMEM_BYTES, *MEMORY["server"])}
+#: The server's for charts of what came since the first connect. Pages of files came with no
+#: connection, and its share of them falls when another program starts that maps the same ones.
+SERVER_MEMORY_THAT_CAME = (SERVER_ANON_SHMEM_BYTES, *MEMORY["server"])
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after

@@ -8,8 +8,8 @@ import msgspec
 
 from asyncli.analysis.noticed import Noticed
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
-from asyncli.report.run_provoked import came_back, concerned, ending
-from asyncli.report.summary_parts import EventPart, known
+from asyncli.report.run_provoked import came_back, concerned, connects_of, ending
+from asyncli.report.summary_parts import EventPart, known, took_nobody
 
 # Each of so many has a line of its own; of more, those after which all was well are one line.
 _MOST_LINES = 3
@@ -47,7 +47,7 @@ def _all_is_well(event: EventPart) -> bool:
         return False
     if event.back is msgspec.UNSET:
         return True
-    if event.then == "gone" or event.absent == event.chosen != 0:
+    if event.then == "gone" or took_nobody(event):
         return False
     return came_back(event) == concerned(event) and not _failed(event)
 
@@ -72,14 +72,6 @@ def _line(event: EventPart) -> str:
     return f"{title}: {'; '.join(_parts(event))}."
 
 
-def _connects(event: EventPart) -> int:
-    """How many connects those who came back needed: who is heard again needs none."""
-    connects = known(event.attempts)
-    if isinstance(event.returned, int):
-        connects -= event.returned
-    return connects
-
-
 def _parts(event: EventPart) -> list[str]:
     parts = []
     if event.output is not msgspec.UNSET:
@@ -88,8 +80,8 @@ def _parts(event: EventPart) -> list[str]:
             return [*parts, "the server ended no connection"]
     if event.back is msgspec.UNSET:
         return parts
-    if event.chosen and event.absent == event.chosen:
-        return [f"it took none of the {format_count(event.chosen)} chosen"]
+    if took_nobody(event):
+        return [f"it took none of the {format_count(known(event.chosen))} chosen"]
     if event.then == "gone":
         return [_silent(event)]
     parts.append(f"{_were_back(event)}{_how_connects_went(event)}")
@@ -144,7 +136,7 @@ def _how_connects_went(event: EventPart) -> str:
     text = ""
     if failed:
         text = f", {format_many(failed, 'connect')} failed or got no answer"
-    elif _connects(event) > 0:
+    elif connects_of(event) > 0:
         text = ", none failed"
     if errors:
         text += f", {format_many(errors, 'answer')} before {was_or_were(errors)} errors"

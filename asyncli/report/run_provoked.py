@@ -22,7 +22,7 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
-from asyncli.report.summary_parts import EventPart, known
+from asyncli.report.summary_parts import EventPart, known, took_nobody
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
@@ -140,7 +140,7 @@ def _absent(event: EventPart, where: str) -> str:
     absent = format_count(known(event.absent))
     were = was_or_were(known(event.absent))
     text = f"; {absent} of the {format_count(known(event.chosen))} chosen {were} {where}"
-    if event.absent == event.chosen:
+    if took_nobody(event):
         text += ": it took nobody, and shows nothing"
     return text
 
@@ -480,11 +480,16 @@ def came_back(event: EventPart) -> int:
     return came
 
 
-def _attempts(event: EventPart) -> str:
+def connects_of(event: EventPart) -> int:
+    """How many connects those who came back needed: who is heard again needs none."""
     connects = known(event.attempts)
     if isinstance(event.returned, int):
-        # Those that are heard again need no connect.
         connects -= event.returned
+    return connects
+
+
+def _attempts(event: EventPart) -> str:
+    connects = connects_of(event)
     if not connects:
         return "no connect was made"
     attempts = format_many(connects, "connect")

@@ -235,7 +235,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *failed_commands(run),
         *_merge_repeats(run.findings),
         *_unknown_numbers(run, totals, rate),
-        *_took_nobody(summary.events or []),
+        *_of_nobody(summary.events or []),
         *cost.findings,
         *known.findings,
         *_residue_findings(plan, cost.residue),
@@ -284,12 +284,13 @@ def _unknown_numbers(run: Run, totals: Totals, rate: float | None) -> list[Findi
     return findings
 
 
-def _took_nobody(events: Iterable[summary_parts.EventPart]) -> list[Finding]:
+def _of_nobody(events: Iterable[summary_parts.EventPart]) -> list[Finding]:
     """The events that chose connections and took none of them."""
     findings = []
     for event in events:
-        if event.chosen and event.chosen == event.absent:
-            findings.append(unknown.nothing_to_measure("event", event.number, event.chosen))
+        if summary_parts.took_nobody(event):
+            chosen = summary_parts.known(event.chosen)
+            findings.append(unknown.nothing_to_measure("event", event.number, chosen))
     return findings
 
 

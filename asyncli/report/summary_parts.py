@@ -442,6 +442,13 @@ class EventPart(msgspec.Struct):
             self.slow_readers = done.slow_readers
 
 
+def took_nobody(event: EventPart) -> bool:
+    """Whether an event chose connections and could take none of them: each was not connected, or in
+    another event.
+    """
+    return bool(event.chosen) and event.absent == event.chosen
+
+
 class Summary(msgspec.Struct):
     """The contents of a report, and the JSON's contract. ``drift``: of each sampled metric.
     ``diagnoses``: their counts add up to the lost connections.

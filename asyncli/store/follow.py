@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import operator
 import os
 import sqlite3
@@ -92,8 +91,8 @@ class Follower:
         self._phases: dict[str, Phase] = {}
         self._seen: object = None
         self._written_s = 0.0
-        # When the last record came, on the monotonic clock.
-        self._heard_s = -math.inf
+        # When the last record came, on the monotonic clock: not before this.
+        self._heard_s = time.monotonic()
         self._last: News | None = None
         self._turns_to_come: Counter[int] = Counter()
 
@@ -113,9 +112,8 @@ class Follower:
                 events=[],
                 turns_to_come={},
             )
-        is_first = self._last is None
         self._last = reader.read_with(self.path, self._read)
-        if is_first or self._last.has_records:
+        if self._last.has_records:
             self._heard_s = time.monotonic()
         # A commit is readable only after fsync: read such a file again.
         self._seen = seen if self._unwritten_s > _SETTLED_S else None

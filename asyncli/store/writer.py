@@ -363,8 +363,6 @@ class RunWriter:
 
     def _save_elsewhere(self) -> None:
         """Write the whole run into another file: this one's disk takes nothing."""
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
         copy = copied_elsewhere(self._connection, self.path.name, self._write_waiting)
         if copy is None:
             self.trouble = (
@@ -382,8 +380,7 @@ class RunWriter:
         with self._lock:
             batch = self._waiting
         for sql, rows in batch:
-            with contextlib.suppress(*_UNFIT):
-                connection.executemany(sql, rows)
+            _write(connection, sql, rows)
 
     def _commit(self) -> bool:
         """Write all in one transaction; after a failure the records wait. True if nothing
@@ -401,7 +398,7 @@ class RunWriter:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
-            unfit = sum(not self._write(sql, rows) for sql, rows in batch)
+            unfit = sum(not _write(self._connection, sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
             self._committing = 0
         except (sqlite3.Error, OSError) as error:
@@ -446,14 +443,6 @@ class RunWriter:
             with self._lock:
                 self._new_events.append(event)
 
-    def _write(self, sql: str, rows: list[_Row]) -> bool:
-        """False for rows that SQLite refuses, which must not block the others."""
-        try:
-            self._connection.executemany(sql, rows)
-        except _UNFIT:
-            return False
-        return True
-
     def _check_file(self) -> None:
         """Report once that the file was moved, deleted or emptied; writing to it continues."""
         if self.lost:
@@ -470,6 +459,15 @@ class RunWriter:
         self.finding(self._now_s, finding)
         with self._lock:
             self._news.append(finding)
+
+
+def _write(connection: sqlite3.Connection, sql: str, rows: list[_Row]) -> bool:
+    """False for rows that SQLite refuses, which must not block the others."""
+    try:
+        connection.executemany(sql, rows)
+    except _UNFIT:
+        return False
+    return True
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -103,7 +103,7 @@ def _answered_again(run: Run, event: EventPart, until_s: float) -> Line | None:
 
 
 def _memory(run: Run, before_s: float, start_s: float, end_s: float) -> Line | None:
-    series = first_read(run, metrics.MEMORY_THAT_CAME["server"])
+    series = first_read(run, metrics.SERVER_MEMORY_THAT_CAME)
     if series is None:
         return None
     shown = series.between(before_s, end_s)

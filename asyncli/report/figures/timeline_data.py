@@ -38,7 +38,7 @@ ROLE_OF: dict[str, Role] = {
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
     (metrics.MEMORY["host"], "{host}", "total"),
     (metrics.MEMORY["kernel"], "kernel", "kernel"),
-    (metrics.MEMORY_THAT_CAME["server"], "{server}", "server"),
+    (metrics.SERVER_MEMORY_THAT_CAME, "{server}", "server"),
     (metrics.MEMORY["generator"], "asyncli", "ours"),
     ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
