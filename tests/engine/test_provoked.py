@@ -285,6 +285,16 @@ def test_what_a_server_ends_in_a_command_s_time_has_the_time_since_it_began() ->
     assert 7_000 < event.closed_ms.least <= event.closed_ms.greatest < 9_000
 
 
+def at_30_s(orders: Shard) -> tuple[ConnectionTable, SimNet]:
+    """A table 30 s into its events, on a server that resets all connections after 45 s."""
+    net = SimNet(SimServer(resets_all_at_s=45.0))
+    table = ConnectionTable(orders, 0, net)
+    table.start(0.0)
+    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
+    drive(table, net, until_s=30.0)
+    return table, net
+
+
 @pytest.mark.parametrize(
     ("events", "lasts_until", "lost"),
     [
@@ -297,12 +307,7 @@ def test_what_a_server_ends_in_a_command_s_time_has_the_time_since_it_began() ->
 )
 def test_what_earlier_processes_end_later_is_the_command_s(events: list[str], lasts_until: float | None, lost: int) -> None:
     """All are reset after 45 s, long after each was heard once more since the command."""
-    orders = shard(events=events, reconnect="now")
-    net = SimNet(SimServer(resets_all_at_s=45.0))
-    table = ConnectionTable(orders, 0, net)
-    table.start(0.0)
-    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
-    drive(table, net, until_s=30.0)
+    table, net = at_30_s(shard(events=events, reconnect="now"))
     if lasts_until is not None:
         table.command_lasts(1, lasts_until)
     drive(table, net)
@@ -314,12 +319,7 @@ def test_what_earlier_processes_end_later_is_the_command_s(events: list[str], la
 @pytest.mark.parametrize(("runs_until", "lost"), [(50.0, 0), (44.0, ALL)])
 def test_what_the_server_ends_while_a_command_runs_is_the_command_s(runs_until: float, lost: int) -> None:
     """Also of connections that were opened since: all came back from a storm meanwhile, and are reset after 45 s."""
-    orders = shard(events=["9s storm", "10s run 'sleep 30; ./deploy'"], reconnect="jitter:4s")
-    net = SimNet(SimServer(resets_all_at_s=45.0))
-    table = ConnectionTable(orders, 0, net)
-    table.start(0.0)
-    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
-    drive(table, net, until_s=30.0)
+    table, net = at_30_s(shard(events=["9s storm", "10s run 'sleep 30; ./deploy'"], reconnect="jitter:4s"))
     table.command_lasts(2, runs_until, runs=True)
     # It runs no shorter than was known.
     table.command_lasts(2, 31.0, runs=True)
@@ -330,12 +330,7 @@ def test_what_the_server_ends_while_a_command_runs_is_the_command_s(runs_until: 
 
 
 def test_of_two_commands_the_earlier_one_lasts_no_longer() -> None:
-    orders = shard(events=["10s run ./deploy", "11s run ./deploy"], reconnect="now")
-    net = SimNet(SimServer(resets_all_at_s=45.0))
-    table = ConnectionTable(orders, 0, net)
-    table.start(0.0)
-    table.hold(orders.ramp.end_s, [event.after_s(60.0) for event in orders.events])
-    drive(table, net, until_s=30.0)
+    table, net = at_30_s(shard(events=["10s run ./deploy", "11s run ./deploy"], reconnect="now"))
     table.command_lasts(1, 50.0)
     drive(table, net)
     assert table.take_tick(60).lost == ALL
