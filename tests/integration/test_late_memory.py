@@ -113,7 +113,9 @@ def test_memory_taken_after_the_ramp_is_in_the_cost(late: Late) -> None:
     low, high = cost["ci95"]
     # The line, of a few kB, and the level.
     assert low < 20_000 < EACH < high < 1.5 * EACH
-    assert late.summary["cost"]["host_total"]["ci95"][1] > EACH
+    # That of the whole host has it too; beside another program that takes much memory it is unknown.
+    on_host = late.summary["cost"]["host_total"]["ci95"]
+    assert on_host is None or on_host[1] > EACH
     require_as_written("test_memory_taken_after_the_ramp_is_in_the_cost", late.summary)
 
 
