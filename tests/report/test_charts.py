@@ -110,7 +110,8 @@ def test_an_event_is_drawn_from_its_instant_on() -> None:
     assert [line.label for line in storm.connections] == ["held", "nginx counts", "answered again"]
     assert storm.before_s < 0 < storm.after_s
     # Who is held dips where the event is, and who answered again rises from nobody to all.
-    assert min(held.values[held.t_s <= 0]) == 20_000
+    assert min(held.values[held.t_s < 0]) == 20_000
+    assert list(held.values[held.t_s == 0])[-2:] == [20_000, 0]
     assert min(held.values[held.t_s > 0]) == 10_000
     assert (answered.t_s[0], answered.values[0], answered.values[-1]) == (0, 0, 20_000)
     half = answered.t_s[answered.values >= 10_000][0]

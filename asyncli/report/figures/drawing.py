@@ -267,17 +267,26 @@ def legend(ax: Axes, style: Style, columns: int = 3) -> int:
     return math.ceil(len(labels) / columns) * 18 * lines
 
 
-def plot_line(ax: Axes, role: Role, t_s: Any, values: Any, label: str = "") -> None:
-    """A line, open where a value is NaN; a single point gets a marker."""
+def plot_line(
+    ax: Axes, role: Role, t_s: Any, values: Any, label: str = "", dotted: bool = False
+) -> None:
+    """A line, open where a value is NaN; a single point gets a marker, each where ``dotted``."""
     colour, thick, dash, _ = ROLES[role]
+    marker = ""
+    size = 4.0
+    if len(values) == 1:
+        marker = "o"
+    elif dotted:
+        marker = "o"
+        size = 2.5
     ax.plot(
         t_s,
         values,
         color=COLOURS[colour],
         linewidth=thick,
         linestyle=dash,
-        marker="o" if len(values) == 1 else "",
-        markersize=4,
+        marker=marker,
+        markersize=size,
         label=label,
     )
 

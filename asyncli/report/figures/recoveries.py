@@ -6,11 +6,13 @@ memory above what it had before.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 
 from asyncli.analysis.server_count import server_count
 from asyncli.model import metrics
@@ -32,6 +34,8 @@ _PARTS = 200
 _ROW_PX = 112.0
 # For the labels of the right panel, as a share of a panel's width.
 _BETWEEN = 0.24
+# More dots than these are a thick line.
+_MOST_DOTS = 40
 # Two labels fit beside each other.
 _LONGEST_LABEL = 24
 
@@ -66,7 +70,7 @@ def _recovery(run: Run, event: EventPart, window: Gap, server: str) -> Recovery:
     before_s = start_s - EVENT_SETTLES_S / 2
     end_s = window.end_s or start_s
     counts: tuple[tuple[str, Role, Series], ...] = (
-        ("held", "ours", run.held),
+        ("held", "ours", _dropped_at_once(run.held, event, start_s)),
         (f"{server} counts", "server", server_count(run)),
     )
     lines = []
@@ -83,6 +87,21 @@ def _recovery(run: Run, event: EventPart, window: Gap, server: str) -> Recovery:
         after_s=max(1.0, end_s - start_s),
         connections=lines,
         memory=_memory(run, before_s, start_s, end_s),
+    )
+
+
+def _dropped_at_once(held: Series, event: EventPart, start_s: float) -> Series:
+    """Who was held, which is told once a second, with the instant at which asyncli ended some of
+    them itself: without it the line is slanted, and does not reach the ground where all came back
+    within the second.
+    """
+    before = held.last(until_s=start_s)
+    if event.kind not in ("drop", "storm") or before is None or isinstance(event.ended, UnsetType):
+        return held
+    place = bisect.bisect_right(held.t_s, start_s)
+    return Series(
+        [*held.t_s[:place], start_s, start_s, *held.t_s[place:]],
+        [*held.values[:place], before, before - event.ended, *held.values[place:]],
     )
 
 
@@ -137,11 +156,18 @@ def recovery_rows(drawn: Sequence[Recovery], *, style: drawing.Style = drawing.W
 def _connections(ax: Axes, recovery: Recovery, style: drawing.Style) -> None:
     for line in recovery.connections:
         label = drawing.cut(line.label, _LONGEST_LABEL)
-        drawing.plot_line(ax, line.role, line.t_s, line.values, label)
+        drawing.plot_line(ax, line.role, line.t_s, line.values, label, _are_readings(line))
     ax.set_ylim(bottom=0)
     drawing.ticks(ax.yaxis, "", 4)
     above = drawing.legend(ax, msgspec.structs.replace(style, narrow=True), columns=2)
     ax.set_title(drawing.cut(recovery.title, 40), pad=6.0 + above)
+
+
+def _are_readings(line: Line) -> bool:
+    """Whether its points are readings of the server, few enough to be seen one by one: what was
+    between two of them is not known.
+    """
+    return line.role == "server" and len(line.t_s) <= _MOST_DOTS
 
 
 def _memory_of(ax: Axes, recovery: Recovery) -> None:
@@ -150,5 +176,6 @@ def _memory_of(ax: Axes, recovery: Recovery) -> None:
         ax.set_yticks([])
         ax.set_xlabel("not read", loc="left")
         return
-    drawing.plot_line(ax, recovery.memory.role, recovery.memory.t_s, recovery.memory.values)
+    memory = recovery.memory
+    drawing.plot_line(ax, memory.role, memory.t_s, memory.values, "", _are_readings(memory))
     drawing.ticks(ax.yaxis, "B", 4)
