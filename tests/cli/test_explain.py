@@ -141,6 +141,6 @@ def test_every_explanation_reads_as_whole_sentences_without_fields() -> None:
     assert set(every) == {entry.code for entry in findings.CATALOGUE}
 
 
-@pytest.mark.parametrize(("term", "says"), [("worst", "first warning"), ("slim", "maxconn"), ("late p99", "last second"), ("due", "first heartbeat"), ("size", "--memory")])
+@pytest.mark.parametrize(("term", "says"), [("worst", "first warning"), ("slim", "maxconn"), ("late p99", "last second"), ("due", "first heartbeat"), ("size", "--memory"), ("not back", "turn"), ("churn", "--churn"), ("vanish", "phones")])
 def test_words_of_a_live_line_and_of_a_page_are_terms(tmp_path: Path, term: str, says: str) -> None:
     assert says in here(tmp_path, "explain", term).out
