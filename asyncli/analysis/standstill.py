@@ -1,0 +1,155 @@
+"""When the server stood still: a signal or a debugger had stopped its processes, or they used no
+CPU and accepted nobody, though clients waited in the listen queue. Pure.
+
+Then a full listen queue, or answers that come late, are no sign of a short backlog or of a slow
+server. A queue that is full and served is another thing: the server accepts and answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+
+from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.event_times import events_begun_in, mark_before
+from asyncli.analysis.losses.server_evidence import (
+    STILL_S,
+    ServerEvidence,
+    all_stopped,
+    stopped_since,
+)
+from asyncli.analysis.losses.slowness import stretches_without_answers
+from asyncli.findings.server import server_stood_still
+from asyncli.model.metrics import (
+    SERVER_CPU_S,
+    SERVER_LISTENERS_DROPPED,
+    SERVER_SOCKETS,
+    SERVER_SOCKETS_WAITING,
+    TCP,
+)
+from asyncli.model.records import Finding
+from asyncli.model.run import TICK_S, Run
+from asyncli.model.samples import Series
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """From the first to the last reading (s) of a server that stood still. ``stopped``: by the
+    state of all its processes, at each of them.
+    """
+
+    from_s: float
+    to_s: float
+    stopped: bool
+
+
+def standstills(run: Run) -> list[Standstill]:
+    """When the server stood still from one reading to the next, or for longer; in order."""
+    spans: list[Standstill] = []
+    stopped = all_stopped(run)
+    readings = run.series(SERVER_CPU_S).between(run.first_connect_s, run.stop_s)
+    for (from_s, before_s), (to_s, after_s) in itertools.pairwise(readings.rows()):
+        is_stopped = bool(stopped.at(from_s)) and bool(stopped.at(to_s))
+        is_idle = after_s - before_s <= STILL_S * (to_s - from_s)
+        if not is_stopped and not (is_idle and _left_them_waiting(run, from_s, to_s)):
+            continue
+        if spans and spans[-1].to_s == from_s:
+            both = spans[-1].stopped and is_stopped
+            spans[-1] = Standstill(spans[-1].from_s, to_s, both)
+        else:
+            spans.append(Standstill(from_s, to_s, is_stopped))
+    return spans
+
+
+def stood_still_s(run: Run, from_s: float, to_s: float) -> float:
+    """For how long (s) it stood still between two instants, at least."""
+    total_s = 0.0
+    for span in standstills(run):
+        total_s += max(0.0, min(to_s, span.to_s) - max(from_s, span.from_s))
+    return total_s
+
+
+def drops_meanwhile(run: Run) -> float:
+    """Which share of the connects that met a full listen queue did so while it stood still."""
+    for name in (SERVER_LISTENERS_DROPPED, f"{TCP}ListenOverflows"):
+        dropped = run.series(name).between(run.first_connect_s, run.stop_s)
+        in_all = _rise(dropped, -math.inf, math.inf)
+        if in_all:
+            meanwhile = sum(_rise(dropped, span.from_s, span.to_s) for span in standstills(run))
+            return meanwhile / in_all
+    return 0.0
+
+
+def longest_by_event(run: Run) -> dict[int, float]:
+    """For how long (s) at least it stood still that began in the time of each event of the plan, of
+    those with such a time: the longest.
+    """
+    longest_s: dict[int, float] = {}
+    for span in standstills(run):
+        for event in events_begun_in(run, span.from_s - TICK_S):
+            number = event["number"]
+            longest_s[number] = max(span.to_s - span.from_s, longest_s.get(number, 0.0))
+    return longest_s
+
+
+def stood_still(run: Run) -> list[Finding]:
+    """A finding of the longest time in which it stood still, where no heartbeat shows it: nobody
+    was connected, or for a part of it. What heartbeats show is told by their findings.
+    """
+    told = [span for span in standstills(run) if not _is_shown(run, span)]
+    if not told:
+        return []
+    longest = max(told, key=lambda span: span.to_s - span.from_s)
+    if longest.to_s - longest.from_s < MISSED_S:
+        return []
+    return [
+        server_stood_still(
+            longest.from_s,
+            longest.to_s,
+            ServerEvidence(run).label,
+            longest.stopped,
+            events_begun_in(run, longest.from_s - TICK_S),
+            mark_before(run, longest.from_s - TICK_S),
+        )
+    ]
+
+
+def _is_shown(run: Run, span: Standstill) -> bool:
+    """Whether heartbeats show it: that were lost by it, that had no answer nearly all the while, or
+    that have had none since to the end.
+    """
+    since_s = stopped_since(run, run.stop_s)
+    if since_s is not None and span.to_s >= since_s:
+        return True
+    until_s = span.to_s + run.plan.patience_s
+    for _, tick in run.ticks_between(span.from_s, until_s):
+        if "heartbeat_timeout" in tick.deaths:
+            return True
+    for stretch in stretches_without_answers(run):
+        overlaps = stretch.from_s < span.to_s and span.from_s < stretch.to_s
+        if overlaps and stretch.to_s >= span.to_s - MISSED_S:
+            return True
+    return False
+
+
+def _left_them_waiting(run: Run, from_s: float, to_s: float) -> bool:
+    """Whether nothing was answered and nobody accepted between two readings, though clients waited
+    to be accepted or were dropped at a full queue.
+    """
+    ticks = run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
+    if not ticks or any(tick.answered for _, tick in ticks):
+        return False
+    accepted = run.series(SERVER_SOCKETS).between(from_s, to_s).values
+    if accepted and accepted[-1] > accepted[0]:
+        return False
+    waiting = run.series(SERVER_SOCKETS_WAITING).between(from_s, to_s).values
+    if len(waiting) > 1 and 0 < waiting[0] <= waiting[-1]:
+        return True
+    return _rise(run.series(SERVER_LISTENERS_DROPPED), from_s, to_s) > 0
+
+
+def _rise(counter: Series, from_s: float, to_s: float) -> float:
+    """By how much it rose from the first to the last reading between two instants."""
+    read = counter.between(from_s, to_s).values
+    return read[-1] - read[0] if read else 0.0

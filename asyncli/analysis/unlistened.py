@@ -1,0 +1,97 @@
+"""When nothing listened at the server's address while it still held connections: a deploy whose new
+process failed, after the old one had stopped listening. Pure.
+
+Those who are connected notice nothing until the old process ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.event_times import events_begun_in
+from asyncli.findings.event_words import EventWords
+from asyncli.findings.server import listener_gone
+from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_BACKLOG
+from asyncli.model.records import Finding
+from asyncli.model.run import TICK_S, Run
+
+
+class Unlistened(msgspec.Struct, frozen=True):
+    """Nothing listened from ``from_s`` to ``until_s`` (s; None: to the hold's end), while at least
+    ``held`` connections were held at its beginning. ``events``: those of the plan in whose time it
+    began.
+    """
+
+    from_s: float
+    until_s: float | None
+    held: int
+    events: Sequence[EventWords]
+
+
+def unlistened(run: Run) -> list[Unlistened]:
+    """The times in which it was so for longer than a missed reading, in order."""
+    # Without a backlog these sockets are of a server behind the one that clients connect to.
+    if not run.series(SERVER_LISTENERS_BACKLOG):
+        return []
+    found = []
+    for from_s, until_s in _without_listeners(run):
+        end_s = run.stop_s if until_s is None else until_s
+        held = _held_since(run, from_s)
+        if end_s - from_s >= MISSED_S and held:
+            events = events_begun_in(run, from_s - TICK_S)
+            found.append(Unlistened(from_s, until_s, held, events))
+    return found
+
+
+def unlistened_at(run: Run, t_s: float) -> Unlistened | None:
+    """That in whose time ``t_s`` is; None if the server listened then, or had ceased to only with
+    what was at that time.
+    """
+    for absence in unlistened(run):
+        until_s = math.inf if absence.until_s is None else absence.until_s
+        if absence.from_s + TICK_S <= t_s <= until_s:
+            return absence
+    return None
+
+
+def listeners_gone(run: Run) -> list[Finding]:
+    """A finding of the longest of these times."""
+    found = unlistened(run)
+    if not found:
+        return []
+
+    def lasted_s(absence: Unlistened) -> float:
+        return (run.stop_s if absence.until_s is None else absence.until_s) - absence.from_s
+
+    longest = max(found, key=lasted_s)
+    return [listener_gone(longest.from_s, longest.until_s, longest.held, longest.events)]
+
+
+def _without_listeners(run: Run) -> list[tuple[float, float | None]]:
+    """From the first reading without a listening socket to the next one with some, after one with
+    some.
+    """
+    spans: list[tuple[float, float | None]] = []
+    gone_s = None
+    listened = False
+    for t_s, count in run.series(SERVER_LISTENERS).between(-math.inf, run.stop_s).rows():
+        if count and gone_s is not None:
+            spans.append((gone_s, t_s))
+            gone_s = None
+        if count:
+            listened = True
+        elif listened and gone_s is None:
+            gone_s = t_s
+    if gone_s is not None:
+        spans.append((gone_s, None))
+    return spans
+
+
+def _held_since(run: Run, from_s: float) -> int:
+    """The fewest connections that were held in the seconds after it."""
+    ticks = run.ticks_between(from_s - TICK_S, from_s + MISSED_S)
+    return min((tick.held for _, tick in ticks), default=0)
