@@ -56,11 +56,8 @@ def event_pace(run: Run, number: int, window: Gap, counts: EventCounts) -> Event
         return EventPace("policy", spent_s)
     back_s = window.start_s + all_s
     still_s = stood_still_s(run, window.start_s, back_s)
-    if still_s >= HALF * all_s:
-        return EventPace("standstill", spent_s)
     if still_s:
-        # A full queue, and who waits for another try, are its consequence too.
-        return EventPace(None, spent_s)
+        return EventPace(_standstill_if_most(still_s, all_s), spent_s)
     dropped = dropped_between(run, window.start_s, back_s) or 0.0
     if dropped > (1 - MARGINS.came_back) * counts.ended:
         return EventPace(_queue_if_served(counts, policy.soonest_s), spent_s)
@@ -69,6 +66,13 @@ def event_pace(run: Run, number: int, window: Gap, counts: EventCounts) -> Event
     if by == "host":
         return EventPace(by, spent_s, cpu.others)
     return EventPace(by, spent_s)
+
+
+def _standstill_if_most(still_s: float, all_s: float) -> PacedBy | None:
+    """That the server stood still, if it did for half of the time or more; else nothing tells what
+    decided the rest: a full queue, and who waits for another try, may be its consequence too.
+    """
+    return "standstill" if still_s >= HALF * all_s else None
 
 
 def _queue_if_served(counts: EventCounts, soonest_s: float) -> PacedBy | None:

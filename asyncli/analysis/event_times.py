@@ -25,17 +25,13 @@ def events_begun_in(run: Run, from_s: float, *, within_s: float = 0.0) -> list[E
     return events
 
 
-#: What begins so long (s) after a mark of the user is told to be just after it.
-JUST_AFTER_S = 5.0
-
-
 def mark_before(run: Run, from_s: float) -> MarkWords | None:
-    """The last mark in the second after ``from_s``, or so shortly before it that what is first seen
-    in that second began just after it; None without one.
+    """The last mark in the second after ``from_s``, or so shortly before it that what it tells of
+    had not settled; None without one.
     """
     last = None
     for event in run.events:
-        is_near = from_s - JUST_AFTER_S <= event.at_s <= from_s + TICK_S
+        is_near = from_s - EVENT_SETTLES_S <= event.at_s <= from_s + TICK_S
         if event.kind == "mark" and is_near:
             last = event
     if last is None:

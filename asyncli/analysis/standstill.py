@@ -21,7 +21,7 @@ from asyncli.analysis.losses.server_evidence import (
     stopped_since,
 )
 from asyncli.analysis.losses.slowness import stretches_without_answers
-from asyncli.findings.server import server_stood_still
+from asyncli.findings.slowness import no_answers
 from asyncli.model.metrics import (
     SERVER_CPU_S,
     SERVER_LISTENERS_DROPPED,
@@ -89,7 +89,7 @@ def longest_by_event(run: Run) -> dict[int, float]:
     for span in standstills(run):
         for event in events_begun_in(run, span.from_s - TICK_S):
             number = event["number"]
-            longest_s[number] = max(span.to_s - span.from_s, longest_s.get(number, 0.0))
+            longest_s[number] = max(_lasted_s(span), longest_s.get(number, 0.0))
     return longest_s
 
 
@@ -98,21 +98,29 @@ def stood_still(run: Run) -> list[Finding]:
     was connected, or for a part of it. What heartbeats show is told by their findings.
     """
     told = [span for span in standstills(run) if not _is_shown(run, span)]
-    if not told:
-        return []
-    longest = max(told, key=lambda span: span.to_s - span.from_s)
-    if longest.to_s - longest.from_s < MISSED_S:
+    longest = max(told, key=_lasted_s, default=None)
+    if longest is None or _lasted_s(longest) < MISSED_S:
         return []
     return [
-        server_stood_still(
+        no_answers(
             longest.from_s,
             longest.to_s,
-            ServerEvidence(run).label,
-            longest.stopped,
-            events_begun_in(run, longest.from_s - TICK_S),
-            mark_before(run, longest.from_s - TICK_S),
+            waited=0,
+            server=ServerEvidence(run).label,
+            why="stopped" if longest.stopped else "left_waiting",
+            requests=None,
+            times=1,
+            cores=None,
+            every_s=None,
+            page_silent=False,
+            events=events_begun_in(run, longest.from_s - TICK_S),
+            mark=mark_before(run, longest.from_s - TICK_S),
         )
     ]
+
+
+def _lasted_s(span: Standstill) -> float:
+    return span.to_s - span.from_s
 
 
 def _is_shown(run: Run, span: Standstill) -> bool:

@@ -197,18 +197,11 @@ def _answer_timeout_s(plan: Plan) -> float:
 
 def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     """What event ``number`` shows, if it ended connections by itself."""
-    event = run.plan.event_numbered(number)
-    if event is None or event.do not in ("drop", "storm"):
-        return Unmeasured("it has no storm")
     counts = run.counts_of_event(number)
-    if not has_come_back(counts):
-        return Unmeasured("too few of its storm came back")
-    if counts.error_answers:
-        # Until it served them, the server's pace decided nothing.
-        return Unmeasured("errors answered clients of its storm")
     start_s = run.event_windows[number].start_s
-    if stood_still_s(run, start_s, start_s + counts.back_ms.greatest / 1e3):
-        return Unmeasured("the server stood still while clients of its storm waited")
+    why = _why_unmeasured(run, number, counts)
+    if why is not None:
+        return Unmeasured(why)
     measured = _measured_storm(run, number, counts)
     back_s = times_s(counts.back_ms)
     all_s = measured.seen.back_s[-1] or math.inf
@@ -253,6 +246,22 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
         connections=len(measured.numbers),
         unexplained=unexplained,
     )
+
+
+def _why_unmeasured(run: Run, number: int, counts: EventCounts) -> str | None:
+    """Why the comebacks of an event show no pace of the server; None if they do."""
+    event = run.plan.event_numbered(number)
+    if event is None or event.do not in ("drop", "storm"):
+        return "it has no storm"
+    if not has_come_back(counts):
+        return "too few of its storm came back"
+    if counts.error_answers:
+        # Until it served them, the server's pace decided nothing.
+        return "errors answered clients of its storm"
+    start_s = run.event_windows[number].start_s
+    if stood_still_s(run, start_s, start_s + counts.back_ms.greatest / 1e3):
+        return "the server stood still while clients of its storm waited"
+    return None
 
 
 def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowComeback, ...]:

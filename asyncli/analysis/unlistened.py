@@ -14,7 +14,7 @@ import msgspec
 from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_times import events_begun_in
 from asyncli.findings.event_words import EventWords
-from asyncli.findings.server import listener_gone
+from asyncli.findings.losses import listen
 from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_BACKLOG
 from asyncli.model.records import Finding
 from asyncli.model.run import TICK_S, Run
@@ -37,14 +37,14 @@ def unlistened(run: Run) -> list[Unlistened]:
     # Without a backlog these sockets are of a server behind the one that clients connect to.
     if not run.series(SERVER_LISTENERS_BACKLOG):
         return []
-    found = []
+    absences = []
     for from_s, until_s in _without_listeners(run):
         end_s = run.stop_s if until_s is None else until_s
         held = _held_since(run, from_s)
         if end_s - from_s >= MISSED_S and held:
             events = events_begun_in(run, from_s - TICK_S)
-            found.append(Unlistened(from_s, until_s, held, events))
-    return found
+            absences.append(Unlistened(from_s, until_s, held, events))
+    return absences
 
 
 def unlistened_at(run: Run, t_s: float) -> Unlistened | None:
@@ -60,15 +60,24 @@ def unlistened_at(run: Run, t_s: float) -> Unlistened | None:
 
 def listeners_gone(run: Run) -> list[Finding]:
     """A finding of the longest of these times."""
-    found = unlistened(run)
-    if not found:
+    absences = unlistened(run)
+    if not absences:
         return []
 
     def lasted_s(absence: Unlistened) -> float:
-        return (run.stop_s if absence.until_s is None else absence.until_s) - absence.from_s
+        until_s = run.stop_s if absence.until_s is None else absence.until_s
+        return until_s - absence.from_s
 
-    longest = max(found, key=lasted_s)
-    return [listener_gone(longest.from_s, longest.until_s, longest.held, longest.events)]
+    longest = max(absences, key=lasted_s)
+    return [
+        listen(
+            "gone",
+            longest.held,
+            from_s=longest.from_s,
+            until_s=longest.until_s,
+            events=longest.events,
+        )
+    ]
 
 
 def _without_listeners(run: Run) -> list[tuple[float, float | None]]:

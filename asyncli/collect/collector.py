@@ -39,8 +39,9 @@ from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import listening_sockets, server_sockets
 from asyncli.collect.status_reader import StatusReader
+from asyncli.findings.losses import listen
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
-from asyncli.findings.server import listener_gone, several_servers
+from asyncli.findings.server import several_servers
 from asyncli.model.errors import HostError
 from asyncli.model.metrics import (
     KERNEL_TCP_INUSE,
@@ -303,7 +304,7 @@ class Collector(Sampler):
         def read() -> ProbeReading:
             reading = listeners.read()
             if listeners.absent_for >= _SURELY_ABSENT and self._connections:
-                reading.findings.append(listener_gone(None, None, self._connections))
+                reading.findings.append(listen("gone", self._connections))
             return reading
 
         return {"listeners": read}

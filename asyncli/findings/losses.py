@@ -510,16 +510,34 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
-@finding("listen_{what}", "warning", values="full, overflows or drops")
+#: The code of :func:`listen` where nothing listens any more.
+LISTENER_GONE = "listen_gone"
+
+
+@finding("listen_{what}", "warning", values="full, overflows, drops or gone")
 def listen(
-    what: str, count: int, host: str, dropped: int | None, stood_still: float = 0.0
+    what: str,
+    count: int,
+    host: str = "",
+    dropped: int | None = None,
+    stood_still: float = 0.0,
+    from_s: float | None = None,
+    until_s: float | None = None,
+    events: Sequence[EventWords] = (),
 ) -> Words:
     """A listen queue was full, or listening sockets dropped connects, probably the server's.
     Connects of asyncli waited for a Unix socket's queue; or with TCP they timed out, or their own
     sockets sent the SYN or the first request again, while listening sockets of the server's host
-    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host; ``stood_still``:
-    which share of these while the server stood still.
+    dropped some, of all programs. ``gone``: no socket listened at the server's ports any more while
+    it still held connections. A process that ends in order closes its listening socket first, and
+    the one that was to take its place did not; those who are connected notice nothing until it
+    ends. ``count``: of ours; where none listened, those that were held as that began; ``dropped``:
+    by the host; ``stood_still``: which share of these while the server stood still; ``from_s``:
+    since when none listened, null while the run lasts; ``until_s``: null if to the end; ``events``:
+    those of the plan in whose time that began.
     """
+    if f"listen_{what}" == LISTENER_GONE:
+        return _nothing_listened(count, from_s, until_s, events)
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
@@ -530,6 +548,30 @@ def listen(
         likely += f", which stood still for {format_share(stood_still)} of these"
         remedy = f"see why it stood still; {remedy}"
     return Words(_many(count, f"{words}{likely}"), remedy)
+
+
+def _nothing_listened(
+    held: int, from_s: float | None, until_s: float | None, events: Sequence[EventWords]
+) -> Words:
+    """Since when nothing listened at the server's ports, though it held connections."""
+    when = "any more"
+    refused = "new clients are refused"
+    if from_s is not None:
+        when = f"from {format_clock(from_s)} on"
+        refused = "new clients were refused"
+    if from_s is not None and until_s is not None:
+        when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
+    evidence = (
+        f"nothing listened at the server's ports {when}, though it still held "
+        f"{format_many(held, 'connection')}: {refused}"
+    )
+    remedy = "see the server's error log: whether what was to take its place has failed"
+    if events:
+        evidence += f"; it began {in_the_time_of(events)}"
+    commands = see_commands(events)
+    if commands:
+        remedy = f"{commands}; {remedy}"
+    return Words(evidence, remedy)
 
 
 def _many(count: float, words: str) -> str:

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.findings.event_words import (
-    EventWords,
-    MarkWords,
-    in_the_time_of,
-    near,
-    see_commands,
-)
-from asyncli.findings.loss_causes import WHAT_IT_WAITS_FOR, WHAT_STOPPED_IT
 from asyncli.model.records import NOTHING_LISTENS
 from asyncli.model.units import format_clock, format_duration, format_many
 
@@ -70,80 +62,6 @@ def address_dead(address: str, others: Sequence[str]) -> Words:
         f"{address} accepted none of its first connects, while {accepting} did",
         f"see that the server listens at {address}, or leave that URL out",
     )
-
-
-#: The code of :func:`listener_gone`.
-LISTENER_GONE = "listener_gone"
-
-
-@finding(LISTENER_GONE, "warning")
-def listener_gone(
-    from_s: float | None,
-    until_s: float | None,
-    held: int,
-    events: Sequence[EventWords] = (),
-) -> Words:
-    """No socket listened at the server's ports any more, by the kernel's list, while it still held
-    connections: new clients are refused, and those who are connected notice nothing until it ends.
-    A process that ends in order closes its listening socket first, and one that was to take its
-    place did not. ``from_s``: null while the run lasts; ``until_s``: null if to the end; ``held``:
-    the fewest connections that were held as it began; ``events``: those of the plan in whose time
-    it began.
-    """
-    when = "any more"
-    refused = "new clients are refused"
-    if from_s is not None:
-        refused = "new clients were refused"
-    if from_s is not None and until_s is None:
-        when = f"from {format_clock(from_s)} on"
-    elif from_s is not None and until_s is not None:
-        when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
-    evidence = (
-        f"nothing listened at the server's ports {when}, though it still held "
-        f"{format_many(held, 'connection')}: {refused}"
-    )
-    if events:
-        evidence += f"; it began {in_the_time_of(events)}"
-    remedy = "see the server's error log: whether what was to take its place has failed"
-    commands = see_commands(events)
-    if commands:
-        remedy = f"{commands}; {remedy}"
-    return Words(evidence, remedy)
-
-
-@finding("server_stood_still", "warning")
-def server_stood_still(
-    from_s: float,
-    to_s: float,
-    server: str,
-    stopped: bool,
-    events: Sequence[EventWords] = (),
-    mark: MarkWords | None = None,
-) -> Words:
-    """The server stood still, and no heartbeat shows it, or only a part of that time: its clients
-    were away. ``stopped``: all its processes were seen stopped (state T of /proc/PID/stat); else
-    they used no CPU, answered nothing and accepted nobody, though clients waited to be accepted.
-    ``from_s``, ``to_s``: the first and the last reading of that; ``events``: those of the plan in
-    whose time it began; ``mark``: the note of the user's that was just before.
-    """
-    when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    if stopped:
-        evidence = f"a signal or a debugger had stopped {server} {when}: it served nobody meanwhile"
-        remedy = WHAT_STOPPED_IT
-    else:
-        evidence = (
-            f"{server} stood still {when}: it used no CPU and accepted nobody, though clients "
-            "waited to be accepted"
-        )
-        remedy = f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}"
-    if events:
-        evidence += f"; it began {in_the_time_of(events)}"
-    if mark is not None:
-        evidence += f"; it began {near(mark)}"
-    commands = see_commands(events)
-    if commands:
-        remedy = f"{commands}; {remedy}"
-    return Words(evidence, remedy)
 
 
 @finding("server_program_not_run", "warning")

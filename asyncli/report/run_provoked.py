@@ -42,11 +42,8 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
             if event is commands[-1]:
                 text += _counted_to_the_end(event)
             blocks.append(_headed(f"Event {event.number}", text))
-            if event.back is msgspec.UNSET and _heartbeats(event):
-                blocks.append(doc.Paragraph("; ".join(_heartbeats(event)), view=doc.FULL))
         if event.back is msgspec.UNSET:
-            if event.interrupted_after_s is not msgspec.UNSET and event.output is msgspec.UNSET:
-                blocks.append(_headed(f"Event {event.number}", _unseen(event)))
+            blocks += _of_nobody(event)
             continue
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
@@ -59,6 +56,15 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if others:
             blocks.append(doc.Paragraph(others, view=doc.FULL))
     return blocks
+
+
+def _of_nobody(event: EventPart) -> list[doc.Block]:
+    """What is known beside its end of an event that concerned no connection, or was not seen."""
+    if event.output is not msgspec.UNSET:
+        return [doc.Paragraph(text, view=doc.FULL) for text in _heartbeats(event)]
+    if event.interrupted_after_s is not msgspec.UNSET:
+        return [_headed(f"Event {event.number}", _unseen(event))]
+    return []
 
 
 def _headed(title: str, text: str) -> doc.Paragraph:

@@ -32,10 +32,11 @@ from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES, shared_memory_rises
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.losses import LISTENER_GONE
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
-from asyncli.findings.server import LISTENER_GONE, other_clients
+from asyncli.findings.server import other_clients
 from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.verdicts import RULE
 from asyncli.model.installed import can_compute
