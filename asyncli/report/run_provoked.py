@@ -87,11 +87,11 @@ def _command(event: EventPart) -> str:
 
 def without_answers(event: EventPart) -> str:
     """That for two seconds or more in its time no heartbeat was answered, or that the server stood
-    still for longer; "" where neither was so.
+    still for much longer; "" where neither was so.
     """
     silent_s = event.no_answers_s or 0.0
     still_s = event.stood_still_s or 0.0
-    if still_s > max(silent_s, MISSED_S):
+    if still_s > silent_s + MISSED_S:
         return f"; the server stood still for {format_duration(round(still_s))} or more"
     if silent_s:
         return f"; no heartbeat was answered for {format_duration(round(silent_s))} or more"
