@@ -46,8 +46,9 @@ def test_a_command_that_freezes_the_server(tmp_path: Path) -> None:
     silence = run.finding("no_answers")
     assert (silence["severity"], silence["fields"]["why"]) == ("warning", "stopped")
     assert silence["fields"]["events"] == [{"number": 1, "kind": "run"}]
-    assert ("command of event 1" in silence["remedy"], "firewalls" in silence["remedy"]) == (True, False)
-    assert "no heartbeat was answered for" in " ".join(here(tmp_path, "report", "run.db").out.split())
+    assert ("event 1" in silence["remedy"], "firewalls" in silence["remedy"]) == (True, False)
+    said = " ".join(here(tmp_path, "report", "run.db").out.split())
+    assert f"answered for {round(command['no_answers_s'])} s" in said
     run.require_row("test_a_command_that_freezes_the_server")
 
 
@@ -60,7 +61,7 @@ def test_a_storm_on_a_server_that_is_frozen(tmp_path: Path) -> None:
     standstill = run.finding("no_answers")
     assert (standstill["fields"]["why"], standstill["fields"]["events"]) == ("stopped", [{"number": 1, "kind": "run"}])
     forecast = " ".join(here(tmp_path, "storm", "run.db", "--reconnect", "now").out.split())
-    assert ("By the ramp of the run" in forecast, "the server stood still for" in forecast) == (True, True)
+    assert ("the ramp" in forecast, "stood still" in forecast) == (True, True)
     run.require_row("test_a_storm_on_a_server_that_is_frozen")
 
 
@@ -82,6 +83,6 @@ def test_a_command_after_which_nothing_listens(tmp_path: Path) -> None:
     gone = run.finding("listen_gone")
     assert (gone["severity"], gone["fields"]["events"]) == ("warning", [{"number": 1, "kind": "run"}])
     assert gone["fields"]["count"] == 200
-    assert "nothing listened at the server's ports any more" in run.done.log
+    assert "nothing listened" in run.done.log
     assert all("event 1" in diagnosis["evidence"] for diagnosis in run.summary["diagnoses"])
     run.require_row("test_a_command_after_which_nothing_listens")
