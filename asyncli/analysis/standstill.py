@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,6 +22,7 @@ from asyncli.analysis.losses.server_evidence import (
     stopped_since,
 )
 from asyncli.analysis.losses.slowness import stretches_without_answers
+from asyncli.analysis.losses.unanswered import Silence
 from asyncli.findings.slowness import no_answers
 from asyncli.model.metrics import (
     SERVER_CPU_S,
@@ -44,28 +46,67 @@ class Standstill(msgspec.Struct, frozen=True):
     stopped: bool
 
 
-def standstills(run: Run) -> list[Standstill]:
-    """When the server stood still from one reading to the next, or for longer; in order."""
-    spans: list[Standstill] = []
+def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> list[Standstill]:
+    """When the server stood still from one reading to the next, or for longer; in order. Of the
+    readings from ``from_s`` to ``to_s``, and of the time with connections.
+    """
     stopped = all_stopped(run)
-    readings = run.series(SERVER_CPU_S).between(run.first_connect_s, run.stop_s)
-    for (from_s, before_s), (to_s, after_s) in itertools.pairwise(readings.rows()):
-        is_stopped = bool(stopped.at(from_s)) and bool(stopped.at(to_s))
-        is_idle = after_s - before_s <= STILL_S * (to_s - from_s)
-        if not is_stopped and not (is_idle and _left_them_waiting(run, from_s, to_s)):
+    waiting = _Waiting(run)
+    if not any(stopped.values) and not waiting.any_waited:
+        return []
+    since_s = max(from_s, run.first_connect_s)
+    until_s = min(to_s, run.stop_s)
+    readings = run.series(SERVER_CPU_S).between(since_s, until_s)
+    spans: list[Standstill] = []
+    for (before_s, before), (after_s, after) in itertools.pairwise(readings.rows()):
+        is_stopped = bool(stopped.at(before_s)) and bool(stopped.at(after_s))
+        is_idle = after - before <= STILL_S * (after_s - before_s)
+        if not is_stopped and not (is_idle and waiting.in_vain(before_s, after_s)):
             continue
-        if spans and spans[-1].to_s == from_s:
+        if spans and spans[-1].to_s == before_s:
             both = spans[-1].stopped and is_stopped
-            spans[-1] = Standstill(spans[-1].from_s, to_s, both)
+            spans[-1] = Standstill(spans[-1].from_s, after_s, both)
         else:
-            spans.append(Standstill(from_s, to_s, is_stopped))
+            spans.append(Standstill(before_s, after_s, is_stopped))
     return spans
+
+
+class _Waiting:
+    """Clients that waited to be accepted, or were dropped at a full queue."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._accepted = run.series(SERVER_SOCKETS)
+        self._waiting = run.series(SERVER_SOCKETS_WAITING)
+        self._dropped = run.series(SERVER_LISTENERS_DROPPED)
+
+    @property
+    def any_waited(self) -> bool:
+        """Whether any was seen to in the run."""
+        return any(self._waiting.values) or _rise(self._dropped, -math.inf, math.inf) > 0
+
+    def in_vain(self, from_s: float, to_s: float) -> bool:
+        """Whether some waited between two readings, and nobody was accepted and nothing came from
+        the server.
+        """
+        waiting = self._waiting.between(from_s, to_s).values
+        is_left = len(waiting) > 1 and 0 < waiting[0] <= waiting[-1]
+        if not is_left and not _rise(self._dropped, from_s, to_s) > 0:
+            return False
+        accepted = self._accepted.between(from_s, to_s).values
+        if accepted and accepted[-1] > accepted[0]:
+            return False
+        # Seconds that overlap.
+        ticks = self._run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
+        served = any(tick.answered or tick.bytes_received for _, tick in ticks)
+        return bool(ticks) and not served
 
 
 def stood_still_s(run: Run, from_s: float, to_s: float) -> float:
     """For how long (s) it stood still between two instants, at least."""
     total_s = 0.0
-    for span in standstills(run):
+    # From a reading before the first instant to one after the last.
+    for span in standstills(run, from_s - MISSED_S, to_s + MISSED_S):
         total_s += max(0.0, min(to_s, span.to_s) - max(from_s, span.from_s))
     return total_s
 
@@ -97,7 +138,11 @@ def stood_still(run: Run) -> list[Finding]:
     """A finding of the longest time in which it stood still, where no heartbeat shows it: nobody
     was connected, or for a part of it. What heartbeats show is told by their findings.
     """
-    told = [span for span in standstills(run) if not _is_shown(run, span)]
+    spans = standstills(run)
+    if not spans:
+        return []
+    silences = stretches_without_answers(run)
+    told = [span for span in spans if not _is_shown(run, span, silences)]
     longest = max(told, key=_lasted_s, default=None)
     if longest is None or _lasted_s(longest) < MISSED_S:
         return []
@@ -123,7 +168,7 @@ def _lasted_s(span: Standstill) -> float:
     return span.to_s - span.from_s
 
 
-def _is_shown(run: Run, span: Standstill) -> bool:
+def _is_shown(run: Run, span: Standstill, silences: Sequence[Silence]) -> bool:
     """Whether heartbeats show it: that were lost by it, that had no answer nearly all the while, or
     that have had none since to the end.
     """
@@ -134,27 +179,11 @@ def _is_shown(run: Run, span: Standstill) -> bool:
     for _, tick in run.ticks_between(span.from_s, until_s):
         if "heartbeat_timeout" in tick.deaths:
             return True
-    for stretch in stretches_without_answers(run):
+    for stretch in silences:
         overlaps = stretch.from_s < span.to_s and span.from_s < stretch.to_s
         if overlaps and stretch.to_s >= span.to_s - MISSED_S:
             return True
     return False
-
-
-def _left_them_waiting(run: Run, from_s: float, to_s: float) -> bool:
-    """Whether nothing was answered and nobody accepted between two readings, though clients waited
-    to be accepted or were dropped at a full queue.
-    """
-    ticks = run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
-    if not ticks or any(tick.answered for _, tick in ticks):
-        return False
-    accepted = run.series(SERVER_SOCKETS).between(from_s, to_s).values
-    if accepted and accepted[-1] > accepted[0]:
-        return False
-    waiting = run.series(SERVER_SOCKETS_WAITING).between(from_s, to_s).values
-    if len(waiting) > 1 and 0 < waiting[0] <= waiting[-1]:
-        return True
-    return _rise(run.series(SERVER_LISTENERS_DROPPED), from_s, to_s) > 0
 
 
 def _rise(counter: Series, from_s: float, to_s: float) -> float:

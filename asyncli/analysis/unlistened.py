@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,14 +35,15 @@ class Unlistened(msgspec.Struct, frozen=True):
 
 def unlistened(run: Run) -> list[Unlistened]:
     """The times in which it was so for longer than a missed reading, in order."""
-    # Without a backlog these sockets are of a server behind the one that clients connect to.
-    if not run.series(SERVER_LISTENERS_BACKLOG):
+    # Without a backlog these sockets are of a server behind the one that clients connect to; in
+    # another network namespace others may have taken its place, in theirs.
+    if not run.series(SERVER_LISTENERS_BACKLOG) or run.place.server_apart:
         return []
     absences = []
-    for from_s, until_s in _without_listeners(run):
+    for from_s, last_s, until_s in _without_listeners(run):
         end_s = run.stop_s if until_s is None else until_s
         held = _held_since(run, from_s)
-        if end_s - from_s >= MISSED_S and held:
+        if end_s - from_s >= MISSED_S and held and not _any_opened(run, from_s, last_s):
             events = events_begun_in(run, from_s - TICK_S)
             absences.append(Unlistened(from_s, until_s, held, events))
     return absences
@@ -80,24 +82,37 @@ def listeners_gone(run: Run) -> list[Finding]:
     ]
 
 
-def _without_listeners(run: Run) -> list[tuple[float, float | None]]:
-    """From the first reading without a listening socket to the next one with some, after one with
-    some.
+class _Absence(NamedTuple):
+    """The first and the last reading without a listening socket, after one with some, and the next
+    one with some; None without one.
     """
-    spans: list[tuple[float, float | None]] = []
-    gone_s = None
-    listened = False
+
+    from_s: float
+    last_s: float
+    until_s: float | None
+
+
+def _without_listeners(run: Run) -> list[_Absence]:
+    """Each time without a listening socket, in order."""
+    absences: list[_Absence] = []
+    absence = None
+    has_listened = False
     for t_s, count in run.series(SERVER_LISTENERS).between(-math.inf, run.stop_s).rows():
-        if count and gone_s is not None:
-            spans.append((gone_s, t_s))
-            gone_s = None
-        if count:
-            listened = True
-        elif listened and gone_s is None:
-            gone_s = t_s
-    if gone_s is not None:
-        spans.append((gone_s, None))
-    return spans
+        if not count and has_listened:
+            from_s = t_s if absence is None else absence.from_s
+            absence = _Absence(from_s, t_s, None)
+        elif count and absence is not None:
+            absences.append(absence._replace(until_s=t_s))
+            absence = None
+        has_listened = has_listened or count > 0
+    if absence is not None:
+        absences.append(absence)
+    return absences
+
+
+def _any_opened(run: Run, from_s: float, to_s: float) -> bool:
+    """Whether any connect was granted: then something listened that was not seen."""
+    return any(tick.opened for _, tick in run.ticks_between(from_s + TICK_S, to_s))
 
 
 def _held_since(run: Run, from_s: float) -> int:

@@ -303,7 +303,8 @@ class Collector(Sampler):
 
         def read() -> ProbeReading:
             reading = listeners.read()
-            if listeners.absent_for >= _SURELY_ABSENT and self._connections:
+            is_gone = listeners.absent_for >= _SURELY_ABSENT and not found.apart
+            if is_gone and self._connections:
                 reading.findings.append(listen("gone", self._connections))
             return reading
 

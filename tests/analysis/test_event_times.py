@@ -169,6 +169,12 @@ def test_a_listener_that_is_gone_while_connections_are_held() -> None:
     assert listeners_gone(listening(a_run(1_000), gone_s=31.0, back_s=33.0)) == []
     [back] = listeners_gone(listening(a_run(1_000), gone_s=31.0, back_s=39.0))
     assert back.fields["until_s"] == pytest.approx(39.0, abs=1.0)
+    # Where a connect was granted, something listened.
+    granted = listening(a_run(1_000), gone_s=31.0, back_s=39.0)
+    for t_s, tick in granted.ticks:
+        if 33 < t_s < 34:
+            tick.opened = 1
+    assert listeners_gone(granted) == []
     # Of a server behind the one that clients connect to, no backlog is read.
     assert listeners_gone(without(listening(a_run(1_000), gone_s=31.0), "server.listeners_backlog")) == []
 

@@ -514,6 +514,8 @@ def all_stopped(run: Run) -> Series:
     debugger, else 0; empty where that was not read.
     """
     holding, stopped = _holding_and_stopped(run)
+    if not any(stopped.values):
+        return Series(list(stopped.t_s), list(stopped.values))
     are_all = [float(_is_all(count, holding, t_s)) for t_s, count in stopped.rows()]
     return Series(list(stopped.t_s), are_all)
 
