@@ -41,7 +41,7 @@ def named(event: EventWords) -> str:
 
 def in_the_time_of(events: Sequence[EventWords]) -> str:
     """``in the time of event 1, a planned command, and of event 2 (storm)``."""
-    return f"in the time of {' and of '.join(named(event) for event in events)}"
+    return f"in the time of {', and of '.join(map(named, events))}"
 
 
 def see_commands(events: Sequence[EventWords]) -> str:
