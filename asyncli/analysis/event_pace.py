@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.constants import HALF, MISSED_S
+from asyncli.analysis.standstill import stood_still_s
 from asyncli.analysis.storm_bounds import (
     MARGINS,
     StormCpu,
@@ -23,9 +25,9 @@ from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
 from asyncli.model.records import EventCounts, Gap
 from asyncli.model.run import Run
 
-#: The waits of the clients, the listen queue, the server, asyncli itself, or the CPUs of the host
-#: that both are on.
-PacedBy = Literal["policy", "queue", "server", "asyncli", "host"]
+#: The waits of the clients, the listen queue, the server, asyncli itself, the CPUs of the host that
+#: both are on, or that the server stood still.
+PacedBy = Literal["policy", "queue", "server", "asyncli", "host", "standstill"]
 
 
 class EventPace(msgspec.Struct, frozen=True):
@@ -53,14 +55,32 @@ def event_pace(run: Run, number: int, window: Gap, counts: EventCounts) -> Event
     if policy.soonest_s + policy.spread_s >= (1 - MARGINS.waited) * all_s:
         return EventPace("policy", spent_s)
     back_s = window.start_s + all_s
+    still_s = stood_still_s(run, window.start_s, back_s)
+    if still_s:
+        return EventPace(_standstill_if_most(still_s, all_s), spent_s)
     dropped = dropped_between(run, window.start_s, back_s) or 0.0
     if dropped > (1 - MARGINS.came_back) * counts.ended:
-        return EventPace("queue", spent_s)
+        return EventPace(_queue_if_served(counts, policy.soonest_s), spent_s)
     cpu = cpu_use(run, window.start_s, back_s)
     by = _slower(counts, cpu, all_s)
     if by == "host":
         return EventPace(by, spent_s, cpu.others)
     return EventPace(by, spent_s)
+
+
+def _standstill_if_most(still_s: float, all_s: float) -> PacedBy | None:
+    """That the server stood still, if it did for half of the time or more; else nothing tells what
+    decided the rest: a full queue, and who waits for another try, may be its consequence too.
+    """
+    return "standstill" if still_s >= HALF * all_s else None
+
+
+def _queue_if_served(counts: EventCounts, soonest_s: float) -> PacedBy | None:
+    """The listen queue, if the server took from it what there was room for from the first moment
+    on; else nothing tells why it was full.
+    """
+    first_s = counts.back_ms.least / 1e3 - soonest_s
+    return "queue" if first_s < MISSED_S else None
 
 
 def _slower(counts: EventCounts, cpu: StormCpu, all_s: float) -> PacedBy | None:

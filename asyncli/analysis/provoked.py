@@ -14,10 +14,13 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
+from asyncli.analysis.event_times import events_begun_in
+from asyncli.analysis.losses.slowness import stretches_without_answers
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
+from asyncli.analysis.standstill import longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
@@ -57,7 +60,8 @@ class Closed(msgspec.Struct, frozen=True):
 
 class EventLatency(msgspec.Struct, frozen=True):
     """Of those who came back, in milliseconds: their connects and first answers; of the others,
-    their heartbeats while the event lasted and outside of all events. None where none was.
+    their heartbeats while the event lasted and outside of all events. None where none was, or where
+    more waited as it ended than had been answered.
     """
 
     connect_p50: float | None
@@ -144,6 +148,15 @@ class Provoked(msgspec.Struct, frozen=True):
     pace: EventPace
     listen_overflows: float | None
     segments_sent_again: int
+    #: The longest time of two seconds or more that began in its time, and in which no heartbeat was
+    #: answered though some waited (s, by whole seconds); 0 without one. None where clients send no
+    #: heartbeats.
+    no_answers_s: float | None = None
+    #: The longest time that began in its time, and in which the server stood still (s): from the
+    #: first to the last reading of that; 0 without one.
+    stood_still_s: float = 0.0
+    #: A command in whose time the server ended no connection.
+    is_quiet: bool = False
 
     @property
     def not_back(self) -> int:
@@ -157,7 +170,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
     """What each event of the plan did, by its number. ``memory``: the server's (bytes), without
     changes of pages of files; ``collected``: it is mostly a heap that a runtime collects.
     """
-    windows = dict(run.event_windows)
+    windows = run.event_windows | run.quiet_commands
     if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
         # It lasts as long as the hold, and is no disturbance of it.
         windows[CHURN] = Gap(run.hold.start_s, run.hold.end_s)
@@ -166,12 +179,34 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         return {}
     [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
     noticed = noticed_by_event(run)
-    return {
-        number: _provoked(
+    silent_s = _longest_silences(run)
+    still_s = longest_by_event(run)
+    told = {}
+    for number, window in windows.items():
+        done = _provoked(
             run, number, window, memory, outside_ms, noticed.get(number), collected=collected
         )
-        for number, window in windows.items()
-    }
+        no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
+        told[number] = msgspec.structs.replace(
+            done,
+            no_answers_s=no_answers_s,
+            stood_still_s=still_s.get(number, 0.0),
+            is_quiet=number in run.quiet_commands,
+        )
+    return told
+
+
+def _longest_silences(run: Run) -> dict[int, float]:
+    """How long the longest stretch without answers lasted (s) that began in the time of each event,
+    of those with one.
+    """
+    longest_s: dict[int, float] = {}
+    for stretch in stretches_without_answers(run):
+        for event in events_begun_in(run, stretch.from_s):
+            number = event["number"]
+            lasted_s = stretch.to_s - stretch.from_s
+            longest_s[number] = max(lasted_s, longest_s.get(number, 0.0))
+    return longest_s
 
 
 def _provoked(
@@ -190,7 +225,6 @@ def _provoked(
     overflows = run.series(f"{metrics.TCP}ListenOverflows")
     connect_p50, connect_p99 = in_ms(counts.connect_us, 0.5, 0.99)
     answer_p50, answer_p99 = in_ms(counts.answer_us, 0.5, 0.99)
-    [others_p99] = in_ms(_latencies(ticks), 0.99)
     return Provoked(
         number=number,
         window=window,
@@ -204,7 +238,7 @@ def _provoked(
             connect_p99=connect_p99,
             answer_p50=answer_p50,
             answer_p99=answer_p99,
-            others_p99=others_p99,
+            others_p99=_others_p99(ticks),
             outside_p99=outside_ms,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
@@ -274,6 +308,19 @@ def _closed(counts: EventCounts) -> Closed | None:
         return Closed(None, None, None, counts.closed_unseen)
     median_ms = times.quantile(0.5) or 0.0
     return Closed(times.least / 1e3, median_ms / 1e3, times.greatest / 1e3, counts.closed_unseen)
+
+
+def _others_p99(ticks: Sequence[tuple[float, Tick]]) -> float | None:
+    """Of the heartbeats in the time of an event, in milliseconds; None where more still waited as
+    that ended than had been answered: of these another event may have ended the connections.
+    """
+    if not ticks:
+        return None
+    _, last = ticks[-1]
+    if last.awaiting > sum(tick.answered for _, tick in ticks):
+        return None
+    [others_p99] = in_ms(_latencies(ticks), 0.99)
+    return others_p99
 
 
 def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from asyncli.analysis.standstill import stood_still_s
 from asyncli.analysis.storm_bounds import (
     MARGINS,
     StormCpu,
@@ -61,7 +62,8 @@ class UnexplainedStorm(msgspec.Struct, frozen=True):
 class SlowComeback(msgspec.Struct, frozen=True):
     """An event of the run with whose comebacks the server did not keep up: when it began (s), how
     many it ended or silenced, how many of them were not back at the hold's end, how many connects
-    failed or got no answer, and how many answers before they were back were errors.
+    failed or got no answer, and how many answers before they were back were errors; and for how
+    long (s) the server stood still meanwhile.
     """
 
     event: int
@@ -70,6 +72,7 @@ class SlowComeback(msgspec.Struct, frozen=True):
     not_back: int
     failed: int
     errors: int
+    stood_still_s: float = 0.0
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -194,19 +197,14 @@ def _answer_timeout_s(plan: Plan) -> float:
 
 def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     """What event ``number`` shows, if it ended connections by itself."""
-    event = run.plan.event_numbered(number)
-    if event is None or event.do not in ("drop", "storm"):
-        return Unmeasured("it has no storm")
     counts = run.counts_of_event(number)
-    if not has_come_back(counts):
-        return Unmeasured("too few of its storm came back")
-    if counts.error_answers:
-        # Until it served them, the server's pace decided nothing.
-        return Unmeasured("errors answered clients of its storm")
+    start_s = run.event_windows[number].start_s
+    why = _why_unmeasured(run, number, counts)
+    if why is not None:
+        return Unmeasured(why)
     measured = _measured_storm(run, number, counts)
     back_s = times_s(counts.back_ms)
     all_s = measured.seen.back_s[-1] or math.inf
-    start_s = run.event_windows[number].start_s
     cpu = cpu_use(run, start_s, start_s + all_s)
     tester_per_s = _tester_per_s(measured, counts, base)
     if tester_per_s is not None:
@@ -250,6 +248,22 @@ def by_event(run: Run, number: int, base: Laws) -> Pace | Unmeasured:
     )
 
 
+def _why_unmeasured(run: Run, number: int, counts: EventCounts) -> str | None:
+    """Why the comebacks of an event show no pace of the server; None if they do."""
+    event = run.plan.event_numbered(number)
+    if event is None or event.do not in ("drop", "storm"):
+        return "it has no storm"
+    if not has_come_back(counts):
+        return "too few of its storm came back"
+    if counts.error_answers:
+        # Until it served them, the server's pace decided nothing.
+        return "errors answered clients of its storm"
+    start_s = run.event_windows[number].start_s
+    if stood_still_s(run, start_s, start_s + counts.back_ms.greatest / 1e3):
+        return "the server stood still while clients of its storm waited"
+    return None
+
+
 def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowComeback, ...]:
     """The events with which the server did not keep up, without those that show its pace."""
     slow = []
@@ -258,9 +272,17 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
         not_back = max(0, counts.away)
         failed = counts.phantoms + sum(counts.failures.values())
         errors = sum(counts.error_answers.values())
-        if number not in explained and counts.attempts and (not_back or failed or errors):
+        if number in explained or not counts.attempts:
+            continue
+        end_s = run.stop_s
+        if not not_back:
+            end_s = window.start_s + counts.back_ms.greatest / 1e3
+        still_s = stood_still_s(run, window.start_s, end_s)
+        if not_back or failed or errors or still_s:
             slow.append(
-                SlowComeback(number, window.start_s, counts.ended, not_back, failed, errors)
+                SlowComeback(
+                    number, window.start_s, counts.ended, not_back, failed, errors, still_s
+                )
             )
     return tuple(slow)
 

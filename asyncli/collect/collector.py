@@ -39,6 +39,7 @@ from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import listening_sockets, server_sockets
 from asyncli.collect.status_reader import StatusReader
+from asyncli.findings.losses import listen
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.findings.server import several_servers
 from asyncli.model.errors import HostError
@@ -64,6 +65,8 @@ from asyncli.model.status_place import is_broker
 # The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each
 # (bench/README.md).
 _MOST_SOCKETS = 250_000
+# One or two readings without a listening socket are a restart.
+_SURELY_ABSENT = 3
 
 
 class Collector(Sampler):
@@ -290,13 +293,22 @@ class Collector(Sampler):
 
     def _listeners(self, found: Found, ports: Sequence[int]) -> dict[str, Probe]:
         """The probe of the server's listening sockets of TCP, which its processes or our namespace
-        show.
+        show; and that it has none while it holds connections.
         """
         is_shown = bool(found.pids) or (self.local and bool(ports))
         has_ports = bool(ports) or not self._knows_targets
         if not is_shown or not has_ports:
             return {}
-        return {"listeners": Listeners(ports, found.pids, lambda: self._roots).read}
+        listeners = Listeners(ports, found.pids, lambda: self._roots)
+
+        def read() -> ProbeReading:
+            reading = listeners.read()
+            is_gone = listeners.absent_for >= _SURELY_ABSENT and not found.apart
+            if is_gone and self._connections:
+                reading.findings.append(listen("gone", self._connections))
+            return reading
+
+        return {"listeners": read}
 
     @property
     def _roots(self) -> Sequence[int]:

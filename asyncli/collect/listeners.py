@@ -45,6 +45,8 @@ class Listeners:
         self._before: dict[int, ListeningSocket] | None = None
         self._opened = 0
         self._dropped = 0
+        #: How many readings in turn had none of the sockets that take clients, after one with some.
+        self.absent_for = 0
 
     def read(self) -> ProbeReading:
         """How many listen, with which backlog, and since the first reading how many were opened,
@@ -63,6 +65,10 @@ class Listeners:
         if self._before is not None:
             self._opened += len(sockets.keys() - self._before.keys())
             self._dropped += _rise(self._before, sockets)
+            if self._takes_ours and not sockets and (self._before or self.absent_for):
+                self.absent_for += 1
+            else:
+                self.absent_for = 0
         self._before = sockets
         counts = {
             SERVER_LISTENERS: float(len(sockets)),

@@ -14,6 +14,13 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
+from asyncli.findings.event_words import (
+    EventWords,
+    MarkWords,
+    in_the_time_of,
+    near,
+    see_commands,
+)
 from asyncli.findings.known_timers import Ends, default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces, settings
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
@@ -879,6 +886,25 @@ def _first_moments(instants_s: Sequence[float]) -> str:
     if others > 0:
         return f"{shown} and {others} more"
     return shown
+
+
+def after_listener(why: Words, since_s: float, events: Sequence[EventWords]) -> Words:
+    """``why``, of a server at whose ports nothing listened any more ``since_s`` (run clock), which
+    began in the time of ``events`` of the plan: what ended the connections began then.
+    """
+    evidence = f"{why.evidence}; nothing had listened at its ports since {format_clock(since_s)}"
+    if not events:
+        return Words(evidence, why.remedy)
+    evidence += f", which began {in_the_time_of(events)}"
+    commands = see_commands(events)
+    if not commands:
+        return Words(evidence, why.remedy)
+    return Words(evidence, f"{commands}; {why.remedy}")
+
+
+def after_mark(why: Words, mark: MarkWords) -> Words:
+    """``why``, of what was first seen just after a mark of the user's."""
+    return Words(f"{why.evidence}; that was {plain_braces(near(mark))}", why.remedy)
 
 
 def or_lifetime(why: Words) -> Words:

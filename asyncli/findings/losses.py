@@ -6,11 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.event_words import EventWords, in_the_time_of, see_commands
 from asyncli.findings.protocol_codes import announced, name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.model.products import product_of
 from asyncli.model.records import HOST_LOST, RESUMED, Finding
-from asyncli.model.units import format_clock, format_count, format_duration, format_many
+from asyncli.model.units import (
+    format_clock,
+    format_count,
+    format_duration,
+    format_many,
+    format_share,
+)
 
 #: How connections were lost, by cause; :func:`announced` says how a protocol does it.
 LOSS_WORDS = {
@@ -133,6 +140,8 @@ _SETTINGS = {
     },
     "longer_workers": {"Apache": "MaxConnectionsPerChild"},
 }
+# From this share of them on, full queues are those of a server that stood still.
+_MOST = 0.5
 # This many client hosts are named.
 _NAMED = 3
 #: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for
@@ -406,6 +415,17 @@ def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
     return f"; to allow up to {share} %: --fail-if '{what}.by_status.{status} > {share}%'"
 
 
+def _of_events(events: Sequence[EventWords], in_events: int, of: int) -> str:
+    """In the time of which events they came, or the first of them."""
+    if not in_events:
+        return f"they began {in_the_time_of(events)}"
+    if in_events < of:
+        return (
+            f"{format_count(in_events)} of these {format_count(of)} came {in_the_time_of(events)}"
+        )
+    return f"all of them came {in_the_time_of(events)}"
+
+
 @finding("status_errors", "error")
 def status_errors(
     by_status: Mapping[int, int],
@@ -415,16 +435,24 @@ def status_errors(
     over_tls: bool,
     server: str,
     descriptors: int | None,
+    events: Sequence[EventWords] = (),
+    in_events: int = 0,
 ) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the
     intended work. Verdict and row of heartbeats say how many. ``descriptors``: of a process of the
     ``server`` that had reached its limit meanwhile, if there are errors of the server (5xx): files
-    and backends need one each.
+    and backends need one each. ``events``: those of the plan in whose time most of them came,
+    ``in_events`` of them; with 0 of them, those in whose time the first came.
     """
     statuses = ", ".join(map(str, sorted(by_status)))
     when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
     evidence = f"heartbeats got error answers (HTTP {statuses}), {when}"
     remedy = remedy_of_statuses(by_status, of, over_tls=over_tls)
+    if events:
+        evidence += f"; {_of_events(events, in_events, sum(by_status.values()))}"
+    commands = see_commands(events)
+    if commands:
+        remedy = f"{commands}, and the server's error log: clients may come before it can serve"
     if descriptors is not None:
         evidence += (
             f"; meanwhile a process of {server or 'the server'} had {format_count(descriptors)} "
@@ -482,17 +510,68 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
-@finding("listen_{what}", "warning", values="full, overflows or drops")
-def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
+#: The code of :func:`listen` where nothing listens any more.
+LISTENER_GONE = "listen_gone"
+
+
+@finding("listen_{what}", "warning", values="full, overflows, drops or gone")
+def listen(
+    what: str,
+    count: int,
+    host: str = "",
+    dropped: int | None = None,
+    stood_still: float = 0.0,
+    from_s: float | None = None,
+    until_s: float | None = None,
+    events: Sequence[EventWords] = (),
+) -> Words:
     """A listen queue was full, or listening sockets dropped connects, probably the server's.
     Connects of asyncli waited for a Unix socket's queue; or with TCP they timed out, or their own
     sockets sent the SYN or the first request again, while listening sockets of the server's host
-    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host.
+    dropped some, of all programs. ``gone``: no socket listened at the server's ports any more while
+    it still held connections. A process that ends in order closes its listening socket first, and
+    the one that was to take its place did not; those who are connected notice nothing until it
+    ends. ``count``: of ours; where none listened, those that were held as that began; ``dropped``:
+    by the host; ``stood_still``: which share of these while the server stood still; ``from_s``:
+    since when none listened, null while the run lasts; ``until_s``: null if to the end; ``events``:
+    those of the plan in whose time that began.
     """
+    if f"listen_{what}" == LISTENER_GONE:
+        return _nothing_listened(count, from_s, until_s, events)
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
+    if stood_still >= _MOST:
+        likely += ", which stood still meanwhile and served nobody"
+        remedy = "see why it stood still: with a longer backlog they wait all the same"
+    elif stood_still:
+        likely += f", which stood still for {format_share(stood_still)} of these"
+        remedy = f"see why it stood still; {remedy}"
     return Words(_many(count, f"{words}{likely}"), remedy)
+
+
+def _nothing_listened(
+    held: int, from_s: float | None, until_s: float | None, events: Sequence[EventWords]
+) -> Words:
+    """Since when nothing listened at the server's ports, though it held connections."""
+    when = "any more"
+    refused = "new clients are refused"
+    if from_s is not None:
+        when = f"from {format_clock(from_s)} on"
+        refused = "new clients were refused"
+    if from_s is not None and until_s is not None:
+        when = f"from {format_clock(from_s)} to {format_clock(until_s)}"
+    evidence = (
+        f"nothing listened at the server's ports {when}, though it still held "
+        f"{format_many(held, 'connection')}: {refused}"
+    )
+    remedy = "see the server's error log: whether what was to take its place has failed"
+    if events:
+        evidence += f"; it began {in_the_time_of(events)}"
+    commands = see_commands(events)
+    if commands:
+        remedy = f"{commands}; {remedy}"
+    return Words(evidence, remedy)
 
 
 def _many(count: float, words: str) -> str:

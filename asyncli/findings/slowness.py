@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from asyncli.findings import Words, finding
+from asyncli.findings.event_words import (
+    EventWords,
+    MarkWords,
+    in_the_time_of,
+    near,
+    see_commands,
+)
 from asyncli.findings.loss_causes import WHAT_IT_WAITS_FOR, WHAT_STOPPED_IT
 from asyncli.model.records import Severity
 from asyncli.model.units import (
@@ -26,10 +34,16 @@ NoAnswers = Literal[
     "slow",
     "page_answered",
     "unknown",
+    "left_waiting",
 ]
 # These reasons say themselves how much CPU was used.
-_TELLS_CPU = ("computing", "stopped", "waited", "stood_still")
+_TELLS_CPU = ("computing", "stopped", "waited", "stood_still", "left_waiting")
 _NETWORK = "see routes, firewalls and links between here and the server"
+# Where a command of the plan ran meanwhile, that comes before the network.
+_WITH_A_COMMAND = {
+    "page_answered": "see the server's workers and backends",
+    "unknown": "see the server's error log",
+}
 
 
 @finding("no_answers", "warning")
@@ -43,20 +57,28 @@ def no_answers(
     times: int,
     cores: float | None,
     every_s: float | None,
+    page_silent: bool = True,
+    events: Sequence[EventWords] = (),
+    mark: MarkWords | None = None,
 ) -> Words:
     """For two seconds or more no heartbeat was answered, some were waiting, and no connection was
-    lost. The cause is inferred from retransmissions of asyncli's sockets, the server's status page
-    and its CPU time. ``times``: of so many periods this is the longest, ``every_s`` apart if
-    regular; ``requests``: how many the page counted; ``cores``: of CPU.
+    lost; or nobody was answered while the server stood still, and no heartbeat shows it, since its
+    clients were away. The cause is inferred from retransmissions of asyncli's sockets, the server's
+    status page, its CPU time and the state of its processes (T in /proc/PID/stat: a signal or a
+    debugger stopped them). ``waited``: heartbeats, 0 where the clients were away; ``times``: of so
+    many periods this is the longest, ``every_s`` apart if regular; ``requests``: how many the page
+    counted; ``cores``: of CPU; ``page_silent``: False where the server has no status page;
+    ``events``: those of the plan in whose time it began; ``mark``: the note of the user's that was
+    just before.
     """
+    silent_page = "its status page was silent and " if page_silent else ""
     reason, remedy = {
         "unacknowledged": (
             "no packet was acknowledged: looks like the network path was down",
             _NETWORK,
         ),
         "stopped": (
-            f"a signal or a debugger had stopped {server}: its status page was silent and its "
-            "processes used no CPU",
+            f"a signal or a debugger had stopped {server}: {silent_page}its processes used no CPU",
             WHAT_STOPPED_IT,
         ),
         "waited": (
@@ -90,20 +112,32 @@ def no_answers(
             f"looks like {server} was stopped, or the network path was down",
             "see its load and its error log, and routes and firewalls between",
         ),
+        "left_waiting": (
+            f"{server} used no CPU and accepted nobody, though clients waited to be accepted",
+            f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
+        ),
     }[why]
+    commands = see_commands(events)
+    if commands:
+        remedy = f"{commands}; {_WITH_A_COMMAND.get(why, remedy)}"
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
     details = ""
     if cores is not None and why not in _TELLS_CPU:
         details += f"; {server} used {cores:.2f} cores meanwhile"
+    if events:
+        details += f"; it began {in_the_time_of(events)}"
+    if mark is not None:
+        details += f"; it began {near(mark)}"
     if times > 1:
         details += f"; {times - 1} more such periods"
     if every_s is not None:
         details += f", one about every {format_duration(every_s)}"
-    return Words(
-        f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): "
-        f"{reason}{details}",
-        remedy,
-    )
+    nobody = "nobody was answered"
+    waiting = ""
+    if waited:
+        nobody = "no heartbeat was answered"
+        waiting = f" (up to {format_count(waited)} waited, none was lost)"
+    return Words(f"{nobody} {when}{waiting}: {reason}{details}", remedy)
 
 
 @finding(

@@ -377,6 +377,13 @@ _OF_EVENTS: Sequence[Quantity] = (
     ),
     Quantity("events.*.latency_ms.outside_p99", "ms", "heartbeats outside of events: as above"),
     *_times("events.*.lateness_ms", "connect of who comes back, opened minus due", _LATENESS),
+    Quantity(
+        "events.*.no_answers_s",
+        "s",
+        "the longest time of two seconds or more without an answer to any heartbeat, though some "
+        "waited",
+    ),
+    Quantity("events.*.stood_still_s", "s", "the longest time in which the server stood still"),
     Quantity("events.*.least_held", "count", "the fewest held as a second ended"),
     Quantity(
         "events.*.descriptors_spent.limit",

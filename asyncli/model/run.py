@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -271,28 +271,62 @@ class Run(msgspec.Struct, dict=True):
 
     @cached_property
     def event_windows(self) -> dict[int, Gap]:
-        """By the number of each event of the plan that was done: from its instant until the last
-        comeback is over and memory has settled, or until the next event, an interruption of the
-        run or the drain.
+        """By the number of each event of the plan that concerned connections: from its instant
+        until its command has ended, the last comeback is over and memory has settled, or until the
+        next event, an interruption of the run or the drain.
         """
-        began_s: dict[int, float] = {}
-        for event in self.events:
-            number = event.fields.get("number")
-            if isinstance(number, int) and number != CHURN:
-                began_s[number] = event.at_s
+        began_s = self._began_s
         last_s: dict[int, float] = {}
         for t_s, tick in self.ticks:
             for number in tick.events.keys() - {CHURN}:
-                began_s.setdefault(number, t_s - TICK_S)
-                last_s[number] = max(t_s, began_s[number] + self._least_length_s(number))
+                start_s = began_s.get(number, t_s - TICK_S)
+                began_s[number] = start_s
+                last_s[number] = max(t_s, start_s + self._least_length_s(number))
         windows = {}
         for number in sorted(last_s, key=lambda number: began_s[number]):
-            start_s = began_s[number]
-            later_s = [other_s for other_s in began_s.values() if other_s > start_s]
-            cut_s = self._interruptions_s(start_s)
-            end_s = min(last_s[number] + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
-            windows[number] = Gap(start_s, max(start_s, end_s))
+            windows[number] = self._window(began_s[number], last_s[number], began_s.values())
         return windows
+
+    @cached_property
+    def quiet_commands(self) -> dict[int, Gap]:
+        """The same of each command of the plan in whose time the server ended no connection: until
+        the command has ended and memory has settled.
+        """
+        windows = {}
+        for number, command in self.commands.items():
+            if number not in self.event_windows:
+                end_s = self.stop_s if command.end_s is None else command.end_s
+                windows[number] = self._window(command.at_s, end_s, self._began_s.values())
+        return windows
+
+    @cached_property
+    def commands(self) -> dict[int, RunEvent]:
+        """By the number of its event each command of the plan that was run: what is there of it."""
+        commands = {}
+        for event in self.events:
+            number = event.fields.get("number")
+            # One that was not run, or whose end was not seen, took no time.
+            was_run = event.fields.get("took_s") != 0.0
+            if event.kind == "run" and isinstance(number, int) and was_run:
+                commands[number] = event
+        return commands
+
+    @property
+    def _began_s(self) -> dict[int, float]:
+        """When each event of the plan began. A mark is none: it does nothing."""
+        began_s: dict[int, float] = {}
+        for event in self.events:
+            number = event.fields.get("number")
+            if isinstance(number, int) and number != CHURN and event.kind != "mark":
+                began_s[number] = event.at_s
+        return began_s
+
+    def _window(self, start_s: float, last_s: float, began_s: Iterable[float]) -> Gap:
+        """Of an event that was over at ``last_s``, among events that ``began_s``."""
+        later_s = [other_s for other_s in began_s if other_s > start_s]
+        cut_s = self._interruptions_s(start_s)
+        end_s = min(last_s + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
+        return Gap(start_s, max(start_s, end_s))
 
     def interrupted_after_s(self, number: int) -> float | None:
         """How long after an event (s) the run was interrupted, if before its window was over; 0 for
@@ -326,7 +360,7 @@ class Run(msgspec.Struct, dict=True):
         """
         hold_s = start_s if self.hold is None else self.hold.start_s
         since_s = max(start_s - EVENT_SETTLES_S, hold_s)
-        for window in self.event_windows.values():
+        for window in (*self.event_windows.values(), *self.quiet_commands.values()):
             if window.start_s >= start_s or window.end_s is None:
                 continue
             if window.end_s >= start_s:
@@ -336,6 +370,9 @@ class Run(msgspec.Struct, dict=True):
 
     def _least_length_s(self, number: int) -> float:
         """How long an event lasts at least (s)."""
+        command = self.commands.get(number)
+        if command is not None:
+            return math.inf if command.end_s is None else command.end_s - command.at_s
         planned = self.plan.event_numbered(number)
         if planned is None:
             return 0.0
@@ -346,7 +383,7 @@ class Run(msgspec.Struct, dict=True):
     @cached_property
     def disturbances(self) -> list[Gap]:
         """When the run was not at rest: its gaps, and the windows of its events."""
-        windows = [*self.gaps, *self.event_windows.values()]
+        windows = [*self.gaps, *self.event_windows.values(), *self.quiet_commands.values()]
         return sorted(windows, key=lambda window: window.start_s)
 
     @property

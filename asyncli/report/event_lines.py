@@ -8,7 +8,13 @@ import msgspec
 
 from asyncli.analysis.noticed import Noticed
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
-from asyncli.report.run_provoked import came_back, concerned, connects_of, ending
+from asyncli.report.run_provoked import (
+    came_back,
+    concerned,
+    connects_of,
+    ending,
+    without_answers,
+)
 from asyncli.report.summary_parts import EventPart, known, took_nobody
 
 # Each of so many has a line of its own; of more, those after which all was well are one line.
@@ -45,6 +51,8 @@ def _all_is_well(event: EventPart) -> bool:
     """
     if event.output is not msgspec.UNSET and event.status != 0:
         return False
+    if without_answers(event):
+        return False
     if event.back is msgspec.UNSET:
         return True
     if event.then == "gone" or took_nobody(event):
@@ -75,7 +83,7 @@ def _line(event: EventPart) -> str:
 def _parts(event: EventPart) -> list[str]:
     parts = []
     if event.output is not msgspec.UNSET:
-        parts.append(ending(event))
+        parts.append(f"{ending(event)}{without_answers(event)}")
         if event.ended == 0:
             return [*parts, "the server ended no connection"]
     if event.back is msgspec.UNSET:
@@ -85,6 +93,8 @@ def _parts(event: EventPart) -> list[str]:
     if event.then == "gone":
         return [_silent(event)]
     parts.append(f"{_were_back(event)}{_how_connects_went(event)}")
+    if event.output is msgspec.UNSET:
+        parts[-1] += without_answers(event)
     return [*parts, *_not_back(event)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
@@ -42,8 +43,7 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
                 text += _counted_to_the_end(event)
             blocks.append(_headed(f"Event {event.number}", text))
         if event.back is msgspec.UNSET:
-            if event.interrupted_after_s is not msgspec.UNSET and event.output is msgspec.UNSET:
-                blocks.append(_headed(f"Event {event.number}", _unseen(event)))
+            blocks += _of_nobody(event)
             continue
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
@@ -58,6 +58,15 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     return blocks
 
 
+def _of_nobody(event: EventPart) -> list[doc.Block]:
+    """What is known beside its end of an event that concerned no connection, or was not seen."""
+    if event.output is not msgspec.UNSET:
+        return [doc.Paragraph(text, view=doc.FULL) for text in _heartbeats(event)]
+    if event.interrupted_after_s is not msgspec.UNSET:
+        return [_headed(f"Event {event.number}", _unseen(event))]
+    return []
+
+
 def _headed(title: str, text: str) -> doc.Paragraph:
     return doc.Paragraph(((title, "bold"), f": {text}"), "line")
 
@@ -69,10 +78,24 @@ def _command(event: EventPart) -> str:
         text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
     if event.ended is msgspec.UNSET:
         return text
+    text += without_answers(event)
     if not event.ended:
         return f"{text}; the server ended no connection"
     ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
+
+
+def without_answers(event: EventPart) -> str:
+    """That for two seconds or more in its time no heartbeat was answered, or that the server stood
+    still for much longer; "" where neither was so.
+    """
+    silent_s = event.no_answers_s or 0.0
+    still_s = event.stood_still_s or 0.0
+    if still_s > silent_s + MISSED_S:
+        return f"; the server stood still for {format_duration(round(still_s))} or more"
+    if silent_s:
+        return f"; no heartbeat was answered for {format_duration(round(silent_s))} or more"
+    return ""
 
 
 def _counted_to_the_end(event: EventPart) -> str:
@@ -108,7 +131,7 @@ def _done(event: EventPart) -> str:
     ended = format_many(known(event.ended), "connection")
     text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
     text += _absent(event, "not connected")
-    return f"{text}{_interrupted(event)}"
+    return f"{text}{without_answers(event)}{_interrupted(event)}"
 
 
 def _unseen(event: EventPart) -> str:
@@ -160,7 +183,7 @@ def _stalled(event: EventPart) -> str:
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
     text += _absent(event, "not connected, or in another event")
-    return f"{text}{_interrupted(event)}"
+    return f"{text}{without_answers(event)}{_interrupted(event)}"
 
 
 #: What is said of a slow reader's cost in one memory, by how well it is known.
@@ -443,6 +466,7 @@ _PACED_BY = {
     "server": "the server's pace decided how long it lasted",
     "asyncli": "asyncli's own pace decided how long it lasted",
     "host": "the CPUs that asyncli and the server share decided how long it lasted",
+    "standstill": "that the server stood still decided how long it lasted",
 }
 
 
@@ -583,6 +607,20 @@ def _was_brief(event: EventPart) -> bool:
     return back.all_s <= TICK_S
 
 
+def _heartbeats(event: EventPart) -> list[str]:
+    """How long the heartbeats took of those whom it did not concern."""
+    latency = event.latency_ms
+    if latency is msgspec.UNSET or latency.others_p99 is None:
+        return []
+    whose = "of the others"
+    if event.back is msgspec.UNSET:
+        whose = "meanwhile"
+    return [
+        f"heartbeats {whose}: p99 {milliseconds(latency.others_p99)}, outside of events "
+        f"{milliseconds(latency.outside_p99)}"
+    ]
+
+
 def _others(event: EventPart) -> str:
     """What else is known: the others' heartbeats, and whether asyncli was late itself."""
     latency = event.latency_ms
@@ -596,11 +634,7 @@ def _others(event: EventPart) -> str:
     if latency.answer_p50 is not None:
         answers = f"{milliseconds(latency.answer_p50)} (p50), {milliseconds(latency.answer_p99)}"
         parts.append(f"first answers took {answers} (p99)")
-    if latency.others_p99 is not None:
-        parts.append(
-            f"heartbeats of the others: p99 {milliseconds(latency.others_p99)}, outside of events "
-            f"{milliseconds(latency.outside_p99)}"
-        )
+    parts += _heartbeats(event)
     if latency.connect_p50 is not None:
         late = f"{milliseconds(lateness.p50)} late (p50), {milliseconds(lateness.max)} at most"
         parts.append(f"asyncli connected {late}")

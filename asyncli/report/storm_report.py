@@ -284,6 +284,11 @@ def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> s
     )
     if slow_comebacks:
         slow = " ".join(map(_slow_comeback, slow_comebacks))
+        if any(comeback.stood_still_s for comeback in slow_comebacks):
+            return (
+                f"{slow} A server that stands still shows no pace: a storm may take longer than is "
+                "said here. A storm while it runs shows it."
+            )
         return (
             f"{slow} So the server did not keep up with its clients, and too little is known of "
             "that to tell its pace: a storm may take longer than is said here. A longer hold after "
@@ -303,6 +308,8 @@ def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> s
 
 def _slow_comeback(slow: SlowComeback) -> str:
     parts = []
+    if slow.stood_still_s:
+        parts.append(f"the server stood still for {format_duration(round(slow.stood_still_s))}")
     if slow.not_back:
         of = f"{format_count(slow.not_back)} of {format_count(slow.ended)}"
         parts.append(f"{of} were not back when the hold ended")

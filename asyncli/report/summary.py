@@ -24,12 +24,15 @@ from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_satura
 from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end, memory_in_all, with_files_at_rest
 from asyncli.analysis.shared_host import cpus_taken, other_sockets, server_throttled
+from asyncli.analysis.standstill import stood_still
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
+from asyncli.analysis.unlistened import listeners_gone
 from asyncli.analysis.verdict import LOST_BY_ASYNCLI, Case, ended_by_user, judge
 from asyncli.analysis.worsening import Worsening
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES, shared_memory_rises
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.losses import LISTENER_GONE
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
@@ -226,14 +229,16 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *cpus_taken(run),
         *server_throttled(run),
         *loss_findings.listen_queue(run),
+        *listeners_gone(run),
         *packets_lost(run),
         *stalls(run),
+        *stood_still(run),
         *slow_answers(run),
         *loss_findings.statuses(run, totals),
         *not_heard(silent, totals, plan, is_ended_by_asyncli=_is_ended_by_asyncli(run)),
         *_file_findings(run, totals),
         *failed_commands(run),
-        *_merge_repeats(run.findings),
+        *_merge_repeats(_recorded(run)),
         *_unknown_numbers(run, totals, rate),
         *_of_nobody(summary.events or []),
         *cost.findings,
@@ -560,6 +565,11 @@ def _is_ended_by(run: Run, code: str) -> bool:
         elif finding.code == code:
             is_ended = True
     return is_ended
+
+
+def _recorded(run: Run) -> list[Finding]:
+    """What the run recorded, without what its samples say better."""
+    return [finding for finding in run.findings if finding.code != LISTENER_GONE]
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:

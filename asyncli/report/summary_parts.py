@@ -344,6 +344,13 @@ class EventPart(msgspec.Struct):
     descriptors_spent: SpentDescriptors | msgspec.UnsetType | None = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
     segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
+    #: The longest time of two seconds or more that began in its time, and in which no heartbeat was
+    #: answered though some waited (s, by whole seconds); 0 without one. Null where clients send no
+    #: heartbeats.
+    no_answers_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    #: The longest time that began in its time, and in which the server stood still (s): from the
+    #: first to the last reading of that; 0 without one.
+    stood_still_s: float | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of_mark(cls, number: int, event: RunEvent) -> EventPart:
@@ -374,6 +381,9 @@ class EventPart(msgspec.Struct):
             part.how = planned.how
         if done is None:
             return part
+        part._add_outage(done)
+        if done.is_quiet:
+            return part
         part.end_s = done.window.end_s
         if planned.for_s is not None:
             part.cut_after_s = done.cut_after_s
@@ -391,12 +401,9 @@ class EventPart(msgspec.Struct):
         part.failures = done.counts.failures
         part.phantoms = done.counts.phantoms
         part._add_errors(done.counts.error_answers)
-        part.latency_ms = done.latency_ms
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
-        part.server = done.server
-        part.pace = done.pace
-        part.descriptors_spent = done.descriptors_spent
+        part._add_server(done)
         if done.closed is not None:
             part.closed_after = done.closed
         if planned.do == "vanish":
@@ -406,6 +413,19 @@ class EventPart(msgspec.Struct):
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_server(self, done: Provoked) -> None:
+        """What it cost the server, and who decided how long it took."""
+        self.server = done.server
+        self.pace = done.pace
+        self.descriptors_spent = done.descriptors_spent
+
+    def _add_outage(self, done: Provoked) -> None:
+        """How others were answered meanwhile."""
+        self.latency_ms = done.latency_ms
+        if self.kind != "churn":
+            self.no_answers_s = done.no_answers_s
+            self.stood_still_s = done.stood_still_s
 
     def _add_errors(self, by_status: dict[int, int]) -> None:
         """The answers with errors on the way back."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from test_storm_pace import stormed
 
 from asyncli.analysis.event_pace import EventPace
+from asyncli.analysis.losses.loss_findings import listen_queue
+from asyncli.analysis.standstill import drops_meanwhile, standstills, stood_still
 from asyncli.analysis.storm_forecast import forecast
 from asyncli.analysis.storm_pace import Pace, measured_pace
+from asyncli.core.histogram import Histogram
 from asyncli.core.storm import Laws
 from asyncli.model import metrics
 from asyncli.model.planned_events import reconnect_of
-from asyncli.model.records import EventCounts, Sample
+from asyncli.model.records import Deaths, EventCounts, Sample, TcpCounts
 from asyncli.model.run import Run
 from asyncli.report.summary import summarise
 
@@ -102,3 +106,101 @@ def test_nothing_tells_where_few_were_back_or_tried_again() -> None:
     run = stormed(SLOW, "now")
     counts_in(run).ended += 100
     assert pace_of(run).by is None
+
+
+def with_a_standstill(run: Run, still_s: float, *, stopped: bool) -> Run:
+    """The server stands still for so long (s) from the storm on: a signal has stopped it, or it has 21 wait in its listen queue. Until
+    then and from then on it uses CPU time, and answers."""
+    at_s = run.events[0].at_s
+    samples = list(run.samples)
+    used_s = 0.0
+    for second in range(int(run.end_s) + 1):
+        t_s = float(second)
+        is_still = at_s <= t_s <= at_s + still_s
+        used_s += 0.0 if is_still else 0.2
+        values = {metrics.SERVER_CPU_S: used_s, metrics.SERVER_PROCESSES: 1.0, metrics.SERVER_STOPPED: float(is_still and stopped)}
+        values[metrics.SERVER_SOCKETS_WAITING] = 21.0 if is_still and not stopped else 0.0
+        samples.append(Sample(t_s + 0.001, values))
+    for t_s, tick in run.ticks:
+        tick.answered = 0 if at_s < t_s <= at_s + still_s + 1 else 10
+    run.samples = sorted(samples, key=lambda sample: sample.t_s)
+    return msgspec.structs.replace(run)
+
+
+def short_queue() -> Run:
+    """A storm of which the listen queue decides how long it lasts: for 14 s or more."""
+    return stormed(Laws(200, 200, 32), "now")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize(("part", "by"), [(0.8, "standstill"), (0.3, None), (0.0, "queue")])
+def test_a_full_queue_of_a_server_that_stood_still_is_no_short_one(stopped: bool, part: float, by: str | None) -> None:
+    run = short_queue()
+    all_s = counts_in(run).back_ms.greatest / 1e3
+    run = with_a_standstill(run, part * all_s, stopped=stopped) if part else run
+    assert pace_of(run).by == by
+    pace = measured_pace(run, 32)
+    assert isinstance(pace, Pace)
+    assert pace.by_event == (None if part else 1)
+    still_s = [slow.stood_still_s for slow in pace.slow_comebacks]
+    assert still_s == ([pytest.approx(part * all_s, abs=1.5)] if part else [])
+
+
+def test_a_server_that_uses_cpu_or_answers_does_not_stand_still() -> None:
+    run = with_a_standstill(short_queue(), 12.0, stopped=False)
+    assert standstills(run) != []
+    for _, tick in run.ticks:
+        tick.answered = 1
+    assert standstills(msgspec.structs.replace(run)) == []
+    run = with_a_standstill(short_queue(), 12.0, stopped=False)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_CPU_S] = sample.t_s
+    assert standstills(run) == []
+
+
+def test_a_queue_from_which_nobody_was_taken_at_first_tells_nothing() -> None:
+    run = short_queue()
+    counts = counts_in(run)
+    waited = Histogram()
+    for value_ms, count in ((4_000, 300), (14_000, 300)):
+        for _ in range(count):
+            waited.add(value_ms)
+    counts.back_ms = waited
+    assert pace_of(run).by is None
+
+
+def test_who_was_away_as_the_server_stood_still_is_told() -> None:
+    run = with_a_standstill(short_queue(), 8.0, stopped=True)
+    [told] = stood_still(run)
+    assert (told.code, told.fields["why"], told.fields["waited"]) == ("no_answers", "stopped", 0)
+    assert [event["number"] for event in told.fields["events"]] == [1]
+    [left] = stood_still(with_a_standstill(short_queue(), 8.0, stopped=False))
+    assert left.fields["why"] == "left_waiting"
+    # What heartbeats show is told by theirs.
+    for t_s, tick in run.ticks:
+        if run.events[0].at_s < t_s < run.events[0].at_s + 4:
+            tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
+    assert stood_still(msgspec.structs.replace(run)) == []
+
+
+def test_drops_at_a_full_queue_are_those_of_a_server_that_stood_still() -> None:
+    run = with_a_standstill(short_queue(), 8.0, stopped=True)
+    run.environment["local"] = True
+    at_s = run.events[0].at_s
+    for sample in run.samples:
+        dropped = max(0.0, min(10.0, sample.t_s - at_s))
+        sample.values |= {metrics.SERVER_LISTENERS_DROPPED: dropped, f"{metrics.TCP}ListenOverflows": dropped}
+    for t_s, tick in run.ticks:
+        if at_s < t_s < at_s + 2:
+            tick.tcp = TcpCounts(connects=9)
+    assert drops_meanwhile(run) == pytest.approx(0.75, abs=0.15)
+    [overflows] = listen_queue(run)
+    assert (overflows.code, "backlog=" in overflows.remedy) == ("listen_overflows", False)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_STOPPED] = 0.0
+    for _, tick in run.ticks:
+        tick.answered = 1
+    run = msgspec.structs.replace(run)
+    assert drops_meanwhile(run) == 0.0
+    [overflows] = listen_queue(run)
+    assert "backlog=" in overflows.remedy

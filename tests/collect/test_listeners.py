@@ -56,3 +56,28 @@ def test_only_what_its_own_sockets_drop_counts() -> None:
         assert readings(of_own, 0) == 0
         connect(stack, own.getsockname(), 6)
         assert readings(of_own, 4) >= 4
+
+
+def test_readings_without_a_socket_count_only_after_one_with_some() -> None:
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        address = first.getsockname()
+        first.listen(8)
+        listeners = Listeners([address[1]], [os.getpid()], lambda: [os.getpid()])
+        counted = []
+        listeners.read()
+        counted.append(listeners.absent_for)
+    for _ in range(3):
+        listeners.read()
+        counted.append(listeners.absent_for)
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(address)
+        again.listen(8)
+        listeners.read()
+        counted.append(listeners.absent_for)
+    assert counted == [0, 1, 2, 3, 0]
+    never = Listeners([address[1]], [os.getpid()], lambda: [os.getpid()])
+    never.read()
+    never.read()
+    assert never.absent_for == 0

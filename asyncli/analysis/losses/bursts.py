@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
+from asyncli.analysis.event_times import mark_before
 from asyncli.analysis.generations import late_end
 from asyncli.analysis.holders import holders_of
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, idle_edge, one_of
@@ -33,8 +34,12 @@ from asyncli.analysis.losses.table import (
 )
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.analysis.shared_host import is_proxy
+from asyncli.analysis.unlistened import unlistened_at
+from asyncli.findings import Words
 from asyncli.findings.loss_causes import (
     SEE_ITS_LOG,
+    after_listener,
+    after_mark,
     at_moments,
     by_event,
     describe_crash,
@@ -43,6 +48,7 @@ from asyncli.findings.loss_causes import (
     perhaps_for_memory,
     remedy_of_unexplained,
 )
+from asyncli.model.run import Run
 from asyncli.model.units import format_many
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
@@ -264,8 +270,20 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
         instants = [burst.from_s for burst, _ in moments]
         length_s = largest.to_s - largest.from_s
         words = at_moments(explanation.words, instants, length_s, largest.count, largest.held)
+        words = _with_what_was_before(table.run, words, largest)
         for burst, _ in moments:
             table.claim(burst.cells, msgspec.structs.replace(explanation, words=words))
+
+
+def _with_what_was_before(run: Run, words: Words, burst: Burst) -> Words:
+    """``words`` with what the user or a command of the plan did shortly before."""
+    absence = unlistened_at(run, burst.from_s)
+    if absence is not None:
+        words = after_listener(words, absence.from_s, absence.events)
+    mark = mark_before(run, burst.from_s)
+    if mark is not None:
+        words = after_mark(words, mark)
+    return words
 
 
 def _share_idle_times(table: LossTable, burst: Burst) -> bool:

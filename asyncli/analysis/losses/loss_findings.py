@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S, REACHED
+from asyncli.analysis.event_times import events_begun_in, events_with_most
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import other_drops, overflows
 from asyncli.analysis.losses.server_evidence import Cut, cuts
 from asyncli.analysis.losses.table import began_s
+from asyncli.analysis.standstill import drops_meanwhile
 from asyncli.analysis.totals import Totals, errors, redirects
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
@@ -120,9 +122,10 @@ def statuses(run: Run, totals: Totals) -> list[Finding]:
     bad = errors(totals.whole)
     if not bad:
         return _redirects(run, totals)
-    instants = [t_s for t_s, tick in run.ticks if errors(tick)]
-    from_s = began_s(instants[0], 0.0)
-    until_s = instants[-1]
+    counts = [(t_s, sum(errors(tick).values())) for t_s, tick in run.ticks if errors(tick)]
+    from_s = began_s(counts[0][0], 0.0)
+    until_s = counts[-1][0]
+    in_time = events_with_most(run, counts)
     spent = None
     if max(bad) >= 500:
         spent = _spent_descriptors(run, from_s, until_s)
@@ -135,6 +138,8 @@ def statuses(run: Run, totals: Totals) -> list[Finding]:
             totals.whole.tls is not None,
             run.place.server_name,
             spent,
+            events=in_time.events or events_begun_in(run, from_s),
+            in_events=in_time.came,
         )
     ]
 
@@ -158,8 +163,12 @@ def listen_queue(run: Run) -> list[Finding]:
     if waited:
         findings.append(losses.listen("full", waited, "", None))
     for kind, dropped in (("overflows", overflows(run)), ("drops", other_drops(run))):
-        if dropped.connects:
-            findings.append(losses.listen(kind, dropped.connects, run.sides.host, dropped.dropped))
+        if not dropped.connects:
+            continue
+        still = drops_meanwhile(run) if kind == "overflows" else 0.0
+        findings.append(
+            losses.listen(kind, dropped.connects, run.sides.host, dropped.dropped, still)
+        )
     return findings
 
 

@@ -40,8 +40,8 @@ _NEAR_S = 5.0
 # A late tick joins the open one; timeouts are reported within so many seconds.
 _TICK_S = 2.0
 _LATE_S = 3.0
-# CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
-_STILL_S = 0.015
+#: CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
+STILL_S = 0.015
 # How the directives of nginx end that pass requests on: proxy_pass, fastcgi_pass, grpc_pass...
 _PASSES_ON = "_pass"
 # While an agent is silent the server is unknown: samples of this host are no evidence of it.
@@ -104,9 +104,11 @@ class Evidence(msgspec.Struct):
 
     @property
     def stood_still(self) -> bool:
-        """The status page was silent, and the processes used no CPU: they were stopped, or waited
-        for something.
+        """The processes used no CPU, and the status page was silent: they were stopped, or waited
+        for something. Without a page, where they were seen stopped.
         """
+        if self.silent is None:
+            return bool(self.still is not False and self.halted)
         return bool(self.silent and self.still)
 
     def still_open(self, count: int) -> StillOpen:
@@ -428,7 +430,7 @@ class ServerEvidence:
         if length_s < 0.9:
             return
         spent_s = used.values[-1] - used.values[0]
-        evidence.still = spent_s <= _STILL_S
+        evidence.still = spent_s <= STILL_S
         evidence.cores = spent_s / length_s
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
@@ -505,6 +507,17 @@ def stopped_since(run: Run, end_s: float) -> float | None:
     if since_s is None or end_s - since_s < MISSED_S:
         return None
     return since_s
+
+
+def all_stopped(run: Run) -> Series:
+    """1 at each reading at which all processes that hold connections were stopped by a signal or a
+    debugger, else 0; empty where that was not read.
+    """
+    holding, stopped = _holding_and_stopped(run)
+    if not any(stopped.values):
+        return Series(list(stopped.t_s), list(stopped.values))
+    are_all = [float(_is_all(count, holding, t_s)) for t_s, count in stopped.rows()]
+    return Series(list(stopped.t_s), are_all)
 
 
 def _holding_and_stopped(run: Run) -> tuple[Series, Series]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
+from asyncli.analysis.event_times import events_begun_in, mark_before
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
@@ -44,7 +45,7 @@ def stalls(run: Run) -> list[Finding]:
 
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
-    stretches = _stretches_without_answers(run)
+    stretches = stretches_without_answers(run)
     if not stretches:
         return []
     longest = max(stretches, key=lambda stretch: stretch.to_s - stretch.from_s)
@@ -59,10 +60,20 @@ def stalls(run: Run) -> list[Finding]:
     why = why_silent(server, evidence, waited, unacknowledged)
     every_s = period_s([stretch.from_s for stretch in stretches])
     words = (server.label, why, evidence.requests, len(stretches), evidence.cores, every_s)
-    return [latency.no_answers(from_s, to_s, waited, *words)]
+    return [
+        latency.no_answers(
+            from_s,
+            to_s,
+            waited,
+            *words,
+            page_silent=bool(evidence.silent),
+            events=events_begun_in(run, from_s),
+            mark=mark_before(run, from_s),
+        )
+    ]
 
 
-def _stretches_without_answers(run: Run) -> list[Silence]:
+def stretches_without_answers(run: Run) -> list[Silence]:
     """The silences of two seconds or more near which no connection was lost."""
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     long_ones = []

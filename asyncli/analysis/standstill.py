@@ -1,0 +1,192 @@
+"""When the server stood still: a signal or a debugger had stopped its processes, or they used no
+CPU and accepted nobody, though clients waited in the listen queue. Pure.
+
+Then a full listen queue, or answers that come late, are no sign of a short backlog or of a slow
+server. A queue that is full and served is another thing: the server accepts and answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.event_times import events_begun_in, mark_before
+from asyncli.analysis.losses.server_evidence import (
+    STILL_S,
+    ServerEvidence,
+    all_stopped,
+    stopped_since,
+)
+from asyncli.analysis.losses.slowness import stretches_without_answers
+from asyncli.analysis.losses.unanswered import Silence
+from asyncli.findings.slowness import no_answers
+from asyncli.model.metrics import (
+    SERVER_CPU_S,
+    SERVER_LISTENERS_DROPPED,
+    SERVER_SOCKETS,
+    SERVER_SOCKETS_WAITING,
+    TCP,
+)
+from asyncli.model.records import Finding
+from asyncli.model.run import TICK_S, Run
+from asyncli.model.samples import Series
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """From the first to the last reading (s) of a server that stood still. ``stopped``: by the
+    state of all its processes, at each of them.
+    """
+
+    from_s: float
+    to_s: float
+    stopped: bool
+
+
+def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> list[Standstill]:
+    """When the server stood still from one reading to the next, or for longer; in order. Of the
+    readings from ``from_s`` to ``to_s``, and of the time with connections.
+    """
+    stopped = all_stopped(run)
+    waiting = _Waiting(run)
+    if not any(stopped.values) and not waiting.any_waited:
+        return []
+    since_s = max(from_s, run.first_connect_s)
+    until_s = min(to_s, run.stop_s)
+    readings = run.series(SERVER_CPU_S).between(since_s, until_s)
+    spans: list[Standstill] = []
+    for (before_s, before), (after_s, after) in itertools.pairwise(readings.rows()):
+        is_stopped = bool(stopped.at(before_s)) and bool(stopped.at(after_s))
+        is_idle = after - before <= STILL_S * (after_s - before_s)
+        if not is_stopped and not (is_idle and waiting.in_vain(before_s, after_s)):
+            continue
+        if spans and spans[-1].to_s == before_s:
+            both = spans[-1].stopped and is_stopped
+            spans[-1] = Standstill(spans[-1].from_s, after_s, both)
+        else:
+            spans.append(Standstill(before_s, after_s, is_stopped))
+    return spans
+
+
+class _Waiting:
+    """Clients that waited to be accepted, or were dropped at a full queue."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._accepted = run.series(SERVER_SOCKETS)
+        self._waiting = run.series(SERVER_SOCKETS_WAITING)
+        self._dropped = run.series(SERVER_LISTENERS_DROPPED)
+
+    @property
+    def any_waited(self) -> bool:
+        """Whether any was seen to in the run."""
+        return any(self._waiting.values) or _rise(self._dropped, -math.inf, math.inf) > 0
+
+    def in_vain(self, from_s: float, to_s: float) -> bool:
+        """Whether some waited between two readings, and nobody was accepted and nothing came from
+        the server.
+        """
+        waiting = self._waiting.between(from_s, to_s).values
+        is_left = len(waiting) > 1 and 0 < waiting[0] <= waiting[-1]
+        if not is_left and not _rise(self._dropped, from_s, to_s) > 0:
+            return False
+        accepted = self._accepted.between(from_s, to_s).values
+        if accepted and accepted[-1] > accepted[0]:
+            return False
+        # Seconds that overlap.
+        ticks = self._run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
+        served = any(tick.answered or tick.bytes_received for _, tick in ticks)
+        return bool(ticks) and not served
+
+
+def stood_still_s(run: Run, from_s: float, to_s: float) -> float:
+    """For how long (s) it stood still between two instants, at least."""
+    total_s = 0.0
+    # From a reading before the first instant to one after the last.
+    for span in standstills(run, from_s - MISSED_S, to_s + MISSED_S):
+        total_s += max(0.0, min(to_s, span.to_s) - max(from_s, span.from_s))
+    return total_s
+
+
+def drops_meanwhile(run: Run) -> float:
+    """Which share of the connects that met a full listen queue did so while it stood still."""
+    for name in (SERVER_LISTENERS_DROPPED, f"{TCP}ListenOverflows"):
+        dropped = run.series(name).between(run.first_connect_s, run.stop_s)
+        in_all = _rise(dropped, -math.inf, math.inf)
+        if in_all:
+            meanwhile = sum(_rise(dropped, span.from_s, span.to_s) for span in standstills(run))
+            return meanwhile / in_all
+    return 0.0
+
+
+def longest_by_event(run: Run) -> dict[int, float]:
+    """For how long (s) at least it stood still that began in the time of each event of the plan, of
+    those with such a time: the longest.
+    """
+    longest_s: dict[int, float] = {}
+    for span in standstills(run):
+        for event in events_begun_in(run, span.from_s - TICK_S):
+            number = event["number"]
+            longest_s[number] = max(_lasted_s(span), longest_s.get(number, 0.0))
+    return longest_s
+
+
+def stood_still(run: Run) -> list[Finding]:
+    """A finding of the longest time in which it stood still, where no heartbeat shows it: nobody
+    was connected, or for a part of it. What heartbeats show is told by their findings.
+    """
+    spans = standstills(run)
+    if not spans:
+        return []
+    silences = stretches_without_answers(run)
+    told = [span for span in spans if not _is_shown(run, span, silences)]
+    longest = max(told, key=_lasted_s, default=None)
+    if longest is None or _lasted_s(longest) < MISSED_S:
+        return []
+    return [
+        no_answers(
+            longest.from_s,
+            longest.to_s,
+            waited=0,
+            server=ServerEvidence(run).label,
+            why="stopped" if longest.stopped else "left_waiting",
+            requests=None,
+            times=1,
+            cores=None,
+            every_s=None,
+            page_silent=False,
+            events=events_begun_in(run, longest.from_s - TICK_S),
+            mark=mark_before(run, longest.from_s - TICK_S),
+        )
+    ]
+
+
+def _lasted_s(span: Standstill) -> float:
+    return span.to_s - span.from_s
+
+
+def _is_shown(run: Run, span: Standstill, silences: Sequence[Silence]) -> bool:
+    """Whether heartbeats show it: that were lost by it, that had no answer nearly all the while, or
+    that have had none since to the end.
+    """
+    since_s = stopped_since(run, run.stop_s)
+    if since_s is not None and span.to_s >= since_s:
+        return True
+    until_s = span.to_s + run.plan.patience_s
+    for _, tick in run.ticks_between(span.from_s, until_s):
+        if "heartbeat_timeout" in tick.deaths:
+            return True
+    for stretch in silences:
+        overlaps = stretch.from_s < span.to_s and span.from_s < stretch.to_s
+        if overlaps and stretch.to_s >= span.to_s - MISSED_S:
+            return True
+    return False
+
+
+def _rise(counter: Series, from_s: float, to_s: float) -> float:
+    """By how much it rose from the first to the last reading between two instants."""
+    read = counter.between(from_s, to_s).values
+    return read[-1] - read[0] if read else 0.0

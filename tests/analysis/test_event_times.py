@@ -1,0 +1,201 @@
+"""What began in the time of an event of the plan, or just after a mark, names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from synthetic_run import a_run, without
+from test_slowness import silent
+
+from asyncli.analysis.losses.attribution import diagnose
+from asyncli.analysis.losses.loss_findings import statuses
+from asyncli.analysis.losses.slowness import stalls
+from asyncli.analysis.provoked import provoked
+from asyncli.analysis.totals import fold
+from asyncli.analysis.unlistened import listeners_gone
+from asyncli.model import metrics
+from asyncli.model.records import Deaths, EventCounts, RunEvent, mark
+from asyncli.model.run import EVENT_SETTLES_S, Run
+from asyncli.report.summary import summarise
+
+BEGUN_S = 28.5
+
+
+def command(run: Run, *, begun_s: float = BEGUN_S, took_s: float = 4.0, number: int = 1) -> Run:
+    """The run with a command of the plan at that time."""
+    events = (*run.plan.events, f"{10 + number}s run deploy")
+    run.plan = msgspec.structs.replace(run.plan, events=events)
+    fields = {"number": number, "status": 0, "took_s": took_s, "output": ""}
+    run.events.append(RunEvent("run", begun_s, begun_s + took_s, "deploy", fields))
+    # What was computed before is of other records.
+    return msgspec.structs.replace(run)
+
+
+def named(finding: Any) -> list[int]:
+    return [event["number"] for event in finding.fields["events"]]
+
+
+def test_a_command_that_ends_nobody_has_a_time_of_its_own() -> None:
+    run = command(silent(30, 32))
+    assert run.quiet_commands[1].start_s == BEGUN_S
+    assert run.quiet_commands[1].end_s == BEGUN_S + 4.0 + EVENT_SETTLES_S
+    for t_s, tick in run.ticks:
+        if 32 < t_s < 34:
+            tick.latency_us.add(3_000_000)
+            tick.latency_us.counts = {key: 100 * count for key, count in tick.latency_us.counts.items()}
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
+    assert (done.is_quiet, done.no_answers_s) == (True, pytest.approx(3.0))
+    assert done.latency_ms.others_p99 is not None
+    assert done.latency_ms.outside_p99 is not None
+    assert done.latency_ms.others_p99 > 1_000 > done.latency_ms.outside_p99
+    [event] = summarise(run).events or []
+    assert (event.ended, event.no_answers_s, event.back) == (0, pytest.approx(3.0), msgspec.UNSET)
+
+
+def test_a_command_that_was_not_run_has_none() -> None:
+    run = command(a_run(1_000), took_s=0.0)
+    assert (run.quiet_commands, run.commands) == ({}, {})
+    assert stalls(command(silent(30, 32), took_s=0.0))[0].fields["events"] == []
+
+
+def test_an_event_lasts_at_least_as_long_as_its_command() -> None:
+    run = command(a_run(1_000), took_s=12.0)
+    [tick] = [tick for t_s, tick in run.ticks if BEGUN_S < t_s <= BEGUN_S + 1]
+    tick.events = {1: EventCounts(ended=5)}
+    assert run.quiet_commands == {}
+    assert run.event_windows[1].end_s == BEGUN_S + 12.0 + EVENT_SETTLES_S
+
+
+def test_a_mark_of_the_plan_does_not_end_the_event_before_it() -> None:
+    run = command(a_run(1_000))
+    run.events.append(RunEvent("mark", BEGUN_S + 1, BEGUN_S + 1, "half way", {"number": 2}))
+    assert run.quiet_commands[1].end_s == BEGUN_S + 4.0 + EVENT_SETTLES_S
+
+
+@pytest.mark.parametrize(("begun_s", "events"), [(28.5, [1]), (30.0, [1]), (31.0, []), (5.0, [])])
+def test_a_silence_names_the_command_in_whose_time_it_began(begun_s: float, events: list[int]) -> None:
+    [finding] = stalls(command(silent(30, 32), begun_s=begun_s))
+    assert named(finding) == events
+    assert ("event 1" in finding.evidence) == bool(events)
+    # Its own output says more than routes and firewalls do.
+    assert ("event 1" in finding.remedy, "firewalls" in finding.remedy) == (bool(events), not events)
+
+
+def test_a_silence_names_all_events_in_whose_time_it_began() -> None:
+    run = command(command(silent(30, 32)), begun_s=29.5, number=2)
+    assert named(stalls(run)[0]) == [1, 2]
+
+
+@pytest.mark.parametrize("stopped", [9.0, 1.0, 0.0])
+def test_without_a_status_page_a_stopped_server_is_told_by_its_processes(stopped: float) -> None:
+    run = without(command(silent(30, 34)), "status.")
+    for sample in run.samples:
+        sample.values["server.stopped"] = stopped
+        sample.values["server.cpu_s"] = 9.0
+    [finding] = stalls(run)
+    is_told = stopped == 9.0
+    assert (finding.fields["why"], finding.fields["page_silent"]) == ("stopped" if is_told else "unknown", False)
+    assert "status page" not in finding.evidence
+
+
+def with_errors(run: Run, *instants: int) -> Run:
+    """Ten heartbeats with an error in each of these seconds."""
+    for t_s, tick in run.ticks:
+        if int(t_s) in instants:
+            tick.by_status = {503: 10}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("instants", "events", "came"),
+    [((30, 31), [1], 20), ((10, 30, 31), [1], 20), ((30, 50, 51, 52), [1], 0), ((10, 30, 50, 51), [], 0), ((10,), [], 0)],
+)
+def test_error_answers_name_the_event_in_whose_time_most_came_or_the_first(instants: tuple[int, ...], events: list[int], came: int) -> None:
+    run = with_errors(command(a_run(1_000)), *instants)
+    [finding] = statuses(run, fold(run))
+    assert (named(finding), finding.fields["in_events"]) == (events, came)
+    assert ("event 1" in finding.remedy) == bool(events)
+
+
+def with_losses(run: Run, at_s: int = 45) -> Run:
+    """All of 1,000 are closed in a second."""
+    for t_s, tick in run.ticks:
+        if at_s < t_s < at_s + 1:
+            tick.deaths = {"closed_idle": Deaths(count=1_000)}
+        if t_s > at_s:
+            tick.held = 0
+    return msgspec.structs.replace(run)
+
+
+def why_lost(run: Run) -> str:
+    [diagnosis] = diagnose(run, fold(run))
+    return diagnosis.evidence
+
+
+@pytest.mark.parametrize(("before_s", "words"), [(3.0, "just after your mark 'deploy {1.2}'"), (-0.3, "within a second of your mark"), (20.0, "")])
+def test_losses_name_the_mark_just_before_them(before_s: float, words: str) -> None:
+    run = with_losses(a_run(1_000))
+    from_s = min(t_s for t_s, tick in run.ticks if tick.lost) - 1.0
+    run.events.append(mark(from_s - before_s, "deploy {1.2}"))
+    why = why_lost(run)
+    assert words in why
+    assert ("your mark" in why) == bool(words)
+
+
+def test_a_silence_names_a_mark_too() -> None:
+    run = silent(30, 32)
+    run.events.append(mark(28.0, "before"))
+    assert "mark 'before'" in stalls(run)[0].evidence
+
+
+def listening(run: Run, *, gone_s: float, back_s: float = 1e9) -> Run:
+    """The server's listening socket is gone between two instants."""
+    for sample in run.samples:
+        listens = not gone_s <= sample.t_s < back_s
+        sample.values["server.listeners"] = float(listens)
+        if listens:
+            sample.values["server.listeners_backlog"] = 511.0
+    return msgspec.structs.replace(run)
+
+
+def test_a_listener_that_is_gone_while_connections_are_held() -> None:
+    run = listening(command(a_run(1_000)), gone_s=31.0)
+    [gone] = listeners_gone(run)
+    assert (gone.code, named(gone), gone.fields["count"]) == ("listen_gone", [1], 1_000)
+    assert (gone.fields["from_s"], gone.fields["until_s"]) == (pytest.approx(31.0, abs=1.0), None)
+    # A gap of a second is a restart.
+    assert listeners_gone(listening(a_run(1_000), gone_s=31.0, back_s=33.0)) == []
+    [back] = listeners_gone(listening(a_run(1_000), gone_s=31.0, back_s=39.0))
+    assert back.fields["until_s"] == pytest.approx(39.0, abs=1.0)
+    # Where a connect was granted, something listened.
+    granted = listening(a_run(1_000), gone_s=31.0, back_s=39.0)
+    for t_s, tick in granted.ticks:
+        if 33 < t_s < 34:
+            tick.opened = 1
+    assert listeners_gone(granted) == []
+    # Of a server behind the one that clients connect to, no backlog is read.
+    assert listeners_gone(without(listening(a_run(1_000), gone_s=31.0), "server.listeners_backlog")) == []
+
+
+def test_who_loses_all_with_the_listener_holds_nobody_without_one() -> None:
+    assert listeners_gone(listening(with_losses(a_run(1_000), 30), gone_s=30.5)) == []
+
+
+def test_losses_name_the_event_after_which_nothing_listened() -> None:
+    run = listening(with_losses(command(a_run(1_000))), gone_s=31.0)
+    [diagnosis] = diagnose(run, fold(run))
+    assert "event 1" in diagnosis.evidence
+    assert "event 1" in diagnosis.remedy
+    # It ceases to listen with what ends the connections: that says nothing.
+    run = listening(with_losses(command(a_run(1_000))), gone_s=45.5)
+    assert "event 1" not in why_lost(run)
+
+
+def test_of_the_run_s_own_word_of_it_the_report_says_the_better_one() -> None:
+    run = listening(command(a_run(1_000)), gone_s=31.0)
+    [gone] = listeners_gone(run)
+    run.findings.append(msgspec.structs.replace(gone, evidence="while it lasted"))
+    told = [finding.evidence for finding in summarise(run).findings if finding.code == gone.code]
+    assert told == [gone.evidence]
