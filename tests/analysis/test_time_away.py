@@ -85,6 +85,7 @@ def test_of_a_run_of_an_older_version_neither_is_known() -> None:
         old.back_ms.add(1_000)
     assert away_of(1, old) is None
     assert (clients_of(old).all, clients_of(old).repeatedly) == (None, None)
+    assert away_of(1, EventCounts(chosen=5, ended=5)) is None
     # That another version has resumed.
     later = counted([1.0] * 3, [])
     assert away_of(1, added_up(old, later)) is None

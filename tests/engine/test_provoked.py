@@ -409,6 +409,8 @@ def test_of_two_commands_the_earlier_one_lasts_no_longer() -> None:
     table.command_lasts(1, 50.0)
     drive(table, net)
     assert table.take_tick(60).lost == ALL
+    # Whom it ended is not kept, either.
+    assert list(table._connections.comebacks._ends) == [2]
 
 
 def test_those_who_are_not_connected_are_absent() -> None:
@@ -578,7 +580,7 @@ def test_who_stalls_to_the_end_reads_in_the_drain() -> None:
     whole = added_up(*ticks)
     event = whole.events[1]
     assert (whole.lost, whole.sent - whole.answered, whole.beats_failed, event.stalled, event.resumed) == (0, 0, 0, CHOSEN, CHOSEN)
-    assert event.back_ms.count == CHOSEN
+    assert (event.back_ms.count, event.away_ms.count, event.still_away_ms.count) == (CHOSEN, CHOSEN, 0)
     assert max(tick.held_at_drain for tick in ticks) == ALL
 
 
@@ -709,6 +711,9 @@ def test_whom_the_server_ended_behind_what_waited_is_seen_in_the_drain() -> None
     assert (event.stalled, event.resumed, event.closed, event.closed_unseen) == (CHOSEN, CHOSEN, CHOSEN, CHOSEN)
     assert (event.back_ms.count, event.waiting, event.away) == (0, CHOSEN, 0)
     assert event.closed_in_drain == CHOSEN
+    # They have read nothing for 50 s of the hold.
+    assert (event.away_ms.count, event.still_away_ms.count) == (0, CHOSEN)
+    assert event.still_away_ms.least > 49_000
 
 
 class _Flooding(SimNet):

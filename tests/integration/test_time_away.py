@@ -66,10 +66,11 @@ asyncio.run(serve())
 
 
 class CheckingHaproxy(TcpHaproxy):
-    """Sends nobody to a server that is down."""
+    """Sends nobody to a server that is down, and whom that refuses to the other one."""
 
     def _config(self) -> str:
-        return super()._config().replace("balance roundrobin", "balance leastconn\n    default-server check inter 100ms fall 1 rise 1 on-marked-down shutdown-sessions")
+        checking = "balance leastconn\n    option redispatch 1\n    default-server check inter 100ms fall 2 rise 1"
+        return super()._config().replace("balance roundrobin", checking)
 
 
 class Servers:
@@ -103,7 +104,7 @@ class Servers:
                 process.wait()
 
     def seen(self) -> tuple[Counter[str], float]:
-        """How often each client was ended while others were still to ask again, and for how long at most one had not asked since (s)."""
+        """How often each client was ended that asked again, and for how long at most one had not asked since (s)."""
         courses: dict[str, list[tuple[float, str]]] = {}
         for line in self.notes.read_text(encoding="ascii").splitlines():
             at, what, client = line.split()
