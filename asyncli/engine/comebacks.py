@@ -37,7 +37,7 @@ class Comebacks:
         # By the event's number, since the last tick.
         self._counts: dict[int, EventCounts] = {}
         # By row, when the last event that concerned it ended it, or had it fall silent or stall.
-        self._left_at = array("d", bytes(8 * rows))
+        self._left_at = array("d", [0.0]) * rows
         # Of the last command, and of churn, which may end a client more than once: by the event's
         # number and the row, how often that was, at most twice.
         self._ends: dict[int, bytearray] = {}
